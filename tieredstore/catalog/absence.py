@@ -24,8 +24,8 @@ _LIKE: Final = 3
 _SHOWN: Final = 10
 
 _PAGE: Final = 1000
-"""The number of keys that the search for another prefix reads from each listing: one request returns at most that
-many."""
+"""The number of keys that the search for another prefix reads from each listing. One request returns at most this many
+keys."""
 
 _BEGINNINGS: Final = 8
 """The maximum number of shortened forms of the prefix to list if the first page of the bucket has no segment."""
@@ -75,8 +75,9 @@ def absence(
 
 
 def prefix_hint(store: ObjectStore, prefix: str) -> str:
-    """Return a sentence that names another prefix with segments, for a ``key.prefix`` without any; empty if none is
-    found.
+    """Return a sentence that names another prefix with segments; empty if none is found.
+
+    This is a hint for a ``key.prefix`` without segments.
 
     The search takes at most nine requests: one for the first page of the bucket and, if the bucket has more pages, one
     for each of the longest shortened forms of the prefix. If the store refuses to list, return no hint.

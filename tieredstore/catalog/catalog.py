@@ -108,8 +108,10 @@ class Catalog:
     def incarnation(self, topic: str, topic_id: Uuid | None = None) -> Incarnation:
         """Return one incarnation of the topic, by default the current one.
 
-        The current incarnation is the one whose segments were all copied after all segments of the others. If the times
-        overlap, raise ConfigError, which lists all incarnations so that the caller can choose a ``topic_id``.
+        The current incarnation is the latest one: all its segments were copied after all segments of the others.
+
+        If the times overlap, raise ConfigError. The error lists all incarnations, so that the caller can choose a
+        ``topic_id``.
         """
         lives = self.incarnations(topic)
         candidates = [life for life in lives if topic_id in (None, life.topic_id)]

@@ -1,10 +1,11 @@
 """The catalog file: a cache of the facts in manifests, so that the next run reads only new manifests.
 
-The file is an Arrow IPC stream of uncompressed record batches, sorted by path. The last 32 bytes, after the end of the
-stream, are the SHA-256 of all bytes before them (readers of Arrow streams ignore bytes after the end). The schema's
-metadata has the version of this layout, and the store and key prefix of the rows. If any check fails, the file is
-ignored, because everything in it can be read from the store again. A file that a later release wrote is neither used
-nor replaced.
+The file is an Arrow IPC stream of uncompressed record batches, sorted by path. The schema's metadata has the version of
+this layout, and the store and key prefix of the rows. After the end of the stream, 32 bytes follow: the SHA-256 of all
+bytes before them. Readers of Arrow streams ignore these bytes.
+
+If any check fails, the file is ignored, because everything in it can be read from the store again. A file that a later
+release wrote is neither used nor replaced.
 
 pyarrow is imported on first use.
 """
@@ -270,7 +271,7 @@ def decode_rows(raw: bytes, origin: Origin, name: str = "it") -> StoredRows | No
 
 
 CATALOG_HEAD_BYTES: Final = 1 << 16
-"""The number of first bytes of a catalog file that are sure to include its version."""
+"""A catalog file's first bytes always include its version, if this many bytes are read."""
 
 
 def catalog_version(head: bytes) -> int | None:

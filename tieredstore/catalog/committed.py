@@ -56,8 +56,8 @@ class SegmentIdentity:
 
     @classmethod
     def without_log(cls, segment: FoundSegment, topic_id: Uuid | None) -> SegmentIdentity | None:
-        """Return the identity of a segment; its end is the start of the next segment. Return None if the segment has no
-        next segment, or if a file is missing.
+        """Return the identity of a segment that ends where the next segment begins. Return None if there is no next
+        segment, or if a file is missing.
 
         This saves reading the logs of segments that an earlier run has copied. If ``topic_id`` is None, read it from
         disk.
@@ -124,8 +124,8 @@ class CommittedSegments:
     def changed(self, identity: SegmentIdentity) -> None:
         """Make the next ``find`` of this segment ask the store, whatever the listing's age.
 
-        The caller calls this after each attempt to copy the segment, because even a failed attempt may have committed
-        it: only the store's answer may be lost.
+        Call this after each attempt to copy the segment, even after a failed one: the attempt may have committed the
+        segment although the store's answer was lost.
         """
         with self._lock:
             known = self._partitions.get(identity.partition)

@@ -24,8 +24,10 @@ _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
 def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentMetadata:
     """Return complete and checked metadata of a segment; read fields that its manifest lacks from the segment itself.
 
-    The call makes requests only if the manifest has no segment metadata, or has leader epochs that contradict the
-    segment's offsets. Raise CorruptDataError if the metadata contradict themselves.
+    The call makes requests in two cases only: if the manifest has no segment metadata, and if its leader epochs
+    contradict the segment's offsets.
+
+    Raise CorruptDataError if the metadata contradict themselves.
     """
     metadata = stored.metadata
     if stored.manifest.metadata is None:
@@ -54,7 +56,8 @@ def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Le
 
 
 def last_batch(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> BatchHeader | None:
-    """Return the header of the log's last batch, or None, by three requests: manifest, indexes and the log's end.
+    """Return the header of the log's last batch, or None. This takes three requests: manifest, indexes and the log's
+    end.
 
     Without a usable offset index, read the whole log. Raise CorruptDataError for a damaged log.
     """
@@ -74,9 +77,11 @@ def _last_from(source: SegmentSource, segment: RemoteLogSegmentMetadata, positio
 def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """Complete ``known`` with end offset, greatest timestamp and leader epochs.
 
-    The completed end offset is that of the log's last batch. (Kafka would take the offset before the next segment,
-    which is unknown here.) The call reads the indexes, and the log from the last entry of the offset index on: a few
-    KiB, or the whole log if the index is empty.
+    The end offset comes from the log's last batch. (Kafka would take the offset before the next segment, but this
+    segment is unknown here.)
+
+    The call reads the indexes, and the log from the last entry of the offset index on. This part has a few KiB. If the
+    index is empty, the whole log is read.
     """
     indexes = {kind: stream.read() for kind, stream in source.fetch_indexes(known, _NEEDED).items()}
     try:

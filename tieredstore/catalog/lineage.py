@@ -75,9 +75,11 @@ class Lineage:
     """The log of one partition, as spans of its segments.
 
     ``spans`` are in the order of offsets and do not overlap, but may have gaps between them. ``superseded`` are parts
-    of segments outside the log, ``covered`` are segments that are not needed: the log takes all their offsets from
-    other segments. ``epochs`` are the leader epochs of the log, as far back as needed; the first may have begun
-    earlier. ``problems`` are segments that cannot be used.
+    of segments that do not belong to the log. ``covered`` are segments that are not needed, because the log takes all
+    their offsets from other segments.
+
+    ``epochs`` are the leader epochs of the log, as far back as needed. The first epoch may have begun earlier.
+    ``problems`` are segments that cannot be used.
     """
 
     partition: TopicIdPartition
@@ -151,7 +153,7 @@ class Lineage:
         )
 
     def is_followed(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Return True if a span begins where ``segment`` claims to end, which supports the claim."""
+        """Return True if a span begins where ``segment`` claims to end. Such a span supports the claim."""
         begun = self._upto(segment.end_offset + 1)
         return begun > 0 and self.spans[begun - 1].start == segment.end_offset + 1
 
@@ -193,7 +195,7 @@ def _fault_of_epochs(segment: RemoteLogSegmentMetadata) -> str | None:
 
 
 def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
-    """Return the segment with the highest last epoch; among several, the highest end offset, then the latest copy.
+    """Return the segment with the highest last epoch. The highest end offset, then the latest copy decides a tie.
 
     ``segments`` must not be empty; all must be checked, and of one partition.
     """
@@ -255,10 +257,12 @@ def last_before(
 ) -> tuple[RemoteLogSegmentMetadata, LeaderEpochs] | None:
     """Return the last segment that begins before ``history``, with the segment's epochs before ``history``; or None.
 
-    The caller needs this segment if no segment lies across the beginning of ``history``: either a segment began exactly
-    with the new leader, or retention deleted the records between the segment and ``history`` before they were copied.
-    Later leaders do not remove committed records, so the records of the returned segment are still part of the log.
-    After an unclean election this may be wrong, but no copied segment shows such an election.
+    The caller needs this segment if no segment has records on both sides of the beginning of ``history``. There are two
+    possible reasons. Either a segment began exactly with the new leader, or retention deleted records before
+    ``history`` that were never copied.
+
+    Later leaders keep all committed records, so the returned segment's records are still part of the log. An unclean
+    election can break this rule, but copied segments do not show such elections.
     """
     epoch, start = history[0]
     named = [
@@ -285,8 +289,7 @@ def trace_lineage(
     if spans is not None:
         return Lineage(ruler.topic_id_partition, epochs, spans)
     kept = {segment: _keep(segment, reigns) for segment in segments}
-    # The leader-epoch index is damaged if the ruling segment, which it belongs to, does not lie wholly in the index's
-    # epochs.
+    # The index belongs to the ruling segment. It is damaged if it does not cover all offsets of that segment.
     if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
         raise IndexesCorruptError(f"the leader-epoch index of {ruler} lacks the epochs in its metadata")
     spans = tuple(_cover(kept))

@@ -107,9 +107,9 @@ def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[Seg
 def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]:
     """Yield the objects in scope and some of their neighbours, in key order.
 
-    Several topics are listed together, because one request returns a thousand keys, which may cover many topics. If
-    many keys of other topics lie between two wanted topics, halve the remaining topics and list each half separately.
-    So a few topics of a large store cost a few pages each.
+    Several topics are listed together, because one request returns a thousand keys, often of many topics. If a whole
+    page of other topics' keys lies between two wanted topics, halve the remaining topics and list each half separately.
+    A few topics of a large store then cost a few pages each.
     """
     if scope.topics is None:
         return store.list(scope.listing_prefix(prefix), scope.start_after(prefix))
@@ -117,8 +117,8 @@ def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]
 
 
 def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
-    """Yield the keys with one of ``prefixes``, in order. A listing passes over other keys between two prefixes only if
-    they are fewer than a page.
+    """Yield the keys with one of ``prefixes``, in order. A listing reads past other keys between two prefixes only if
+    they fill less than a page.
 
     The listings are limited by prefixes, not by a start key: some services read all pages before a start key.
     """
@@ -129,7 +129,7 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
         if not ahead:
             continue
         common = _common(ahead[0], ahead[-1])
-        # Do not list by this common prefix again if an earlier listing by it read a whole page of other topics' keys.
+        # Do not list by a prefix in ``crowded`` again: its first listing read a whole page of other topics' keys.
         is_given_up = common in crowded
         passed = 0
         for info in () if is_given_up else store.list(common):

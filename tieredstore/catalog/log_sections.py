@@ -1,8 +1,10 @@
 """Sections of a segment's log: finds the bytes that hold given offsets or times, by the segment's indexes.
 
-A decoder gets a section in buffers. A section that was read to its end has no skipped batches. No checksum covers a
-batch's base offset, and a wrong base offset may look like the end of the requested range. So a reader that stops early
-still reads the section's remaining batch headers, and checks that the next batch begins after the section.
+A decoder gets a section in buffers. If it reads the section to its end, it has skipped no batch.
+
+No checksum covers a batch's base offset, and a wrong base offset may look like the end of the requested range. So a
+reader that stops early still reads the section's remaining batch headers. It checks that the next batch begins after
+the section.
 """
 
 from __future__ import annotations
@@ -109,8 +111,10 @@ class LogSection:
 def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> LogSection:
     """Return the section with the span's first record of ``timestamp_ms`` or later, if there is one.
 
-    A time index entry proves that a record with its timestamp is at or before its offset, and that no earlier record
-    has a later timestamp. The search takes at most two requests. Raise IndexesCorruptError for a damaged index.
+    An entry of the time index proves two facts. A record with the entry's timestamp is at the entry's offset or before
+    it. No record up to this offset has a later timestamp.
+
+    The search takes at most two requests. Raise IndexesCorruptError for a damaged index.
     """
     segment = span.segment
     times = time_index_of(source, segment)
@@ -211,8 +215,8 @@ class SectionBytes:
         left = self._stop - self._position
         if not left:
             if self._ends_log:
-                # Take the source to its end, which fetches nothing. Otherwise the source would drop the data of the
-                # next segment that it has already read.
+                # Take the source to its end; this fetches nothing. Otherwise the source would drop data of the next
+                # segment that it has already read.
                 next(self._source, None)
             raise StopIteration
         buffer = next(self._source)
@@ -227,8 +231,10 @@ class SectionBytes:
     def check_end(self, decoder: RecordDecoder, *, is_whole: bool = True) -> None:
         """Check that the decoder of these buffers has skipped no batch of the section.
 
-        The last batch must end at the section's end, or earlier if damaged batches were left out (``is_whole`` False);
-        otherwise raise IndexesCorruptError. Raise BatchCorruptError if batches do not follow each other.
+        The last batch must end at the section's end. If damaged batches were left out (``is_whole`` is False), it may
+        end earlier.
+
+        Raise IndexesCorruptError if it ends elsewhere, and BatchCorruptError if batches do not follow each other.
         """
         low, high = self._section.end.low, self._section.end.high
         reached = self._walk_rest(decoder)
@@ -295,7 +301,7 @@ _PIECE_SIZE: Final = 64 * 1024
 
 @contextmanager
 def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
-    """Open the batches of ``segment`` from byte ``position`` on, which must be a batch border.
+    """Open the batches of ``segment`` from byte ``position`` on. A batch must begin at this byte.
 
     The call requests the manifest; reading requests each chunk when the caller reaches it.
     """
@@ -349,7 +355,8 @@ class LogBatches:
         return memoryview(self._piece)[position - self._start :]
 
     def _reach(self, position: int, size: int) -> None:
-        """Read more of the log until memory holds ``size`` bytes from ``position``, which never moves back."""
+        """Read more of the log until memory holds ``size`` bytes from ``position`` on. ``position`` never moves
+        back."""
         while position + size > self._start + len(self._piece):
             kept = self._piece[max(position - self._start, 0) :]
             end = self._start + len(self._piece)

@@ -1,8 +1,7 @@
 """The records of ``__remote_log_metadata``, Kafka's topic about all remote segments, and the state that they describe.
 
 A value is a frame and one message of Kafka's flexible encoding. Integers are big-endian. Lengths and counts are
-unsigned LEB128. The stored value is the number plus one, and 0 means null. Only for tagged fields the value is the
-number itself::
+unsigned LEB128 of the number plus one, and 0 means null. Only in tagged fields, the number itself is stored::
 
     uvarint frame version 1 | uvarint kind | uvarint version 0 | the message
 
@@ -274,8 +273,7 @@ class SegmentStates:
     """States of all segments, from the records of the metadata topic. Not thread-safe.
 
     As in Kafka, a segment is readable only between the end of its copy and the start of its deletion. Repeated records
-    change nothing. An update of a segment is ignored if the segment's first record is missing because retention deleted
-    that record.
+    change nothing. Retention may have deleted a segment's first record. Later updates of the segment are then ignored.
     """
 
     def __init__(self) -> None:

@@ -12,8 +12,7 @@ from tieredstore.format.keys import ObjectKey, listing_prefix, parse_key
 from tieredstore.model import Uuid
 
 _PAGE: Final = 1000
-"""The number of keys of one folder after which the rest of the folder is skipped: one request lists at most that
-many."""
+"""After this many keys of one folder, the rest of the folder is skipped. One request lists at most this many keys."""
 
 
 def topic_names(store: ObjectStore, prefix: str, *, until: float = math.inf) -> list[str]:
@@ -67,8 +66,8 @@ def base_offsets(
 def _first_keys(
     store: ObjectStore, prefix: str, listed: str, depth: int, until: float = math.inf
 ) -> Iterator[ObjectKey]:
-    """Yield one segment key from each folder at ``depth`` below the prefix: the first key that begins with
-    ``listed``."""
+    """List the keys that begin with ``listed``. From each folder at ``depth`` below the prefix, yield the first segment
+    key."""
     folder, passed, is_given = "", 0, False
     after: str | None = None
     while True:

@@ -51,14 +51,17 @@ def load_catalog(
 ) -> Catalog:
     """Make the catalog of a store, or of a part of it, from one listing.
 
-    ``topics`` are several topics, listed together; they replace ``topic``, ``topic_id`` and ``partition``. Each
-    manifest takes one request; ``readers`` requests run in parallel. With a catalog ``file``, only manifests that the
-    file lacks are read, and the file is updated unless ``update_file`` is False.
+    ``topics`` lists several topics together, in place of ``topic``, ``topic_id`` and ``partition``. Each manifest takes
+    one request, and ``readers`` requests run in parallel.
+
+    If a catalog ``file`` is given, only the manifests that it lacks are read. The file is then updated, unless
+    ``update_file`` is False.
 
     Some segments take further requests: a few for a manifest without segment metadata, two for a partition with older
     leader epochs than its newest segment, three for an overlapping segment. Only these further requests need private
-    keys. Segments that cannot be used are in the catalog's ``problems``. Raise StoreError if the store fails. If the
-    store only refuses the new catalog file, log that and go on.
+    keys. Segments that cannot be used are in the catalog's ``problems``.
+
+    Raise StoreError if the store fails. If only the write of the catalog file fails, log the error and continue.
     """
     scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))
     origin = Origin(source.store.identity, source.layout.prefix)
@@ -182,8 +185,8 @@ def _incomplete(objects: SegmentObjects) -> Problem:
 
 
 def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> Traced:
-    """Trace the lineages (the valid segments of each log) of the survey; add what was read from the segments to
-    their rows.
+    """Trace the lineages (the valid segments of each log) of the survey; add the facts read from segments to their
+    rows.
     """
     rows = survey.rows
     known = KnownProofs(

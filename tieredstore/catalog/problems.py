@@ -61,11 +61,12 @@ def unreadable_between(
     ``readable`` are the readable offsets (half-open), ascending. If only a segment's start is known, the segment may
     extend to the next readable offset.
 
-    A segment right before or after the window is included too, unless the caller named that end of the window as an
-    offset (``starts_there``, ``stops_there``). If a look-up found that end (the log's beginning or end, or a time), the
-    look-up could not see the segment's records, and these records may belong to the window. A segment that lost objects
-    is included only at the log's end: elsewhere, retention may be deleting the segment, or the read reports the
-    segment's offsets as a gap.
+    ``starts_there`` and ``stops_there`` are True if the caller named that end of the window as an offset. Otherwise a
+    look-up found the end: the log's beginning or end, or a time. The look-up could not see the records of an unreadable
+    segment. So a problem right before or after such an end is included too.
+
+    A segment that lost objects is included only at the log's end. Elsewhere, retention may be deleting the segment, or
+    the read reports the segment's offsets as a gap.
     """
     for problem in problems:
         first = problem.start_offset

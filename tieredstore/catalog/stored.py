@@ -33,7 +33,8 @@ _MAX_BATCH: Final = 1 << 20
 """Maximum bytes of manifests read in one batch."""
 
 _FIRST_BATCH: Final = 32
-"""The number of segments in each of the first batches, which are smaller so that every reader soon gets a batch."""
+"""The number of segments in each of the first batches. These are smaller than later ones, so that every reader soon
+gets a batch."""
 
 _AHEAD: Final = 4
 """The maximum number of requests per reader: one is running, the others are done or queued. If the store reads batches,
@@ -143,9 +144,9 @@ def load_each(
 ) -> Iterator[_Result]:
     """Call ``job`` with each segment and the result of loading it; yield the results of ``job`` in the order listed.
 
-    ``at_once`` requests (or batches, if the store reads several objects together) run in the pool while the listing
-    continues. The total size of the manifests in flight is bounded too. The caller owns the pool, and may also use it
-    for other work.
+    While the listing continues, up to ``at_once`` requests run in the pool. A request may be for a batch of objects, if
+    the store can read several together. The total size of the manifests in flight is bounded too. The caller owns the
+    pool, and may also use it for other work.
     """
 
     def run(batch: _Batch) -> list[_Result]:

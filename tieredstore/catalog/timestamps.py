@@ -59,13 +59,14 @@ def offset_for_time(
     As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts as a
     record.
 
-    A segment that may have the record takes two requests for manifest and indexes, and one or more for its batches; the
-    indexes leave only a few batches to read. Segments whose greatest timestamp is earlier are skipped. Two more
-    requests check the time index of the last skipped segment if the found record is the first one after that segment,
-    or if no record is found.
+    Segments whose greatest timestamp is earlier are skipped. Each other segment takes two requests for manifest and
+    indexes, and one or more for its batches. The indexes leave only a few batches to read.
 
-    Without ``tieredstore[arrow]``, batches are not decoded and CRCs not checked; raise ConfigError if the batch headers
-    are not enough.
+    The manifest of the last skipped segment may be wrong. Two more requests check its time index if no record is found,
+    or if the found record is the first one after that segment.
+
+    Without ``tieredstore[arrow]``, batches are not decoded and CRCs are not checked. Raise ConfigError if the batch
+    headers are not enough.
     """
     passed: Span | None = None
     for span in lineage.spans:
@@ -100,9 +101,10 @@ def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
     timestamp.
 
     The call takes two requests: for the manifest, and for the log's first chunk. The rest of the log is read only if
-    that chunk does not have the first record. The batch is decoded and its CRC checked, because a batch header's time
-    may differ from the first record's, for example if compaction has set a delete horizon. Markers of transactions do
-    not count as records.
+    that chunk does not have the first record. Markers of transactions do not count as records.
+
+    The time in a batch's header may differ from the first record's, for example if compaction has set a delete horizon.
+    So the batch is decoded, and its CRC is checked.
 
     Raise ConfigError without ``tieredstore[arrow]``, EncryptionError without the key, BatchCorruptError for a damaged
     batch.
@@ -180,8 +182,8 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         try:
             record = next(_records_since(batches, timestamp_ms), None)
             headers = decoder.take_headers()
-            # Read the next batch's header too: the next base offset confirms the base offset of the record's batch,
-            # which has no checksum.
+            # Read the next batch's header too. Its base offset confirms the base offset of the record's batch, which no
+            # checksum covers.
             while record is not None and not any(header.base_offset > record.offset for header in headers):
                 if next(batches, None) is None:
                     break
@@ -243,7 +245,7 @@ def _check_first(section: LogSection, header: BatchHeader) -> None:
 
 
 def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    """Return the batch's first record if the header proves its offset and a late enough timestamp, or None."""
+    """Return the batch's first record if the header proves its offset and a late enough timestamp; otherwise None."""
     if header.record_count is None or header.record_count != header.last_offset - header.base_offset + 1:
         return None
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME or header.record_count == 1:

@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _INDEXES_OF_AN_EPOCH: Final = 3
-"""The number of indexes to try per leader epoch: if the epoch's earliest segments do not cover its beginning, later
-segments do not either.
+"""The number of indexes to try per leader epoch. If the epoch's earliest segments do not cover its beginning, later
+segments do not cover it either.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TracedPartition:
-    """Segments of one partition, and the ruling segment with its leader-epoch index, if the index was needed.
+    """Segments of one partition, and the ruling segment. ``history`` is its leader-epoch index, None if not needed.
 
-    ``proven`` are the segments whose end and epochs were compared with the segment's contents and, if wrong, corrected.
+    The end and epochs of the ``proven`` segments were compared with the segments' contents, and corrected if wrong.
     """
 
     ruler: RemoteLogSegmentMetadata
@@ -96,9 +96,12 @@ def trace_partitions(
     """Trace the lineage (the valid segments of one log) of each partition of ``segments``.
 
     Reading a leader-epoch index that is not ``known`` takes two requests. If retention had truncated that index, each
-    further index that completes it takes two more requests. A segment is first compared with its own log and indexes,
-    by three requests, if its manifest says that it overlaps others or that its leader epoch is superseded. An error in
-    a partition's index is returned in place of the partition's lineage. An error of the store is raised.
+    further index that completes it takes two more requests.
+
+    The manifest may say that a segment overlaps others, or that its leader epoch is superseded. Such a segment is first
+    compared with its own log and indexes, by three requests.
+
+    An error in a partition's index is returned in place of the partition's lineage. An error of the store is raised.
     """
     grouped: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
     group: list[RemoteLogSegmentMetadata] = []

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
     """Return the producers with open transactions at the segment's end, and the transactions' first offsets.
 
-    The call reads the producer snapshot with two requests, or with none if another index of the segment was read
-    before. Raise IndexesCorruptError if the snapshot is damaged.
+    The call makes two requests for the producer snapshot. It makes none if another index of the segment was read
+    before.
+
+    Raise IndexesCorruptError if the snapshot is damaged.
     """
     try:
         with source.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT) as stream:

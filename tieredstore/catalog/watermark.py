@@ -189,8 +189,11 @@ class Watermark:
         Raise CorruptDataError if the content is not the partition's watermark, and NewerVersionError if a later release
         wrote the object.
 
-        If the layout stores no topic ids, ``made_id`` is the id derived from the topic's name. This id matches any id.
-        Raise ConfigError if ``where`` and the watermark have different real ids: the topic was re-created.
+        If the layout stores no topic ids, ``made_id`` is the id derived from the topic's name. A derived id is accepted
+        in place of any other id.
+
+        Raise ConfigError if ``where`` and the watermark have different ids and neither is derived. The topic was
+        re-created.
         """
         document = WATERMARK.parse(_adapter(), raw, watermark_key("", where, is_derived=made_id is not None))
         document.require(where, made_id)
@@ -296,8 +299,8 @@ class StoredMoves:
         return self._known[where][1] if where in self._known else ()
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:
-        # A folder's listing has no etags, so compare times and sizes: each move back adds an entry to the watermark, so
-        # the object's size grows.
+        # A folder's listing has no etags, so compare times and sizes. Each move back adds an entry to the watermark, so
+        # its size grows.
         is_told = info.etag is not None or info.modified_ms is not None
         return is_told and where in self._known and self._known[where][0] == info
 
@@ -356,8 +359,8 @@ def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
 
 
 def watermark_key(prefix: str, where: TopicIdPartition, *, is_derived: bool = False) -> str:
-    """Return the key of a partition's watermark. With ``is_derived``, leave out the topic id, which is derived from the
-    topic's name.
+    """Return the key of a partition's watermark. With ``is_derived``, the topic id is derived from the topic's name, so
+    the key has no topic id.
     """
     return f"{prefix}{_FOLDER}{where.topic}{'' if is_derived else f'-{where.topic_id}'}/{where.partition}.json"
 

@@ -1,8 +1,10 @@
 """The position of each chunk of a segment, in the log and in the stored object.
 
 A segment's log is cut every ``original_chunk_size`` bytes; the last chunk holds the rest. Each chunk is transformed
-(compressed, encrypted) on its own, and the stored chunks follow each other without gaps. Without compression every
-stored chunk but the last has the same size (a ``fixed`` index); with compression each has its own size (``variable``).
+(compressed, encrypted) on its own, and the stored chunks follow each other without gaps.
+
+Without compression, all stored chunks but the last have the same size (a ``fixed`` index). With compression, each
+stored chunk has its own size (a ``variable`` index).
 
 A variable index holds the sizes in a binary form with big-endian integers. A list of ``m`` sizes, each 0 to 2^31-1::
 
@@ -220,8 +222,7 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
             "not be negative, and a difference takes 1 to 4 bytes"
         )
     stop = _HEAD.size + (count - 1) * width
-    # Compare `count` with the length of the bytes before memory is allocated for so many sizes: a damaged count may be
-    # too large.
+    # A damaged `count` may be too large, so compare it with the length of the bytes before allocating memory.
     _check_length(raw, stop + _INT.size)
     sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
     # The sizes need a check only if a difference of this width can make a size exceed the limit.
@@ -355,8 +356,8 @@ class FixedChunkIndex(ChunkIndex):
 
     def __post_init__(self) -> None:
         self._check_original()
-        # Encryption adds a fixed number of bytes, and nothing else adds any. So any other size is damaged, and would
-        # shift every chunk after the first. (The plugin accepts any size.)
+        # Encryption adds a fixed number of bytes, and nothing else adds any. Any other size is damage, and would shift
+        # every chunk after the first. (The plugin accepts any size.)
         if self.overhead not in {0, ENCRYPTION_OVERHEAD}:
             raise ManifestCorruptError(
                 f"transformedChunkSize is {self.transformed_chunk_size}; it must equal originalChunkSize "

@@ -1,8 +1,13 @@
 """A JSON object, read as leniently as the plugin's reader (Jackson) reads it, but not more leniently.
 
-Accepted are: fields in any order; the last of two equal names; whole numbers as text or with a fraction (cut off);
-``null`` as 0 or false where the caller allows it; true and false as text or as 1 and 0; anything after the object.
-Unknown fields are accepted too, unless the name looks like a damaged name of a known field.
+It accepts:
+
+- fields in any order; of two equal names, the last one counts
+- whole numbers as text, or with a fraction (which is cut off)
+- ``null`` as 0 or false, where the caller allows it
+- true and false as text, or as 1 and 0
+- anything after the object
+- unknown fields, unless the name looks like a damaged name of a known field
 """
 
 from __future__ import annotations
@@ -60,7 +65,7 @@ class JsonObject:
         return cls(document, "")
 
     def refuse_damaged_names(self, known: AbstractSet[str]) -> None:
-        """Refuse an unknown field if its name differs in one character from that of a known field that is missing.
+        """Refuse an unknown field if its name differs in only one character from the name of a missing known field.
 
         Unknown fields are accepted, so without this check one flipped bit could hide an optional field.
         """
@@ -136,7 +141,7 @@ class JsonObject:
 
 
 def has_lone_surrogates(text: str) -> bool:
-    """Return True if ``text`` has half of a surrogate pair, from a JSON escape, and so cannot be encoded in UTF-8."""
+    """Return True if ``text`` cannot be encoded in UTF-8, because a JSON escape stands for half of a surrogate pair."""
     return not text.isascii() and _SURROGATE.search(text) is not None
 
 

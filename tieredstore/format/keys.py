@@ -135,7 +135,7 @@ def partition_of(path: str) -> TopicIdPartition | None:
 
 @lru_cache(maxsize=256)  # a partition can have a hundred thousand segments, all in the same folder
 def partition_of_folder(folder: str) -> TopicIdPartition | None:
-    """Return the partition that a path's folders name; None if they are not a partition's two folders."""
+    """Return the partition of a path ``<topic>-<topic id>/<partition>``; None for any other path."""
     named, slash, number = folder.partition("/")
     topic, topic_id = _cut_uuid(named)
     partition = _parse_partition(number)
@@ -161,8 +161,8 @@ def _parse_partition(text: str) -> int | None:
 
 
 def _parse_offset(digits: str) -> int | None:
-    # Digits outside of ASCII are accepted (isdecimal): the plugin writes the digits of its JVM's locale, and int()
-    # reads all of them.
+    # The plugin writes the digits of its JVM's locale, so accept digits outside of ASCII. int() reads all digits that
+    # isdecimal() accepts.
     if not digits.isdecimal() or not _OFFSET_DIGITS <= len(digits) <= _MAX_OFFSET_DIGITS:
         return None
     return offset if (offset := int(digits)) <= MAX_INT64 else None

@@ -256,8 +256,8 @@ class SegmentManifest:
 
     def _check_encrypted_indexes(self) -> None:
         for kind, entry in self.segment_indexes.recorded():
-            # An encrypted index has an IV and a tag, and at least one byte of content: an empty index is stored as no
-            # bytes at all.
+            # An encrypted index has an IV, a tag and at least one byte of content. An empty index has size 0, even with
+            # encryption.
             if 0 < entry.size <= ENCRYPTION_OVERHEAD:
                 raise ManifestCorruptError(
                     f"segmentIndexes.{_INDEX_NAMES[kind]} has {entry.size} bytes, too few to be encrypted"

@@ -39,8 +39,8 @@ class ManifestRules:
         if chunk_size < self.min_chunk_size:
             raise ManifestCorruptError(
                 f"originalChunkSize is {chunk_size} for {count} chunks, but so many chunks of less than "
-                f"{self.min_chunk_size} bytes are refused; if that was the writer's chunk.size, set "
-                "fetch.chunk.min.size to this value"
+                f"{self.min_chunk_size} bytes are refused; if {chunk_size} was the writer's chunk.size, set "
+                f"fetch.chunk.min.size to {chunk_size}"
             )
 
     def check_encryption(self, is_encrypted: bool) -> None:

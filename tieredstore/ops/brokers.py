@@ -119,10 +119,11 @@ class BrokersView(Closing):
     """The brokers' metadata records, for tools that delete segments. Look up a segment's record only after the segment
     was seen in the store. The caller closes the view.
 
-    A broker writes a segment's record before it uploads the segment. So if the metadata topic, read after the manifest
-    was seen, has no record of this segment, no broker owns the segment. If the topic was read before the manifest was
-    seen, a missing record proves nothing. Raise CorruptDataError for an unreadable record, because then it is unknown
-    which segments the brokers list.
+    A broker writes a segment's record before it uploads the segment. So the metadata topic must be read after the
+    manifest was seen. If it then has no record of the segment, no broker owns the segment. If the topic was read
+    earlier, a missing record proves nothing.
+
+    Raise CorruptDataError for an unreadable record, because then it is unknown which segments the brokers list.
     """
 
     def __init__(self, read_on: Callable[[], Iterable[tuple[int, int, bytes]]]) -> None:

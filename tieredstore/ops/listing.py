@@ -40,7 +40,7 @@ class ListedSegment:
 
     @property
     def whole(self) -> StoredSegment | None:
-        """The segment with its manifest; None if any of its objects is missing, or the manifest unreadable."""
+        """The segment with its manifest; None if any of its objects is missing, or if the manifest is unreadable."""
         return None if self.objects.missing else self.stored
 
     @property
@@ -102,10 +102,11 @@ def within(
 ) -> Iterator[ListedSegment]:
     """Yield the listed segments that may have records from ``start`` up to ``stop``, in offset order.
 
-    As in Kafka, a time stands for the first record at or after it. The first segment whose greatest timestamp is not
-    before the time contains that record. Segments with unknown ends are included if they may have records in the
-    window. At the end, raise ConfigError if ``start`` is an offset beyond the ends of all partitions, unless
-    ``check_start`` is False.
+    As in Kafka, a time stands for the first record at or after it. This record is in the first segment whose greatest
+    timestamp is not before the time. Segments with unknown ends are included if they may have records in the window.
+
+    At the end, raise ConfigError if ``start`` is an offset beyond the ends of all partitions. With ``check_start``
+    False, do not check this.
     """
     ends: dict[str, int] = {}
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
@@ -126,8 +127,8 @@ def within(
 
 
 def _reaches(one: ListedSegment, place: int | AtTime | None) -> bool | None:
-    """Return True if the place (an offset or a time) is in the segment or before it; None if the manifest does not
-    tell.
+    """Return True if the segment ends at or after the place (an offset or a time). Return None if the end is
+    unknown.
     """
     if isinstance(place, AtTime):
         return None if one.max_timestamp_ms is None else one.max_timestamp_ms >= place.timestamp_ms
@@ -165,7 +166,7 @@ class SegmentTotals:
 
 
 class HeldOffsets:
-    """The offsets of one partition in complete segments, as ``spans`` of (first, last) with gaps in between."""
+    """The offsets of one partition in complete segments. ``spans`` are pairs (first, last), both inclusive."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[int, int]] = []

@@ -46,8 +46,7 @@ def read_range(source: SegmentSource, segment: StoredSegment, inside: ByteRange)
     if not inside:
         return
     chunk_size = segment.manifest.chunk_index.original_chunk_size
-    # Pages of this buffer take no memory until they are written, because a damaged manifest may claim 2 GiB that do not
-    # exist.
+    # A damaged manifest may claim 2 GiB that do not exist. Pages of this buffer take no memory until they are written.
     buffer = fresh_memory(min(len(inside), _step(chunk_size)))
     with contextlib.closing(source.fetch_log_segment(segment.metadata, inside.start, inside.stop - 1)) as stream:
         for size in read_sizes(inside, chunk_size):

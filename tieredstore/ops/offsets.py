@@ -121,13 +121,14 @@ def ask_broker(
     window: Bounds = (None, None),
     check_start: bool = True,
 ) -> dict[tuple[str, Uuid], dict[int, BrokerLog]]:
-    """Return the brokers' logs of the bucket's topics, by topic name and bucket's topic id, then by partition.
+    """Return the brokers' logs of the bucket's topics, by topic (name and the bucket's topic id) and by partition.
 
     ``others`` names topics that the bucket lacks. Their logs are returned too if the brokers tier these topics. The
     result lacks topics that the brokers do not have, and topic ids that differ from the brokers' ids. Each log is cut
-    to the ``window``; a time as a bound means the first record at or after that time. Raise ConfigError if the bucket
-    has a topic, but not under the brokers' topic id. With ``check_start``, also raise ConfigError if the window begins
-    beyond the ends of all logs.
+    to the ``window``. A time as a bound means the first record at or after that time.
+
+    Raise ConfigError if the bucket has a topic, but not under the brokers' topic id. With ``check_start``, also raise
+    ConfigError if the window begins beyond the ends of all logs.
     """
     names = dict.fromkeys(topic for topic, _ in lives)
     more = [topic for topic in others if topic not in names]

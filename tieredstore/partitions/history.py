@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The offset ``at`` from which on the bucket's records are no longer part of the log: under a later leader, the log
-    was truncated there.
+    """The offset ``at`` where the log was truncated under a later leader. The bucket's records from there on are no
+    longer part of the log.
 
     ``left`` is the bucket's last leader epoch.
     """
@@ -49,8 +49,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The result of a comparison of the logs in bucket and broker. The result is valid as long as its first three
-    fields have the same values for the present logs.
+    """The result of comparing the bucket's log with the broker's. It is valid until one of the first three fields has
+    another value in the present logs.
 
     ``live_epoch`` is None if no broker was asked.
     """

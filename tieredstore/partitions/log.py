@@ -22,10 +22,12 @@ class PartitionLog:
     """One partition's offsets from ``earliest`` up to ``end`` (exclusive). All its transactions have an outcome.
 
     The bucket is read below the offset ``seam``, and the broker from there on. ``live_start`` is the broker's first
-    offset, or None if the broker was not asked or lacks the partition. ``topic_id`` is the broker's topic id or,
-    without a broker, the bucket's. ``derived_id`` replaces the topic id in a bucket that stores no topic ids.
-    ``live_epoch`` is the broker's leader epoch. ``history`` is the comparison of both logs; ``lineage`` (the bucket's
-    log) ends where they diverge.
+    offset, or None if the broker was not asked or lacks the partition. ``live_epoch`` is the broker's leader epoch.
+
+    ``topic_id`` is the broker's topic id or, without a broker, the bucket's. ``derived_id`` replaces the topic id in a
+    bucket that stores no topic ids.
+
+    ``history`` is the comparison of both logs. ``lineage``, the bucket's log, ends where they diverge.
     """
 
     topic: str
@@ -90,9 +92,8 @@ class PartitionLog:
         end is the seam (where the broker's part begins). These records become readable when the bucket has the segment
         with the outcome.
         """
-        # The broker's log begins after the seam (the end of the bucket's part), but not after the bucket's last offset.
-        # So the records from the seam to ``live_start`` are in the bucket, and only wait for the outcome of their
-        # transaction.
+        # If the broker's log begins after the seam, but not after the bucket's last offset, the records from the seam
+        # to ``live_start`` are in the bucket. They only wait for the outcome of their transaction.
         waits = self.lineage is not None and self.seam < (self.live_start or 0) <= self.lineage.end_offset
         return max(start, self.seam) if waits and start < (self.live_start or 0) else self.end
 

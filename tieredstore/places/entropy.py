@@ -123,8 +123,8 @@ class EntropyStore(LaidOutStore):
         return bits_folder(self.layout.cluster or "", where, self.layout.bits)
 
     def _after(self, folder: str, outer_prefix: str, start_after: str) -> str | None:
-        """Translate ``start_after`` of a listing to the keys of one folder; None if it comes before all requested
-        keys.
+        """Translate ``start_after`` of a listing to the keys of one folder; None if all requested keys come after
+        it.
         """
         if not start_after.startswith(self.prefix):
             return None

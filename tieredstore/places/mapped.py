@@ -68,8 +68,9 @@ class MappedStore(DelegatingStore):
         return self.inner.discard(replace(write, key=self.inner_key(write.key)))
 
     def see_listing(self, listed: Iterable[ObjectInfo], prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        """Yield the entries of a listing of ``inner`` under the keys that this store shows, if these keys begin with
-        ``prefix`` and come after ``start_after``. Keep their order."""
+        """Yield the entries of a listing of ``inner``, in the same order, under the keys that this store shows.
+
+        Leave out entries whose new keys do not begin with ``prefix``, or do not come after ``start_after``."""
         for info in listed:
             key = self.outer_key(info.key)
             if key is not None and key.startswith(prefix) and (start_after is None or is_behind(key, start_after)):

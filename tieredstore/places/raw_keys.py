@@ -75,8 +75,8 @@ class RawSegment:
         return seen
 
     def id(self, cluster: str) -> Uuid:
-        """Derive the segment's id from its key and its log. If another log is stored under the same key, for example of
-        a topic that was created again, the id changes."""
+        """Derive the segment's id from its key and its log. The id changes if another log is stored under the same key,
+        for example after the topic was re-created."""
         log = self.files.get(LOG)
         written_s = 0 if log is None or log.modified_ms is None else log.modified_ms // 1000
         return _make_id(

@@ -47,10 +47,11 @@ _Value = TypeVar("_Value")
 class RawStore(LaidOutStore):
     """Shows each segment's ``.index``, ``.timeindex`` and ``.log`` as ``.indexes``, ``.log`` and ``.rsm-manifest``.
 
-    Pinterest's layout stores no topic ids: an id is derived from the topic's name, and a key with another id leads to
-    the same files. A writer stores each file under a key of the plugin's layout that has the file's ending.
-    ``.indexes`` and manifests cannot be written. Deleting a manifest deletes the log, and so the segment. The
-    uploader's watermarks have keys without the topic id.
+    Pinterest's layout stores no topic ids, so each id is derived from the topic's name. A key with another id leads to
+    the same files. The keys of the uploader's watermarks have no topic id.
+
+    A writer stores each file under a key of the plugin's layout that has the file's ending. ``.indexes`` and manifests
+    cannot be written. Deleting a manifest deletes the log, and with it the segment.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout, chunk_size: int = 1 << 22) -> None:

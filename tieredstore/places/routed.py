@@ -136,8 +136,7 @@ class RoutedStore(DelegatingStore):
             raise failures[0]
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Write an object under ``staging_prefix``, even if the places could keep the bytes invisible until
-        publication."""
+        """Write an object under ``staging_prefix``. The places' own ways of staging are not used."""
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:

@@ -1,7 +1,7 @@
 """The key ring: RSA key pairs (KEKs) that wrap the segments' data keys.
 
-Wrapping is RSA-OAEP with SHA3-512 as hash and as MGF1's hash, empty label (RFC 8017, 7.1). The `cryptography` package
-refuses SHA-3 in OAEP, so this module uses pycryptodome.
+Data keys are wrapped by RSA-OAEP (RFC 8017, 7.1) with an empty label. SHA3-512 is the hash, also for MGF1. The
+`cryptography` package refuses SHA-3 in OAEP, so this module uses pycryptodome.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class KeyPair:
 
     @classmethod
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
-        """Pair two keys; raise KeyRingError if the keys do not match or are too short. The error's message has the
-        names."""
+        """Pair two keys. Raise KeyRingError, with their names, if the keys do not match or are too short."""
         pair = cls(public, private)
         # Data keys that a mismatched pair wraps can never be unwrapped. Without this check, users would notice that
         # only at the first read.
@@ -91,8 +90,7 @@ class KeyRing:
 
     def wrap(self, data_key: bytes) -> bytes:
         """Encrypt ``data_key`` with the active pair; the result is as long as the modulus of the pair."""
-        # Make a cipher for each call: pycryptodome's ciphers are not thread-safe, and RSA takes much longer than making
-        # a cipher.
+        # Make a cipher for each call, because pycryptodome's ciphers are not thread-safe. RSA itself takes much longer.
         return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:

@@ -31,8 +31,9 @@ _TO_SPKI: Final = "convert it: openssl rsa -RSAPublicKey_in -pubout -in OLD -out
 
 
 def read_public_key(path: Path) -> RsaKey:
-    """Read the RSA public key from a SubjectPublicKeyInfo PEM file; raise KeyRingError, which names the file, if it has
-    no such key.
+    """Read the RSA public key from a SubjectPublicKeyInfo PEM file.
+
+    Raise KeyRingError, which names the file, if the file has no such key.
     """
     name = str(path)
     der = first_block(key_file_content(path), name)
@@ -46,8 +47,9 @@ def read_public_key(path: Path) -> RsaKey:
 
 
 def read_private_key(path: Path) -> RsaKey:
-    """Read the RSA private key from an unencrypted PKCS#8 PEM file; raise KeyRingError, which names the file, if it has
-    no such key.
+    """Read the RSA private key from an unencrypted PKCS#8 PEM file.
+
+    Raise KeyRingError, which names the file, if the file has no such key.
     """
     return private_key(first_block(key_file_content(path), str(path)), str(path))
 

@@ -75,17 +75,17 @@ class TransformedChunks:
                 # Free the slot only now: until the consumer requests the next chunk, it may read this slot's memory.
                 free.append(slot)
         finally:
-            # After the iteration, no task may still write into this segment's memory or read its file, so wait for
-            # running tasks. A cancelled task would stay pending until a thread takes it from the queue, which may never
-            # happen.
+            # Wait for running tasks, because none may write into this segment's memory or read its file after the
+            # iteration. Do not wait for cancelled tasks: they stay pending until a thread takes them from the queue,
+            # perhaps forever.
             wait([future for _, future in running if not future.cancel()])
 
     def _positions(self) -> Iterator[int]:
         return iter(range(0, self._size, self._chunk_size))
 
     def _submit(self, position: int, slot: _Slot) -> Future[bytes | memoryview]:
-        # Make the IV here, in the order of the chunks, and not on threads of the pool: a test that injects the plugin's
-        # random bytes must get the same object as the plugin.
+        # Make the IV here, in the order of the chunks, and not on threads of the pool. A test injects the plugin's
+        # random bytes, and must get the same object as the plugin.
         iv = self._random_bytes(IV_SIZE) if self._encoder.cipher is not None else b""
         return self._pool.submit(self._transform, position, iv, slot)
 

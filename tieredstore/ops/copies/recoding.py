@@ -1,8 +1,10 @@
 """Decides how segments change when they are copied to a bucket with other settings.
 
 A property in which the two buckets' settings agree is not changed, even in segments that were written with other
-settings. A ``Recoding`` decides about each segment, and a ``Transcoder`` writes those that change. Only ``copying``
-imports this module, and it copies the unchanged segments. Together the two modules would be too long for one file.
+settings. A ``Recoding`` decides about each segment, and a ``Transcoder`` writes the segments that change.
+
+Only ``copying`` imports this module. ``copying`` itself copies the unchanged segments. Together the two modules would
+be too long for one file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Repairs damaged segments from a good copy. The keys stay the same, because brokers look for a segment only under its
 keys.
 
-This module is separate from ``copying``, which never overwrites an object. First every byte of both copies of a segment
-is verified. Then each object of the target that differs from the good copy is replaced, if its etag is unchanged; the
-manifest is replaced last. A replacement is atomic, so a killed run leaves each object either damaged or repaired, and
-the next run does the rest.
+This module is separate from ``copying``, which never overwrites an object.
+
+First every byte of both copies of a segment is verified. Then each object of the target that differs from the good copy
+is replaced, if its etag is unchanged. The manifest is replaced last.
+
+A replacement is atomic, so a killed run leaves each object either damaged or repaired. The next run does the rest.
 """
 
 from __future__ import annotations
@@ -254,7 +256,7 @@ class _Repairing:
         return changes
 
     def _is_good_manifest(self, raw: bytes, good: _GoodCopy) -> bool:
-        """Return True if the manifest equals the good copy's, or differs only in how the same data key is wrapped.
+        """Return True if the manifest equals the good copy's. Only the wrapping of the same data key may differ.
 
         Raise UnknownKeyError or WrongKeyError if the target's key ring does not open the data key, because either the
         manifest or the key ring may be wrong.

@@ -105,7 +105,7 @@ class CostSums:
     oldest_ms: int | None = None
 
     def add(self, segment: ListedSegment, now_ms: int, sizes: RequestSizes) -> None:
-        """Count a segment. The time of its newest record counts as the time when it was added."""
+        """Count a segment. Take the time of its newest record as the time of its upload."""
         self.all.add(segment)
         if segment.objects.find(Suffix.MANIFEST) is None:
             return
@@ -225,7 +225,7 @@ def assumptions_of(prices: PriceFile, undated: int) -> list[str]:
     use = prices.use
     reads = f"{use.direct_reads_per_month:g} × a month from the bucket, {use.broker_reads_per_month:g} × through"
     sentences = [
-        "growth continues as in the last 30 days: the segments that are still stored, dated by their newest records",
+        "growth continues as in the last 30 days; only stored segments count, each at the time of its newest record",
         f"all data are read {reads} brokers, and listed {use.listings_per_month:g} ×",
     ]
     if undated:

@@ -1,7 +1,7 @@
 """The first checks after a failure: settings, keys, store and caches.
 
-If a check fails, the checks that do not depend on it are still made. :func:`checked` writes only if ``write`` is true:
-a few objects below ``!tieredstore/doctor/``, which :func:`checked` deletes again.
+If a check fails, the checks that do not depend on it are still made. If ``write`` is true, :func:`checked` writes a few
+objects below ``!tieredstore/doctor/``, and deletes them again. Otherwise it writes nothing.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ def checked(
 
 
 def checked_for(settings: Settings, release: str, kinds: Sequence[StateKind] = KINDS) -> Iterator[Check]:
-    """Yield a check for each of tieredstore's own objects in the bucket, such as holds and watermarks, that an earlier
-    ``release`` could not read.
+    """Yield a check for each of tieredstore's own objects (holds, watermarks and others) that an earlier ``release``
+    could not read.
 
     The first results name the kinds of object that this release writes and ``release`` does not read. Then everything
     under the prefix is listed, and the first bytes of tieredstore's own objects are read. Raise ConfigError for an

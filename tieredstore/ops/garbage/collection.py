@@ -30,7 +30,7 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import delete_manifest_first
 
 AGES_APART: Final = 2
-"""Garbage must be this many times as old as the longest upload may take (``upload.max.age.ms``). The difference is a
+"""The minimum age of garbage, as a multiple of the longest time of an upload (``upload.max.age.ms``). The excess is a
 safety margin.
 """
 

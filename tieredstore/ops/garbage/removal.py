@@ -79,10 +79,11 @@ class Removal:
     def run(self, listed: Iterable[SegmentObjects], before: Before) -> Iterator[Step[ListedSegment]]:
         """Yield a step for each segment within the limit ``before``.
 
-        Memory holds no manifests. Memory holds the listing only if the limit is an offset. An offset beyond the end of
-        all listed segments would remove everything, and may be meant as a time. So such an offset raises ConfigError
-        before any deletion. A deletion that the store refuses becomes a step; the store's other errors end the run.
-        Raise ConfigError for ``brokers`` with a store that has no clock.
+        Memory holds no manifests, and holds the listing only if the limit is an offset. A deletion that the store
+        refuses becomes a step. The store's other errors end the run.
+
+        Before any deletion, raise ConfigError if the limit is an offset beyond the end of all listed segments. It would
+        remove everything, and may be meant as a time. Raise ConfigError for ``brokers`` with a store that has no clock.
         """
         if before.offset is not None:
             listed = list(listed)

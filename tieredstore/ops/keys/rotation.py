@@ -66,9 +66,10 @@ class Rotation:
     """Wraps data keys by the active pair of a key ring.
 
     A data key that the active pair already wraps costs no RSA operation. Each new wrapping is opened and compared
-    before it is written. The write is conditional, so it never restores an object that was deleted meanwhile. If a run
-    is stopped or killed, each object is unchanged or rotated, and the next run does the rest. A ``dry_run`` does
-    everything but write.
+    before it is written. The write is conditional, so it never restores an object that was deleted meanwhile. A
+    ``dry_run`` does everything but write.
+
+    If a run is stopped or killed, each object is either unchanged or rotated. The next run does the rest.
     """
 
     store: ObjectStore

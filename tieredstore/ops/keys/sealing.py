@@ -21,11 +21,12 @@ class KmsKey:
 
 
 def seal_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[str, str]:
-    """Write the private key of the pair ``key_id``, sealed, to the new file ``path``; return the settings that open it.
+    """Seal the private key of the pair ``key_id``, and write it to a new file; return the settings that open it.
 
-    Before the file is written, the sealed key is opened again and compared with the private key. Raise ConfigError if
-    the settings do not list the pair, or if the file exists. Raise KeyServiceError and KeyRingError if the service or
-    the key fails.
+    Before the file is written, the sealed key is opened again and compared with the private key.
+
+    Raise ConfigError if the settings do not list the pair, or if the file exists. Raise KeyServiceError and
+    KeyRingError if the service or the key fails.
     """
     # These modules load libraries for RSA and AES, which other commands about keys do not need.
     from tieredstore.kms import sealed_key  # noqa: PLC0415

@@ -41,9 +41,10 @@ def folder_of_pairs(path: Path) -> Path:
 def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> None:
     """Add the pair to a settings file. The file may be a broker's own.
 
-    All other lines and comments stay. The file is replaced atomically and keeps its mode and owner. The active pair
-    stays active, unless there is none or ``activate`` is true. Raise ConfigError if the file lists the id already, or
-    cannot be read or written.
+    All other lines and comments stay. The file is replaced atomically and keeps its mode and owner. The new pair
+    becomes active if ``activate`` is true, or if no pair is active.
+
+    Raise ConfigError if the file lists the id already, or cannot be read or written.
     """
     own = own_properties(read_properties(path), str(path))
     listed = list_pairs(path)
@@ -84,8 +85,8 @@ def _held(path: Path, content: bytes) -> Generator[Path]:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    # Give all drafts one name, so that the next run removes the draft (unfinished file) of a killed run, which contains
-    # secrets.
+    # Give all drafts (unfinished files) the same name. The next run then removes the draft of a killed run, which
+    # contains secrets.
     draft = target.with_name(f".{target.name}.draft")
     try:
         draft.unlink(missing_ok=True)

@@ -69,11 +69,13 @@ def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
 
 
 def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> float | None:
-    """Return the time, by the store's clock, until which readers with cached manifests may need a replaced key pair.
+    """Return the time until which readers may need a replaced key pair for the manifests in their caches.
 
-    ``cached_ms`` is the time for which readers cache a manifest; -1 means forever. Return None if more time has passed
-    since the rotation, or if no rotation replaced the pair. Return ``math.inf`` if caches never expire or the store has
-    no clock.
+    The time is by the store's clock.
+
+    ``cached_ms`` is the time for which readers cache a manifest; -1 means forever. Return None if the caches have
+    expired since the rotation, or if no rotation replaced the pair. Return ``math.inf`` if caches never expire or the
+    store has no clock.
     """
     if not cached_ms:
         return None

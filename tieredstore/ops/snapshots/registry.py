@@ -102,7 +102,7 @@ def subject_path(subject: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Schema:
-    """The registry's answer to a request for the schema with an id, with the registry's names of fields."""
+    """The registry's answer to a request for a schema by its id. The fields have the registry's names."""
 
     schema: str
     schemaType: str = "AVRO"  # noqa: N815

@@ -55,8 +55,8 @@ _MAX_BYTES: Final = 512 << 20
 
 
 class StoredSnapshot(NamedTuple):
-    """A snapshot's object. ``moment_ms`` is the start of the hour or second in which it was taken, and ``name`` the
-    same time as text: 2026-11-28T06Z or 2026-11-28T061530Z. Tuples sort by cluster and moment.
+    """A snapshot's object. ``moment_ms`` is the start of the hour or second in which the snapshot was taken. ``name``
+    is the same time as text: 2026-11-28T06Z or 2026-11-28T061530Z. Tuples sort by cluster and moment.
     """
 
     cluster_id: str
@@ -127,8 +127,10 @@ class Snapshots:
     ) -> ClusterSnapshot:
         """Read the newest snapshot, or the newest of those taken at or before ``at_ms``.
 
-        With ``has_schemas``, skip snapshots without schemas. Raise ResourceNotFoundError if there is no snapshot, and
-        ConfigError if there are snapshots of several clusters but no ``cluster_id`` is given; see also :meth:`read`.
+        With ``has_schemas``, skip snapshots without schemas.
+
+        Raise ResourceNotFoundError if there is no snapshot. Raise ConfigError if several clusters have snapshots and no
+        ``cluster_id`` is given. Raise the errors of :meth:`read` too.
         """
         listed = self.find_all()
         clusters = sorted({each.cluster_id for each in listed})
@@ -171,8 +173,9 @@ class Snapshots:
         return of_name
 
     def data_key(self, stored: StoredSnapshot) -> tuple[WrappedDataKey | None, Callable[[str, bytes], bytes]]:
-        """Return a snapshot's wrapped data key, and a function that returns the object with the data key wrapped by
-        another pair.
+        """Return a snapshot's wrapped data key and a function that replaces it; the key is None without encryption.
+
+        The function takes a key pair's id and the data key wrapped by this pair. It returns the object's new content.
 
         Raise CorruptDataError, NewerVersionError and ObjectNotFoundError.
         """

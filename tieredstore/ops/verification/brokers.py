@@ -80,7 +80,7 @@ class BrokersBelief(Closing):
         """Yield a finding for each segment that only the bucket or only the brokers have. First look for the segment's
         manifest again.
 
-        A segment that only the brokers have counts if it is in one of the scopes, and if ``has_offsets`` accepts its
+        Report a segment that only the brokers have if it is in one of the scopes. ``has_offsets`` must also accept its
         first and last offset.
         """
         for *ids, start in self._database.execute("SELECT * FROM doubtful"):

@@ -212,8 +212,7 @@ class _IndexCheck:
 
 
 def end_findings(subject: Subject, said: int, last: int) -> Iterator[Finding]:
-    """Yield a finding if ``said``, the manifest's end offset, differs from ``last``, the offset of the log's last
-    record.
+    """Yield a finding if the manifest's end offset (``said``) is not the offset of the log's last record (``last``).
 
     ``last`` is -1 for a log without batches.
     """

@@ -1,7 +1,8 @@
 """Checks of a log: every byte at level data, samples at level index.
 
 Each chunk must open. Batches must be whole, in order and at the right positions, and agree with the indexes. This
-module checks the inside of one segment. Only ``verification`` imports this module; it checks the sequence of segments.
+module checks the inside of one segment. Only ``verification`` imports this module. The sequence of segments is checked
+there.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ class BatchChecks:
         """Check the loaded batches from ``position`` on, up to the first that needs a closer look.
 
         ``last_offset`` is the last offset of the previous batch. Return the position after the last checked batch, and
-        its last offset.
+        the last offset of that batch.
         """
         before, run = self._pending, self._run
         pending = None

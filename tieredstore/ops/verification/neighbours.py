@@ -123,7 +123,8 @@ class _LogSoFar:
             self._previous = (start, extent)
 
     def release(self, start: int) -> Iterator[Finding]:
-        """Yield findings about abandoned epochs that are certain if all later segments begin at ``start`` or after."""
+        """Yield the findings about abandoned epochs that are certain now: all later segments begin at ``start`` or
+        after."""
         known = [left for left in self._left if left.extent.end < start]
         self._left = [left for left in self._left if left.extent.end >= start]
         return (finding for left in known for finding in left.findings())

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A random share of the segments. With the same ``seed``, a segment is always in the share or never, whatever else
-    is stored."""
+    """A random share of the segments. The same ``seed`` always selects the same segments, even if other segments are
+    added or deleted."""
 
     part: float
     seed: str = ""

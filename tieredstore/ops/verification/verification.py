@@ -68,9 +68,9 @@ _AT_LISTING: Final = Selection()
 class CheckedSegment:
     """A checked segment, with all findings about it and about how it follows the segments before it.
 
-    ``extent`` are the segment's offsets by its manifest, None if unknown. If ``level`` is None, only the presence of
-    its objects was checked, because the segment is old or known to be sound. ``log_size`` is the size of its log, 0 if
-    unknown. ``is_read`` is true if all of the log was read.
+    ``extent`` are the segment's offsets by its manifest; None if unknown. ``level`` is None if only the presence of the
+    objects was checked. Such a segment is old or known to be sound. ``log_size`` is 0 if unknown. ``is_read`` is true
+    if all of the log was read.
     """
 
     objects: SegmentObjects
@@ -270,8 +270,8 @@ class OpenTransactions:
 
 def _finding(subject: Subject, producer: int, marker: int, index: str, before: str) -> Finding:
     detail = (
-        f"the transaction index does not match the log: the transaction of producer {producer}, aborted at offset "
-        f"{marker}, {index}, but according to the segments before it {before}"
+        f"the transaction index does not match the log: producer {producer} aborted a transaction at offset {marker}; "
+        f"in the index it {index}, but in the earlier segments {before}"
     )
     return subject.finding(FindingKind.TRANSACTION_INDEX, detail, Suffix.INDEXES)
 
