@@ -76,8 +76,8 @@ class Delivery:
         return bool(self._turns) or bool(self._held)
 
     def room(self, count: int) -> int:
-        """Return how many messages to request from the client, at most ``count``: as many as may be held here, but at
-        least one, so that the client is always called.
+        """Return the number of messages to request from the client: as many as may be held here, at most ``count``.
+        Return at least one, so that the client is always called.
         """
         held = sum(len(partition.held) for partition in self._held)
         return max(1, min(count, self._held_bytes // self._usual_size - held))

@@ -25,8 +25,8 @@ _logger: Final = logging.getLogger(__name__)
 class LiveSide:
     """Assigns exactly the partitions read from the broker to the Kafka client. Used by the polling thread only.
 
-    A group with eager rebalancing has no incremental assignment. So each change assigns all live partitions again with
-    their offsets, but at most once a second.
+    A group with eager rebalancing has no incremental assignment. All live partitions are then assigned again with their
+    offsets, at most once a second.
     """
 
     def __init__(self, client: MemberClient, timeout_s: float, makers: Makers) -> None:

@@ -77,8 +77,8 @@ class BrokerSpan:
 class Look:
     """A look-up of where one partition continues. The bucket's thread uses the answers that the broker's thread adds.
 
-    ``epoch`` is the leader epoch of the record before ``start``, and ``read_id`` the id of the topic from which that
-    record was read; both are None if unknown. The broker's thread replaces a ``start`` of ``committed`` by the group's
+    ``epoch`` is the leader epoch of the record before ``start``. ``read_id`` is the id of the topic from which that
+    record was read. Both are None if unknown. The broker's thread replaces a ``start`` of ``committed`` by the group's
     offset.
     """
 

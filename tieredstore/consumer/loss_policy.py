@@ -113,7 +113,7 @@ class LossPolicy:
         )  # fmt: skip
 
     def note_side(self, partition: Partition, side: str) -> None:
-        """Record if a partition is now read from the bucket or the broker (``side``); count and log a change."""
+        """Record the ``side`` (bucket or broker) from which a partition is now read. Count and log a change."""
         before, partition.tally.side = partition.tally.side, side
         if before not in (None, side):
             partition.tally.changes += 1

@@ -168,7 +168,7 @@ class BrokerState(Closing):
     def _answers(
         self, client: LiveAdmin, futures: Mapping[Asked, Future[Answer]], absent: set[Asked] | None = None
     ) -> dict[Asked, Answer]:
-        """Return the answers that arrived in time; raise an error if no answer did. If ``absent`` is given, add the
+        """Return the answers that arrived in time; raise an error if none arrived. If ``absent`` is given, add the
         unknown topics to it.
         """
         end = time.monotonic() + self._timeout_s + 1.0

@@ -1,4 +1,4 @@
-"""A cluster's topic settings, ACLs and groups' offsets, which a snapshot of a cluster contains."""
+"""A cluster's topic settings, ACLs and groups' offsets, for a snapshot of the cluster."""
 
 from __future__ import annotations
 

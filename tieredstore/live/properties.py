@@ -433,8 +433,8 @@ def _is_known(name: str) -> bool:
     if is_never_text(name):
         return False
     try:
-        # The last name is unknown on purpose: librdkafka checks the names in order, so it fails at the last name at the
-        # latest, before it starts a client.
+        # The last name is unknown on purpose, so that no client starts. librdkafka checks the names in order, and fails
+        # at the last name at the latest.
         Consumer({"group.id": "names", librdkafka_name(name): "", _NO_PROPERTY: ""})
     except KafkaException as error:
         words: str = error.args[0].str()

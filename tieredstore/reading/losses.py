@@ -330,9 +330,12 @@ class Losses:
         """Apply the policy to unreadable segments that may have records of the windows.
 
         An unreadable segment is no loss if another segment or the broker has its offsets, or if it belongs to another
-        topic id. An unreadable segment at the beginning or end of a log leaves no gap that a reader could notice, so it
-        counts as a loss. There is an exception: for partitions in ``starts_there``, the caller gave the start as an
-        offset, so a reader notices that the beginning is missing. The same applies to ``stops_there`` and the end.
+        topic id. At the beginning or end of a log, an unreadable segment leaves no gap that a reader could notice. So
+        it counts as a loss there.
+
+        For partitions in ``starts_there``, the caller gave the start as an offset. Readers then notice that the
+        beginning is missing, and an unreadable segment there is no loss. The same applies to ``stops_there`` and the
+        end.
         """
         hidden = [*self._without_log(snapshot)]
         for where, (start, stop) in windows.items():
@@ -359,7 +362,7 @@ def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOff
     if log.lineage is not None:
         yield from lost_offsets(log.lineage, start, min(stop, log.seam))
     # The gaps between the bucket's segments were yielded above. Now yield the offsets between the end of the bucket's
-    # part and the broker's first offset, and those after the end of the log.
+    # part and the broker's first offset, and the offsets after the end of the log.
     live_start = log.seam if log.live_start is None else log.live_start
     for first, last in (
         (max(start, log.seam if log.lineage is not None else 0), min(stop, live_start)),

@@ -130,8 +130,8 @@ class _StoredPlanner:
             readers=self._readers,
         )  # fmt: skip
         if plan.undecided is not None and plan.stop < run.stop:
-            # When the window was chosen, every transaction in it had an outcome (commit or abort). A transaction
-            # without one now means that retention has deleted the segments with its outcome.
+            # When the window was chosen, every transaction in it had an outcome (commit or abort). If an outcome is
+            # missing now, retention has deleted its segment.
             _logger.warning("%s", plan.undecided)
             Losses(self._query).accept_missing([LostOffsets(run.lineage.partition, plan.stop, run.stop)])
         return plan.splits

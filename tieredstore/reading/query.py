@@ -48,7 +48,7 @@ class LogQuery:
 
     ``topic_ids`` choose between incarnations of a re-created topic. ``client`` has the properties of the Kafka client
     that reads the broker (``docs/how-to/read.md``); None reads the bucket alone. The broker must answer within
-    ``timeout_s``. ``on_data_loss`` decides about offsets that do not exist: an error, or a warning and the read
+    ``timeout_s``. For offsets that do not exist, ``on_data_loss`` chooses an error, or a warning after which the read
     continues.
     """
 

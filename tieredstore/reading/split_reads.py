@@ -143,9 +143,9 @@ class QuerySources:
         """Return the bucket's log with offsets from ``start`` on, and the offset at which the bucket's part of the
         range ends.
 
-        The bucket's part ends at ``stop``, at the first gap or, under read_committed, before the first transaction
-        without an outcome. Return None if the bucket lacks ``start``, or has ``start`` only in records that an election
-        has truncated. Each call lists the topic's keys.
+        The bucket's part ends at ``stop``, or earlier at the first gap. Under read_committed, it ends before the first
+        transaction without an outcome. Return None if the bucket lacks ``start``, or has ``start`` only in records that
+        an election has truncated. Each call lists the topic's keys.
         """
         source, partition = self.open_source(), split.stored_partition
         lineage: Lineage | None

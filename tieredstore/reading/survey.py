@@ -153,8 +153,8 @@ class _Survey:
 
     def catalog(self, file: CatalogFile | None) -> Catalog:
         """Load the catalog of the named topics, or of the whole store for a pattern."""
-        # If the query names one partition, load no other one, unless the topic has several ids in the bucket: then the
-        # other partitions help to find the current id.
+        # If the query names one partition, load only this partition. But if the topic has several ids in the bucket,
+        # load all partitions: they help to find the current id.
         if file is None and self._assigned is not None and len(self._assigned) == 1:
             ((topic, partition),) = self._assigned
             ids = topic_ids(self._source.store, self._source.layout.prefix, topic)

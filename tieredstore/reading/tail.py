@@ -107,8 +107,8 @@ class _Followed:
     """The progress of one partition. ``at`` is the next position. ``topic_id`` is None until a look-up has found the
     partition.
 
-    The partition's phase changes as follows; the seam is the offset where the bucket's part ends and the broker's
-    begins.
+    The seam is the offset where the bucket's part ends and the broker's begins. The partition's phase changes as
+    follows.
 
     | from | event | next |
     |---|---|---|

@@ -58,8 +58,8 @@ def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: Partiti
     if cluster is None or not log.on_broker:
         return None
     live_offset = cluster.offsets_for_times({log.where: timestamp_ms})[log.where]
-    # The bucket, which is read up to the seam, has no record at or after this time. So return the seam if the broker's
-    # answer is an offset below it.
+    # The bucket is read up to the seam, and has no record at or after this time. If the broker's answer is below the
+    # seam, return the seam.
     return None if live_offset is None or live_offset >= log.end else max(live_offset, log.seam)
 
 
@@ -179,8 +179,8 @@ class PlaceLookup:
                     f"{self.query.words.start_late} to start such partitions at their end"
                 )
             return log.end
-        # A start beyond the end counts as a loss: the caller named this offset, and if it was valid once, the log has
-        # been truncated since.
+        # The caller named this offset. If it existed once, the log has been truncated since. So a start beyond the end
+        # counts as a loss.
         if start > log.end:
             losses.accept(StartsBeyond(log.where, start, log.end))
         return min(start, log.end)

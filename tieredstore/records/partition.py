@@ -41,7 +41,7 @@ _TRANSACTIONAL: Final = 16
 class PartitionRead(ArrowStream, Closing):
     """The records of one partition with offsets in ``[start, stop)``, up to the log's end. No record batch is empty.
 
-    Not thread-safe. Exhaust it, or close it, which cancels running work. After a failure or an early close, it raises
+    Not thread-safe. Exhaust it or close it; closing cancels running work. After a failure or an early close, it raises
     AlreadyClosedError, so that it never seems complete.
     """
 

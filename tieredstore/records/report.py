@@ -72,8 +72,8 @@ class ReadReport:
 
 
 def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
-    """Yield the requested offsets that no segment has, although segments have later offsets: those before the log's
-    first offset, and those in gaps."""
+    """Yield the requested offsets that no segment has: offsets before the log's first offset, and offsets in gaps.
+    Offsets after the log's end are no loss."""
     # Offsets before the log's first offset count as lost: retention deleted them, or they were never copied. A Kafka
     # consumer would get "offset out of range".
     if start < min(stop, lineage.earliest_offset):

@@ -136,10 +136,11 @@ def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int
 
 
 def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chunk_bytes: int) -> SectionEnd | None:
-    """Return the first section end in one of the two chunks whose beginnings are next to the end of an equal part,
-    ``share`` bytes after ``position``. Return None if the section would be too small or too large.
+    """Return the first section end at or after a chunk's beginning. Return None if the section would be too small or
+    too large.
 
-    Try the chunk with the nearer beginning first.
+    An equal part would end ``share`` bytes after ``position``. Try the chunk beginnings before and after this place,
+    the nearer one first.
     """
     even = position + share
     before = even // chunk_bytes * chunk_bytes

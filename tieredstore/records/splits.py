@@ -102,9 +102,9 @@ def _to_read_ahead(section: SplitSection | None) -> RemoteLogSegmentMetadata | N
 class SplitPlan:
     """Splits that read the offsets from ``start`` up to ``stop`` (exclusive) of ``partition``.
 
-    The next read starts at ``stop``, which is the requested end, or the log's end if that comes first. Under
-    read_committed, ``stop`` is at most the first offset of ``undecided``, a transaction without an outcome. ``lost``
-    are offsets that no segment has; if they extend beyond ``stop``, the next read reports the rest.
+    The next read starts at ``stop``: the requested end or the log's end, whichever comes first. Under read_committed,
+    ``stop`` is at most the first offset of ``undecided``, a transaction without an outcome. ``lost`` are offsets that
+    no segment has. If they extend beyond ``stop``, the next read reports the rest.
     """
 
     partition: TopicIdPartition

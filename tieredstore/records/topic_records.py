@@ -46,8 +46,8 @@ class RecordReader:
 
         Raise ResourceNotFoundError for a topic or partition without segments. Raise ConfigError for an invalid window,
         and for a re-created topic unless ``topic_id`` is given. Raise DataLossError as the settings say. An unreadable
-        segment in the window is a loss too. So is an unreadable segment next to the window's start or stop, unless the
-        caller gave that start or stop as an offset.
+        segment in the window is a loss too. An unreadable segment next to the window's start or stop is also a loss,
+        unless the caller gave that place as an offset.
         """
         lineage = self.catalog.lineage(topic, partition, topic_id)
         first, last = self.window(lineage, start, stop)

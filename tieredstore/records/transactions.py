@@ -6,11 +6,12 @@ outcome. A committed transaction has no entry, so only the producer snapshot at 
 transactions are open there.
 
 A broker makes index and snapshot from its own copy of the log. If retention deleted the first part of a transaction
-from a replica, the replica's log begins in the middle of the transaction. Then its transaction index lacks the
-transaction or begins it too late, and its producer snapshots lack the open transaction. Earlier segments, which another
-broker uploaded, have the first part, and their last producer snapshot has the transaction. So each marker is matched
-with the transactions that are open at the end of earlier segments. An index is trusted only for transactions that its
-broker has seen from the beginning.
+from a replica, the replica's log begins in the middle of the transaction. Its transaction index then lacks the
+transaction or begins it too late. Its producer snapshots lack the open transaction.
+
+Another broker uploaded the earlier segments. They have the first part, and their last producer snapshot has the
+transaction. So each marker is matched with the transactions that are open at the end of earlier segments. An index is
+trusted only for transactions that its broker has seen from the beginning.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ class Transactions:
     def aborted(self, number: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
         """Return the aborted transactions with records in the offsets ``start`` up to ``stop`` of span ``number``.
 
-        Call this method with ascending ``number`` and ``start``. It costs two requests for each segment with a
-        transaction index, from this span on until an index shows a last stable offset beyond ``stop``. Other segments
-        cost only the requests of `PendingTransactions`.
+        Call this method with ascending ``number`` and ``start``. It looks at segments from this span on, until an index
+        shows a last stable offset beyond ``stop``. Each segment with a transaction index costs two requests. Other
+        segments cost only the requests of `PendingTransactions`.
         """
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._looked_into)
@@ -140,8 +141,10 @@ class PendingTransactions:
 
     Segments that one broker uploaded in one leader epoch cost no request. At the first segment of another broker, the
     indexes of that segment are read. The indexes of the segment before it are read too, unless the new broker's log
-    reaches back to ``start``. If a transaction is open where the new broker's segments begin, and the new broker does
-    not know it, the log is read up to the transaction's end marker.
+    reaches back to ``start``.
+
+    The new broker may not know a transaction that is open where its segments begin. The log is then read up to the
+    transaction's end marker.
     """
 
     def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
@@ -180,7 +183,7 @@ class PendingTransactions:
     def opened_at_end(self) -> Mapping[int, int]:
         """Return the first offsets of transactions that are open at the end of all spans, by producer id."""
         last = len(self._spans) - 1
-        # If the broker of the last segment had the log back to the start of the read, its producer snapshot is
+        # If the last segment's broker had the log back to the start of the read, the segment's producer snapshot is
         # complete.
         if self._knows_from(self._spans[last].segment) <= self._start:
             return self._opened_at(last)

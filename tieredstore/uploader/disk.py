@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _RACY_NS: Final = 2_000_000_000
-"""If a folder changed less than two seconds before its listing, a later change may get the same modification time, so
-list the folder again."""
+"""If a folder changed less than two seconds before its listing, list it again: a later change may get the same
+modification time."""
 
 _MOST_LISTINGS: Final = 3
 """List a folder at most this often again while its leader epoch checkpoint keeps changing."""

@@ -79,8 +79,8 @@ class _Filling:
         stored = target.watermarks.load(where, ())
         watermark = stored.value
         if watermark is None:
-            # Without an upload watermark, keep no segments for holes (offsets that the leader could not upload): the
-            # leader's uploader has not begun to upload, so it has recorded no holes.
+            # Without an upload watermark, the leader's uploader has not begun, and has recorded no holes (offsets that
+            # it could not upload). So keep no segments for holes.
             self._unmark()
             return False
         gaps, is_leaving = list(watermark.holes), self.partition.role is Role.LEAVING

@@ -73,9 +73,9 @@ class Progress:
     saved       else                    ship: ahead; distrust: unknown; a later leader moved it: unknown
     ==========  ======================  =========================================================================
 
-    The state is the first row whose condition holds. ``attempt`` is a write of unknown outcome: the object before it
-    (with everything uploaded since), and the object to write. ``must_reload`` is true if another uploader may have
-    moved the watermark; the next step then calls :meth:`distrust`.
+    The state is the first row whose condition holds. ``attempt`` is a write of unknown outcome. It has the object
+    before the write (with everything uploaded since), and the object to write. ``must_reload`` is true if another
+    uploader may have moved the watermark; the next step then calls :meth:`distrust`.
     """
 
     value: Watermark | None = None
@@ -322,8 +322,7 @@ class Partition:
         """Note that the leader's uploader has uploaded everything before ``next_offset`` except ``holes`` (inclusive
         ends).
 
-        Keep the segments that the broker has deleted and that may fill one of these holes: perhaps no other broker has
-        them.
+        Keep segments that the broker has deleted if they may fill one of these holes: perhaps no other broker has them.
         """
         with self.lock:
             if self.role is Role.FOLLOWED:

@@ -1,4 +1,4 @@
-"""Pins of closed segments: open files or hard links, by which a segment can be uploaded after the broker deletes it.
+"""Pins of closed segments: open files or hard links. A pinned segment can be uploaded after the broker deletes it.
 
 Segments of followed partitions are pinned too, because this broker may lead next. This is a separate module because
 limits of open files and disk space decide about pins, independently of uploads.

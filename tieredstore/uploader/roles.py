@@ -60,8 +60,8 @@ class Roles:
             if self._broker is not None and entering:
                 self._broker.look_anew()
             for partition in entering:
-                # List the folder again: while this broker followed, its log may have been truncated, and the broker may
-                # have replaced files that links or descriptors still keep.
+                # List the folder again. While this broker followed, its log may have been truncated. Links or
+                # descriptors may then keep files that the broker has replaced.
                 if partition.role is not Role.IGNORED:
                     self._disk.relist(partition)
                 partition.lead()
@@ -71,8 +71,8 @@ class Roles:
         return bool(entering)
 
     def let_leave(self, counts: Counts, made_id: Callable[[str], Uuid] | None) -> None:
-        """Forget partitions without a folder if all segments kept by open files or links are uploaded, or if their
-        topic is deleted.
+        """Forget partitions without a folder once their pinned segments (kept by open files or links) are uploaded, or
+        once their topic is deleted.
 
         Segments are dropped without upload only if the cluster no longer knows the topic. ``made_id`` derives an id for
         a topic without an id.

@@ -179,7 +179,7 @@ def _urgency(partition: Partition) -> tuple[int, float]:
 
 _LOOK_S: Final = 0.25
 _LONG_S: Final = 2.0
-"""Ignore the processor time of an interval that was longer than this: it says nothing about the present load."""
+"""Ignore the processor time of an interval longer than this many seconds: it says nothing about the present load."""
 
 _SPARE: Final = 2
 """Workers beyond the number of processors: they keep processors busy while others wait for a disk."""

@@ -79,7 +79,8 @@ class _Threads:
         self._worker_limit = WorkerLimit(uploader.own.concurrent_uploads)
 
     def again(self, name: str, stop: Stop, work: Callable[[], None], pause_s: float) -> None:
-        """Repeat ``work`` with a pause. ``nothing_under_way`` tells the service not to wait for ``work`` at a stop."""
+        """Repeat ``work`` with a pause. At a stop, the service does not wait for ``work`` (see
+        ``nothing_under_way``)."""
         health = self._uploader.health
         while True:
             with nothing_under_way():
@@ -95,8 +96,8 @@ class _Threads:
         return lambda stop: self.again(name, stop, ask, _SETTLED_S)
 
     def lead(self) -> None:
-        """Refresh leadership. If a partition is newly led, check the folders at once, to open its files before the
-        broker deletes them.
+        """Refresh leadership. If this broker leads a new partition, check the folders at once. The partition's files
+        must be opened before the broker deletes them.
         """
         if self._uploader.ask_leadership():
             self._changed.set()

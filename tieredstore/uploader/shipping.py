@@ -73,7 +73,7 @@ class Step(enum.Enum):
 
 
 MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
-"""The results after which the partition's upload watermark, the offset up to which all is stored, has moved."""
+"""Results that have moved the partition's upload watermark (the offset up to which everything is stored)."""
 
 
 class DeposedError(StoreUnavailableError):
@@ -241,7 +241,7 @@ class _Work:
                 # No other process has changed the watermark object, so this process's own progress is right.
                 loaded, is_remade = known, True
             elif loaded.value == wanted:
-                # The earlier write of the watermark succeeded and only its response was lost, so it is no longer in
+                # The earlier write of the watermark succeeded; only its response was lost. The write is no longer in
                 # doubt.
                 progress.attempt = None
         value = loaded.value
@@ -384,8 +384,8 @@ class _Work:
         except LOST as error:
             return self._lose(segment, reason_of(error), held)
         except OSError as error:
-            # Retry the upload for a while: an OSError comes from the broker's disk, because stores raise their own
-            # error classes.
+            # An OSError comes from the broker's disk, because stores raise their own error classes. So retry the upload
+            # for a while.
             return self._try_disk_again(segment, held, error)
         if not partition.has(segment):
             return self._wait_for(_TAKEN_BACK)

@@ -78,8 +78,8 @@ class Target:
         """In the raw layout, move the watermark of Pinterest's uploader up to ``watermark``. Call this after reading
         this package's watermark, and before moving it.
 
-        Pinterest's readers know only the watermark of Pinterest's uploader. These calls keep it from falling behind
-        this package's watermark, even if a process is killed between the two writes.
+        Pinterest's readers know only the watermark of Pinterest's uploader. Through these calls, that watermark never
+        falls behind this package's watermark, even if a process is killed between the two writes.
         """
         segment = watermark.segment
         if segment is None or not self.settings.endpoint.is_raw:

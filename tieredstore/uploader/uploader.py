@@ -191,7 +191,7 @@ class Uploader(Closing):
             self.ask_leaders(is_silent=is_silent)
 
     def ask_leaders(self, *, is_silent: bool) -> None:
-        """Ask about the partitions that gave no answer the last time if ``is_silent`` is true, otherwise about all
+        """If ``is_silent``, ask about the partitions without an answer the last time. Otherwise, ask about all
         others."""
         if self.inquiries.ask(is_silent=is_silent):
             self.schedule.ring()

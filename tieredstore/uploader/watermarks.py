@@ -87,8 +87,9 @@ class WatermarkStore:
         segments.
 
         ``begins`` returns the log's first offset on disk. If this offset is before the first stored segment, a rebuilt
-        watermark starts at this offset. A damaged object is logged and ignored; the next move replaces it. Raise
-        ConfigError if the store's segments have keys of another layout, or if the topic was re-created.
+        watermark starts at this offset. A damaged object is logged and ignored; the next move replaces it.
+
+        Raise ConfigError if the store's segments have keys of another layout, or if the topic was re-created.
         """
         if not self._is_layout_known:
             refuse_other_layout(self._store, self._prefix)
