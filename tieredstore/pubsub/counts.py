@@ -61,8 +61,10 @@ class AuditingCounts:
 class PairingCounts:
     """Counts of Messages, made by pairing the audit records of producers with the records of consumers.
 
-    ``paired_records`` and ``damaged_records`` count records. ``lag_ms_max`` is the time from a producer's audit record
-    to the consumer's in the latest pair; the export takes the maximum of all readers. The last three fields are gauges.
+    ``paired_records`` and ``damaged_records`` count records. ``lag_ms_max`` belongs to the latest pair: it is the time
+    from the producer's audit record to the consumer's. The export takes the maximum over all readers.
+
+    The last three fields are gauges.
     """
 
     produced: int = 0

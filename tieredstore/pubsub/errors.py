@@ -15,7 +15,7 @@ class BufferFullError(TieredStoreError):
 class DeliveryFailedError(TieredStoreError):
     """Records were not stored and notified by their deadline.
 
-    ``maybe_stored`` is True if the records may be stored, now or later, so that sending them again may duplicate them.
+    ``maybe_stored`` is True if the records may be stored, now or later. Sending them again may then duplicate them.
     True is the safe default.
     """
 

@@ -1,9 +1,11 @@
 """Comparison of a source's committed records with the records that a restore has put into a cluster, record by record.
 
 The comparison reads both sides as columns, and compares them in batches. ``restore logdir`` keeps offsets, and
-``restore produce`` writes an offset map. If keys were hashed again, the map has offset runs: sequences of a source
-partition's records that are consecutive in one target partition. In this case each side is read once, and a digest is
-computed for each run. The first run with different digests is then read again, to find the record.
+``restore produce`` writes an offset map.
+
+If keys were hashed again, the map has offset runs: sequences of a source partition's records that are consecutive in
+one target partition. Each side is then read once, and a digest is computed for each run. The first run with different
+digests is read again, to find the first different record.
 """
 
 from __future__ import annotations
@@ -206,13 +208,14 @@ class Comparison:
             yield from self._compare(source, topics, work)
 
     def run(self, offset_map: OffsetMap, backup: TopicBackup | None = None) -> Generator[ComparedPartition]:
-        """Compare what a run of ``restore produce`` has restored from the bucket or from a backup, using the run's
-        offset map.
+        """Compare the records that a run of ``restore produce`` has restored with their source. The source is
+        ``backup``, or the bucket if ``backup`` is None. ``offset_map`` is the run's map.
 
         The run has stored its position in the cluster. The position also shows which offsets a restore to a time left
-        out. If the run is not finished, log a warning, and compare the records that its offset map has. Raise
-        ConfigError if the position names another source. Also raise ConfigError if the position is missing and the run
-        chose partitions by hashing keys again, because only the position names the partitioner.
+        out. If the run is not finished, log a warning, and compare only the records in its offset map.
+
+        Raise ConfigError if the position names another source. Also raise ConfigError if the run hashed keys again and
+        its position is missing, because only the position names the partitioner.
         """
         topics = {topic: there.target for topic, there in offset_map.topics.items()}
         position = self._position(offset_map.run)
@@ -368,8 +371,8 @@ def _expected_by_key(
 
 
 class _RunDigests:
-    """Digests of offset runs on one side. ``extra`` has, for each run, the number and the first offset of the records
-    that come just before the run and belong to no run.
+    """Digests of offset runs on one side. Records between two runs belong to no run. For each run, ``extra`` has the
+    number of such records just before the run, and their first offset.
     """
 
     def __init__(self) -> None:

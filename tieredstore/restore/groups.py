@@ -210,7 +210,8 @@ def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
 
 
 def _starts_of_others(offset_map: OffsetMap, cluster: ClusterState) -> dict[TopicPartition, int]:
-    """Return the start offsets of target partitions that received no record, for topics whose keys were hashed again.
+    """Return the start offsets of target partitions that received no record. Consider only topics whose keys were
+    hashed again.
 
     Commit these offsets for each group too. Without a committed offset in a partition, a group might skip records that
     are written before the group starts.
@@ -301,8 +302,8 @@ def _first_unread(
     commits: Sequence[CommittedOffset],
     starts: Mapping[TopicPartition, int],
 ) -> Iterator[GroupOutcome]:
-    """Yield an outcome for each target partition of a topic whose keys were hashed again: the first offset that the
-    group should read in this partition."""
+    """Yield an outcome for each target partition of a topic whose keys were hashed again. The outcome has the first
+    offset that the group should read in the partition."""
     restored = offset_map.partitions(topic)
     offsets = {commit.partition: commit.offset for commit in commits if commit.partition in restored}
     notes = [

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 What: TypeAlias = Literal["timestamp", "key", "value", "headers", "missing", "extra", "not_restored"]
-"""The field that differs; or the target does not have the record (``missing``), or has a record that the source does
-not have (``extra``); or the record is not in the run's offset map (``not_restored``).
+"""The field that differs, or one of three other values. ``missing``: the target does not have the record. ``extra``:
+the source does not have the record. ``not_restored``: the record is not in the run's offset map.
 """
 
 _FIELDS: Final[tuple[What, ...]] = ("timestamp", "key", "value", "headers")

@@ -65,12 +65,17 @@ class DeletionTimes:
 def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: DeletionTimes = DeletionTimes()) -> Plan:
     """Return a plan that makes deleted segments of the topics in ``scopes`` visible again.
 
-    An outcome has the code ``undeleted``, or the reason why the segment stays deleted: ``gone`` if a file has no
-    version left, and ``superseded`` if the raw layout has a later log of the topic at these offsets. ``changed`` and
-    ``refused`` are failures: during the restore, a file was written or deleted (``changed``), or the store refused to
-    remove a delete marker, for example because the marker has no id (``refused``). ``held`` means that a hold protects
-    the topic. The whole listing of versions is kept in memory. If an ``apply`` is stopped or killed, no segment is
-    partly visible, and the next ``apply`` completes the work.
+    An outcome has one of these codes:
+
+    - ``undeleted``: the segment is visible again.
+    - ``gone``: the segment stays deleted, because a file has no version left.
+    - ``superseded``: the segment stays deleted, because the raw layout has a later log of the topic at these offsets.
+    - ``changed``: a failure, because a file was written or deleted during the restore.
+    - ``refused``: a failure, because the store refused to remove a delete marker, for example a marker without an id.
+    - ``held``: a hold protects the topic.
+
+    The whole listing of versions is kept in memory. If an ``apply`` is stopped or killed, no segment is partly visible,
+    and the next ``apply`` completes the work.
 
     Raise ConfigError if the store cannot list versions, or if several deleted topics had the same name. Raise
     ResourceNotFoundError if nothing is left of a topic, neither existing nor deleted segments.

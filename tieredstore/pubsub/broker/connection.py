@@ -42,11 +42,11 @@ at most 64 KiB.
 """
 
 LEAST_PACE_S: Final = 60.0
-"""The longest time for a request to arrive, because a slow client holds memory that other clients wait for.
+"""The longest time in seconds for a request to arrive. A slower client would hold memory that other clients wait for.
 
-``LEAST_PACE_S`` counts from the request's first byte (for the first request, from the moment of connecting) and
-includes the wait for free memory in the broker's buffer. After its memory was reserved, a request still has
-``LEAST_PACE_AFTER_S``. Idle time between requests is unlimited.
+``LEAST_PACE_S`` counts from the request's first byte; for the first request, from the moment of connecting. It includes
+the wait for free memory in the broker's buffer. Once its memory is reserved, a request has at least
+``LEAST_PACE_AFTER_S`` left. Idle time between requests is unlimited.
 """
 
 LEAST_PACE_AFTER_S: Final = 5.0
@@ -85,8 +85,8 @@ class RequestHandler(Protocol):
         ...
 
     def request(self, connection: Connection, frame: memoryview, held: int) -> None:
-        """Handle a whole request, and later release the ``held`` bytes that it reserves in the broker's buffer.
-        ``frame`` is valid only during the call.
+        """Handle a whole request. Later, release the ``held`` bytes of the request in the broker's buffer. ``frame`` is
+        valid only during the call.
         """
         ...
 
@@ -485,8 +485,8 @@ class Waiter:
 
 
 class Room:
-    """The memory that a broker may hold, in bytes. Waiters get memory in the order of arrival, whatever size they need.
-    Used only on the broker's loop.
+    """The memory that a broker may hold, in bytes. Waiters get memory in the order of arrival, not by size. Used only
+    on the broker's loop.
 
     A Message reserves all its bytes before the first byte is read. Two Messages that hold half their memory each and
     wait for the rest would deadlock.

@@ -1,8 +1,9 @@
 """TLS handshakes of clients. A handshake begins after the client's first byte; a few run at once, within the broker's
 buffer limit.
 
-From its first moment, a TLS connection takes a hundred times the memory of a socket. So a client is only a socket until
-its first byte arrives. Then the client waits until fewer handshakes run and the broker's buffer has free memory.
+From its first moment, a TLS connection takes a hundred times the memory of a socket. A client is therefore only a
+socket until its first byte arrives. Then the client waits for a free handshake and for memory in the broker's buffer.
+
 This module is separate from ``broker``, which sees a client only after its handshake.
 """
 

@@ -49,10 +49,12 @@ class BatchConsumer(Closing):
     Without ``group``, a consumer reads all partitions from ``start``, and ignores partitions added later. With a
     group, the members share the partitions. Reading begins at the group's commit, or at ``start`` if there is none.
 
-    ``on_corrupt="skip"`` skips damaged Messages (see ``skipped``). ``on_data_loss="report"`` continues after missing
-    objects and after entries freed by retention (see ``losses``). By default, damage and data loss raise errors.
-    ``delivery="effectively-once"`` skips a Message if the read partition had the same Message within
-    ``pubsub.dedup.window.ms`` (counted by ``doubles``).
+    By default, damage and data loss raise errors. With ``on_corrupt="skip"``, the consumer skips damaged Messages (see
+    ``skipped``). With ``on_data_loss="report"``, it continues after missing objects and after entries that retention
+    has freed (see ``losses``).
+
+    With ``delivery="effectively-once"``, the consumer skips a Message if the read partition had the same Message within
+    ``pubsub.dedup.window.ms``. ``doubles`` counts these Messages.
 
     Close a consumer after use: a later read raises AlreadyClosedError. The last two parameters are for tests.
 
@@ -201,7 +203,7 @@ class BatchConsumer(Closing):
             self._move(partition, Position(self._queue.offset_at(partition, moment.timestamp_ms)))
 
     def seek_to_last(self, records: int) -> None:
-        """Move each partition for which the group has no commit: the last ``records`` records are then read."""
+        """Move each partition without a commit of the group to its last ``records`` records."""
         committed = self.committed()
         for partition in list(self._partitions):
             if committed.get(partition) is None:
@@ -277,8 +279,8 @@ class BatchConsumer(Closing):
                 self._open(partition, claim.committed, claim.term)
 
     def _let_go(self, claims: Mapping[int, Claim]) -> None:
-        """Stop reading each partition that another member owns, or has owned since this consumer began to read it: that
-        member has continued from the committed position.
+        """Stop reading each partition that another member owns, because that member continues from the committed
+        position. Also stop reading a partition that another member has owned since this consumer began to read it.
         """
         for partition, state in list(self._partitions.items()):
             if partition not in claims or claims[partition].term != state.term:

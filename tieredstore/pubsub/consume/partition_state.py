@@ -123,8 +123,8 @@ class Lookout:
     """Reads one partition of the queue, and schedules the next read.
 
     ``look`` waits for the queue only if its caller has no backlog (entries that are read but not handed out). With a
-    backlog, a fetching thread reads ahead, more entries each time. An error of that thread is raised after all entries
-    before the error were read.
+    backlog, a fetching thread reads ahead, and reads more entries each time. ``look`` raises an error of that thread
+    only after it has returned the entries before the error.
     """
 
     def __init__(self, shared: SharedReading, partition: int, offset: int) -> None:

@@ -39,8 +39,7 @@ class AuditRecord:
     is_producer: bool
 
     def key(self) -> bytes:
-        """Return the record's key. The records of a producer and of consumers for one Message have the same key, so
-        they are in one partition."""
+        """Return the record's key. All audit records of one Message have the same key, so they are in one partition."""
         return self.request.address + _REQUEST.pack(self.request.epoch_ms, self.request.request_id)
 
     def to_bytes(self) -> bytes:

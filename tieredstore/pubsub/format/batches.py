@@ -43,12 +43,13 @@ MAX_BATCH_SIZE: Final = MAX_INT32
 
 
 def index_size(message_count: int) -> int:
-    """Return the bytes of the index for this number of Messages; a notification calls it ``headerSize``."""
+    """Return the size in bytes of the index for this number of Messages. A notification calls this size
+    ``headerSize``."""
     return START_SIZE + _ENTRY.size * message_count
 
 
 def parse_index_size(start: Buffer, name: str) -> int:
-    """Return the bytes of an object's index; ``start`` holds its first 8 bytes or more."""
+    """Return the size of an object's index in bytes. ``start`` has the object's first 8 bytes or more."""
     if len(start) < START_SIZE:
         raise MessageCorruptError(
             f"{name}: {len(start)} bytes are too few for a batch, whose index alone has at least {index_size(1)} bytes"

@@ -97,8 +97,8 @@ def new_address() -> bytes:
 
 
 def is_own_address(address: bytes) -> bool:
-    """Return True for the address of a producer of this project. Such producers, unlike MemQ's, do not number requests
-    without records."""
+    """Return True for the address of a producer of this project. These producers do not number requests without
+    records; MemQ's producers do."""
     return len(address) == ADDRESS_BYTES and address.startswith(b"\xfd")
 
 

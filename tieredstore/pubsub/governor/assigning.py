@@ -80,7 +80,7 @@ class _Seat:
     is_new: bool = False
 
     def rank(self) -> tuple[float, int, str]:
-        """Return a sort key by free capacity, then by few topics: the next broker to get a topic comes first."""
+        """Return a sort key: most free capacity first, then fewest topics. The first broker gets the next topic."""
         return -self.free_mb, len(self.topics), self.broker.name
 
 

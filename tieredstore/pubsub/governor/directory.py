@@ -217,7 +217,7 @@ def _handler(topic: Topic, settings: Settings) -> tuple[str, dict[str, str]]:
 
 
 def own_error(error: Exception) -> TieredStoreError:
-    """Return the error that clients get for an unforeseen error: it names the error's type, but no details."""
+    """Return the error that clients get for an unforeseen error. It names the type of ``error``, but no details."""
     return StoreError(f"internal error of the broker: {type(error).__name__}")
 
 

@@ -8,9 +8,11 @@ protect the lease; clocks of different machines are never compared.
     <own folder>/governor/assignments     {"generation", "brokers": {name: [rack, ip, port, reads]}, "topics": {…}}
 
 Every broker increments its own heartbeat and watches the others. A broker is gone if its heartbeat has not changed for
-``PATIENCE_S`` on the watcher's clock. The holder of the lease governs; each new holder raises the lease's generation. A
-governor writes its generation into the assignments. It replaces only assignments of the same or an earlier generation,
-and only if their etag is the etag that it has read. A delayed write of an earlier governor therefore fails.
+``PATIENCE_S`` on the watcher's clock.
+
+The holder of the lease governs. Each new holder raises the lease's generation. A governor writes its generation into
+the assignments. It replaces assignments only if they have the same or an earlier generation, and only if their etag has
+not changed. A delayed write of an earlier governor therefore fails.
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.versions import ASSIGNMENTS, BROKER_SEAT, LEASE
 
 PATIENCE_S: Final = 8.0
-"""Seconds without a new heartbeat after which a broker counts as dead. Another tick passes before the death is noticed,
-and another before the new assignments are read: other brokers have the topics within 15 s.
+"""Seconds without a new heartbeat after which a broker counts as dead. One more tick passes before the death is
+noticed, and one more before the new assignments are read. Other brokers therefore have the topics within 15 s.
 """
 
 _SEATS_FOR_S: Final = 30.0
 _REREADS: Final = 3
-"""Limits on reading the objects of known brokers again: each object at most every ``_SEATS_FOR_S`` seconds, and at most
-``_REREADS`` objects per tick. The etags in a listing already show new heartbeats, and reading many objects in a row
-would take longer than ``PATIENCE_S``.
+"""Limits on reading the objects of known brokers again. Each object is read at most every ``_SEATS_FOR_S`` seconds,
+because the etags in a listing already show new heartbeats. A tick reads at most ``_REREADS`` objects, because reading
+many objects in a row would take longer than ``PATIENCE_S``.
 """
 
 _MOST_BYTES: Final = 16 << 20
@@ -162,8 +164,8 @@ class StoreGovernor(Governor):
     # --- on a separate thread ---
 
     def tick(self) -> None:
-        """Send a heartbeat, find the living brokers, govern if elected, and read the assignments: about six requests
-        to the store.
+        """Send a heartbeat, find the living brokers, govern if elected, and read the assignments. This takes about six
+        requests to the store.
         """
         seat = self._seat()
         self._move_own_beat(seat)
@@ -262,8 +264,8 @@ class StoreGovernor(Governor):
         return [living[name] for name in sorted(living)]
 
     def _read_seat(self, name: str, key: str) -> str:
-        """Read a broker's object. Return its session and heartbeat as text, which shows a change if the store has no
-        etags."""
+        """Read a broker's object. Return its session and heartbeat as text. If the store has no etags, this text shows
+        whether the object has changed."""
         try:
             stored = self._folder.read(key, BROKER_SEAT, _SEAT)
         except CorruptDataError as error:

@@ -1,5 +1,5 @@
-"""A governor elected through ZooKeeper, with MemQ's nodes. Brokers of MemQ and of this project can share a cluster, and
-either kind can govern.
+"""A governor elected through ZooKeeper. It uses the same nodes as MemQ. Brokers of MemQ and of this project can
+therefore share a cluster, and either kind can govern.
 
 ::
 
@@ -95,7 +95,7 @@ class ZooKeeperGovernor(Governor):
     # --- on a separate thread ---
 
     def tick(self) -> None:
-        """Create this broker's node if missing, assign topics if this broker is elected, and read the assignments."""
+        """Create this broker's node if missing. Assign topics if this broker is elected. Then read the assignments."""
         for path in (BROKERS, GOVERNOR):
             self._session.provide(path)
         seat = self._seat()

@@ -159,8 +159,8 @@ class BrokerDelivery:
             delay_s = min(2 * delay_s, _MOST_DELAY_S)
 
     async def _try(self, request: Request, deadline: Deadline) -> tuple[str | None, bool, bool]:
-        """Send the Message once. Return three values: the reason of a failure (None if the broker accepted it), True if
-        the Message may be stored, and True if the result is final.
+        """Send the Message once. Return three values: the reason of a failure (None if the broker accepted the
+        Message), True if the Message may be stored, and True if the result is final.
         """
         if self._brokers is None:
             self._brokers = TopicBrokers(self._topic, self._client)

@@ -1,9 +1,10 @@
 """Futures of records. Each record has a future, so a future must be cheap until it is used.
 
 Python's future begins with a lock, a condition and two lists. Creating these takes longer than copying the record. This
-future creates them only if it is used: every way of waiting begins with the condition. A Message's outcome is stored
-once for all of its records, and notifies only the futures in use. A future that the caller drops unused is therefore
-freed at once, without the garbage collector.
+future creates them at its first use, because every way of waiting begins with the condition.
+
+A Message's outcome is stored once for all of its records. The outcome notifies only the futures in use. A future that
+the caller drops unused is therefore freed at once, without the garbage collector.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class Packer(Protocol):
         ...
 
     def has_other_room(self) -> bool:
-        """End the batch and return True if a new batch may have room for a record that was too large for an empty
-        Message of this batch.
+        """Try to make room for a record that was too large for an empty Message of this batch. If a new batch may have
+        more room, end this batch and return True.
         """
         ...
 
@@ -144,8 +144,8 @@ class Outbox:
     """A producer's records that are neither stored nor failed yet. One lock makes it thread-safe. A forked child needs
     a new outbox.
 
-    A Message is first open; then it is closed, and waits for the delivery; at the end it is settled (stored) or failed.
-    Until it is settled or failed, its bytes count as held.
+    At first, a Message is open. Then it is closed, and waits for its delivery. At the end it is settled (stored) or
+    failed. Until then, its bytes count as held.
     """
 
     def __init__(self, sending: Sending, packer: Packer, delivery: Delivery) -> None:

@@ -70,8 +70,10 @@ class BatchProducer(Closing):
     ) -> None:
         """``source`` names the store; ``brokers`` are ``host:port``, separated by commas, as in ``pubsub.bootstrap``.
 
-        With ``brokers`` no store is opened: ``source`` may have only ``pubsub.*`` settings, or be None. Raise
-        TopicNotFoundError if the store has no such topic. With brokers, the first delivery reports a missing topic.
+        With ``brokers``, the producer opens no store: ``source`` may have only ``pubsub.*`` settings, or be None.
+
+        Raise TopicNotFoundError if the store has no such topic. With ``brokers``, the first delivery reports a missing
+        topic.
         """
         check_topic_name(topic)
         if acks not in get_args(Acks):
@@ -120,10 +122,11 @@ class BatchProducer(Closing):
         """Send a record; return a future that completes with the record's place or fails with DeliveryFailedError.
         Strings are encoded as UTF-8.
 
+        The timestamp defaults to now. With ``pubsub.audit.topic``, a record without a message id gets an id of 8 bytes.
+        A Message has ids of one length only, so an id of another length begins a new Message.
+
         If the buffer is full, wait up to ``pubsub.max.block.ms``, then raise BufferFullError. Raise InvalidRecordError
-        if the record does not fit the format or a Message (``pubsub.message.bytes``). The timestamp defaults to now.
-        With ``pubsub.audit.topic``, a record without a message id gets an id of 8 bytes. A Message has ids of one
-        length only, so an id of another length begins a new Message.
+        if the record does not fit the format or a Message (``pubsub.message.bytes``).
         """
         value = value.encode() if isinstance(value, str) else value
         key = key.encode() if isinstance(key, str) else key
@@ -235,7 +238,7 @@ class _Batch(SealedBatch):
     waiting: list[OpenMessage] = field(default_factory=list[OpenMessage])
     first_s: float = 0.0
     memory: BatchMemory | None = None
-    """The memory in which the batch's Messages already lie in order; None if they must be copied together."""
+    """Memory that already holds the batch's Messages in order. None if the Messages must first be copied together."""
 
 
 class StoreDelivery:

@@ -8,10 +8,12 @@ repetitions.
 
 Tasks store an epoch's batches. The driver writes a list of them into the query's record, appends their notifications to
 the topic's queue, then marks the record as done. After a crash, the next driver continues from the record, and deletes
-batches that its tasks have stored a second time. Each epoch and each abort changes the record by a conditional replace,
-so a delayed write of an older record fails. The record lists only the latest epoch's batches. A driver that is late
-with an earlier epoch therefore cannot tell if its batches were notified, and leaves them to ``pubsub gc``, which checks
-that.
+batches that its tasks have stored a second time.
+
+Each epoch and each abort changes the record by a conditional replace, so a delayed write of an older record fails.
+
+The record lists only the latest epoch's batches. A driver that is late with an earlier epoch therefore cannot tell if
+its batches were notified. It leaves them to ``pubsub gc``, which checks the queue.
 """
 
 from __future__ import annotations
@@ -109,11 +111,12 @@ class SinkCommits:
     def commit(self, epoch: int, batches: Sequence[StoredBatch]) -> bool:
         """Append the notifications of an epoch's batches; return False if the epoch was recorded before.
 
-        An epoch that was recorded before is a repetition, so its new batches are deleted. Raise FencedError if a later
-        epoch was recorded, or if this epoch was notified with another number of records: then the query runs from an
-        older checkpoint, and its epochs have other records than the recorded epochs: to skip an epoch would lose
-        records. After that error, the batches stay for ``pubsub gc``, because an earlier call of this run may have
-        recorded them.
+        An epoch that was recorded before is a repetition, so its new batches are deleted.
+
+        Raise FencedError if a later epoch was recorded, or if this epoch was notified with another number of records.
+        In both cases, the query runs from an older checkpoint. Its epochs then have other records than the recorded
+        epochs, so skipping an epoch would lose records. After this error, the batches stay for ``pubsub gc``, because
+        an earlier call of this run may have recorded them.
 
         When this method returns, the epoch is notified exactly once. After an error the epoch's state is unknown; the
         next commit of the same epoch continues the work.
@@ -139,8 +142,8 @@ class SinkCommits:
                 return True
 
     def _check_same(self, recorded: SinkRecord, epoch: int, batches: Sequence[StoredBatch]) -> None:
-        """Raise FencedError if the recorded epoch is later than ``epoch``, or had another number of records: then the
-        query continues from an older checkpoint."""
+        """Raise FencedError if the recorded epoch is later than ``epoch``, or had another number of records. The query
+        then continues from an older checkpoint, or another driver has continued it."""
         if recorded.epoch > epoch:
             why = f"cannot be written, because the later epoch {recorded.epoch} has been written"
         else:
@@ -161,8 +164,8 @@ class SinkCommits:
         notifications."""
         stored = self._read()
         while stored is None or stored[0].epoch < epoch:
-            # A failed commit's write may still arrive, and would record the batches deleted here: change the record
-            # first, so that the late write fails.
+            # The write of a failed commit may still arrive, and would record the batches that are deleted here. Change
+            # the record first, so that this late write fails.
             before = SinkRecord(_NO_EPOCH, True, ()) if stored is None else stored[0]
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])

@@ -32,8 +32,8 @@ def auditor_of(settings: BatchSettings, topic: str, *, is_producer: bool) -> Aud
 class ReadMessages:
     """The Messages of one object that a consumer has decoded but not completely handed out. Not thread-safe.
 
-    Once a Message's last record is handed out, the auditor reports the Message with the ids of all its records,
-    including the records before ``position``, which another member of the group has handed out.
+    After a Message's last record is handed out, the auditor reports the Message with the ids of all its records. These
+    may include records before ``position``, which another member of the group has handed out.
     """
 
     def __init__(self, auditor: Auditor, body: Buffer, name: str, position: Position) -> None:

@@ -94,8 +94,8 @@ class StoreGroup(GroupMember):
         return self._version
 
     def tick(self) -> bool:
-        """Take free partitions, and give up partitions that belong to other members, at most every ``beat_s``.
-        Return True if claims changed.
+        """Take free partitions, and give up partitions that belong to other members. Do this at most every ``beat_s``
+        seconds. Return True if claims have changed.
         """
         if self._beater is None:
             self._join()
@@ -195,8 +195,8 @@ class StoreGroup(GroupMember):
         return sorted(living)
 
     def _forget_lost(self) -> bool:
-        """After this process was suspended, drop the partitions that other members have taken; return True if there
-        were any."""
+        """Drop the partitions that other members have taken while this process was suspended. Return True if there were
+        any."""
         had = len(self._owned)
         for partition, owned in list(self._owned.items()):
             stored = self._read_state(partition)

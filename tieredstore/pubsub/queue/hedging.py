@@ -18,7 +18,7 @@ from tieredstore.process.thread_pool import ThreadPool
 _LEAST_S: Final = 0.3
 _TIMES_USUAL: Final = 3
 _UNKNOWN_S: Final = 0.5
-"""Assumed duration of an attempt in seconds until a first attempt has succeeded. It exceeds ``_LEAST_S``, because the
+"""Assumed duration of an attempt in seconds, before any attempt has succeeded. It exceeds ``_LEAST_S``, because the
 link may be slow."""
 
 _REMEMBERED: Final = 100

@@ -195,7 +195,7 @@ class KafkaQueue(NotificationQueue):
         return fault(error, doing)
 
     def _search(self, partition: int, raw: bytes, floor: int, deadline: Deadline) -> int | None:
-        """Return the record's offset at or after ``floor``; None if it is not there yet."""
+        """Return the offset of the record at or after ``floor``; None if the record is not there yet."""
         stop, at = self.end(partition), floor
         while at < stop:
             by = Deadline.after(max(0.0, min(_CALL_S, deadline.remaining_s())))
@@ -340,8 +340,8 @@ class PartitionLogs:
     def read(self, partition: int, offset: int, end: Callable[[], int], deadline: Deadline) -> list[QueuedNotification]:
         """Return some entries from ``offset`` on.
 
-        If no entries have arrived, ask ``end()`` for the log's end: at the end, return an empty list; before it, wait.
-        Raise BrokerUnavailableError if no entry arrives by the deadline.
+        If no entries have arrived, ask ``end()`` for the log's end. Return an empty list if ``offset`` is at the end;
+        else wait. Raise BrokerUnavailableError if no entry arrives by the deadline.
         """
         with self._lock:
             consumer = self._client.get()

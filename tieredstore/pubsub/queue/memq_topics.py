@@ -67,8 +67,8 @@ class TopicConfig:
 
 
 def load_topic_config(path: Path) -> TopicConfig:
-    """Return the topic that a file describes; raise ConfigError, which names the file and the field, if the file is
-    invalid."""
+    """Return the topic that a file describes. Raise ConfigError if the file is invalid; the error names the file and
+    the field."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)

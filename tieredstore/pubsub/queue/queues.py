@@ -258,8 +258,8 @@ class TopicPartitions:
         self._until_s = monotonic() + LOOK_AGAIN_S
 
     def __call__(self) -> int:
-        """Return the number of partitions. If the last lookup was more than 30 s ago, look the number up again, if
-        possible."""
+        """Return the number of partitions. Look it up again if the last lookup was more than 30 s ago. If this fails,
+        return the known number."""
         if self._look is not None and self._monotonic() >= self._until_s:
             self._until_s = self._monotonic() + LOOK_AGAIN_S
             with contextlib.suppress(TieredStoreError):
@@ -275,7 +275,8 @@ def open_queue(kind: str, site: QueueSite) -> NotificationQueue:
     """Return the queue of a topic.
 
     ``kind`` is ``store``, ``kafka``, or the name of an entry point ``tieredstore.queues`` of an installed package. Such
-    an entry point is a subclass of NotificationQueue with a class method ``open(site)``. No connection is made yet.
+    an entry point is a subclass of NotificationQueue with a class method ``open(site)``. This makes no connection yet.
+
     Raise ConfigError for an unknown kind.
     """
     return cast("_OpenedBySite", _queue_class(kind)).open(site)

@@ -6,9 +6,9 @@ absent.
     <own folder>/queues/<topic>/<partition>/<20 digits>    an entry: a line of JSON, and a line per notification
     <own folder>/queues/<topic>/<partition>/start          the first number that retention has not freed; absent: 0
 
-If two writers put an entry with the same number, the store accepts one entry, and the other writer takes the next
-number. The offset of a notification is the entry's number × 256 + its place in the entry. A reader gets the next number
-without listing.
+If two writers put an entry with the same number, the store accepts one entry. The other writer takes the next number.
+The offset of a notification is the entry's number × 256 + the notification's place in the entry. A reader needs no
+listing, because the next entry has the next number.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _MOST_ENTRY_BYTES: Final = 8 << 20
 _LOSSES_BEFORE_SEARCH: Final = 4
 _FIRST_DELAY_S: Final = 0.1
 _MOST_DELAY_S: Final = 5.0
-# An idle reader asks for the next entry. Every ``_ASK_START_EVERY`` times it asks for the queue's start instead: it
-# must not wait forever for an entry that retention has freed.
+# An idle reader asks for the next entry. Every ``_ASK_START_EVERY`` times it asks for the queue's start instead.
+# Otherwise, it might wait forever for an entry that retention has freed.
 _ASK_START_EVERY: Final = 15
 
 
@@ -233,8 +233,8 @@ class StoreQueue(NotificationQueue):
     def _try(self, attempt: _Attempt) -> int | None:
         """Try to store the entry at one number. Return the number, or None if the entry needs another number.
 
-        ``attempt.number`` changes only if the number certainly belongs to another entry, so that this entry is never
-        stored twice.
+        Change ``attempt.number`` only if no reader can see this entry at the old number. Otherwise, readers might see
+        the entry twice.
         """
         partition = attempt.partition
         if attempt.number is None:
@@ -256,7 +256,8 @@ class StoreQueue(NotificationQueue):
         return None
 
     def _put_at(self, partition: int, number: int, entry: _Entry) -> bool:
-        """Return True if the entry is stored at ``number``, now or before; False if another entry is there."""
+        """Store the entry at ``number`` if the number is free. Return True if the entry is there, even from an earlier
+        attempt; False if another entry is there."""
         return self._hedge.run(partial(self._put_or_compare, partition, number, entry))
 
     def _put_or_compare(self, partition: int, number: int, entry: _Entry) -> bool:
@@ -329,8 +330,8 @@ class StoreQueue(NotificationQueue):
                 self._store.put(key, body, if_absent=True)
             else:
                 self._store.replace(key, body, stored[1])
-        # Delete all entries before the start, including entries that a killed run did not delete or that a delayed
-        # writer put there.
+        # Delete all entries before the start. A killed run may have left some, and a delayed writer may have added
+        # some.
         self._store.delete(list(self._list_freed_keys(partition, max(number, start))))
 
     def _list_freed_keys(self, partition: int, start: int) -> Iterator[str]:
@@ -400,7 +401,8 @@ class StoreQueue(NotificationQueue):
         return self._search_free(partition, self._start_number(partition)) if free is None else free
 
     def _search_tail(self, partition: int, least: int) -> int:
-        """Return the first number after all entries, from ``least`` on. The number of a deleted entry is not free."""
+        """Return the first number after all entries, and at least ``least``. A missing number before the last entry is
+        not free: its entry was deleted."""
         free = self._search_free(partition, least)
         later = deque(self._entries_after(partition, free), maxlen=1)
         return later[0] + 1 if later else free

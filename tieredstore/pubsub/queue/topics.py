@@ -62,9 +62,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 class Topic:
     """A topic's definition.
 
-    ``partitions`` is the number of partitions in the definition, ``path`` the prefix of its keys, ``is_hashed`` True if
-    keys begin with a hash, ``queue`` the kind of its queue, and ``queue_name`` the queue's name in its system, such as
-    Kafka."""
+    ``partitions`` is the number of partitions in the definition. ``path`` is the prefix of the topic's keys.
+    ``is_hashed`` is True if keys begin with a hash. ``queue`` is the kind of the topic's queue. ``queue_name`` is the
+    queue's name in its system, for example in Kafka."""
 
     name: Annotated[str, Field(alias="topic")]
     partitions: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)]
@@ -175,8 +175,8 @@ class Topics:
                 yield info.key.removeprefix(beginning).removesuffix(".json")
 
     def grow(self, name: str, partitions: int) -> Topic:
-        """Add read partitions to a topic, up to the number ``partitions``. Raise ConfigError for a lower number,
-        because entries would be lost."""
+        """Add read partitions to a topic until it has ``partitions``. Raise ConfigError for a lower number, because
+        entries would be lost."""
         _check_partitions(name, partitions)
         self._refuse_configured(name)
         self.get(name)
@@ -225,7 +225,7 @@ class Topics:
         """Return the key of the object to which a notification points.
 
         Raise NotificationCorruptError if the notification names another topic or bucket, or a key outside the topic's
-        path: the broker or reader must not fetch the object.
+        path. Brokers and readers must not fetch such an object.
         """
         if notification.topic != topic.name or notification.key is None:
             raise NotificationCorruptError(f"{where}: the notification is of topic {notification.topic!r:.80}")

@@ -221,7 +221,7 @@ class TopicAudit:
     def _holes(
         self, producer: tuple[bytes, int], seen: Sequence[int], standing: dict[int, list[_Sighting]]
     ) -> Iterator[AuditFinding]:
-        # If retention has freed entries, they may have held the first requests: begin at the first request that is
+        # Retention may have freed the entries with the first requests. In this case, begin at the first request that is
         # left.
         expected = seen[0] if self._is_cut else 0
         empty = _EmptyRequests(self._empty.get(producer, ()))

@@ -1,8 +1,8 @@
 """``pubsub gc``: applies retention, deletes freed objects, and handles orphans, which no notification points to. Ages
 are by the store's clock.
 
-A dry run only reports. After a killed run, start the command again. Only one run per topic may run at a time: of two
-runs that adopt and delete orphans, one may delete an object for which the other has just added a notification.
+A dry run only reports. After a killed run, start the command again. Only one run per topic may run at a time.
+Otherwise, one run may delete an orphan for which the other has just added a notification.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class GarbageCollection:
                     continue
                 for offset, key in self._list_freed(retired, start, referenced):
                     # A batch may have two notifications. Retention freed this notification only recently, so keep the
-                    # object until ``delete_delay_ms`` has passed since then.
+                    # object until ``delete_delay_ms`` has passed.
                     kept.add(_digest(key))
                     yield Step(Found(key, None, partition, offset), Outcome.WAITING)
         for partition, retired in due:
@@ -164,8 +164,8 @@ class GarbageCollection:
             firsts.append(entries[0].appended_ms if entries else self._now_ms)
             if start:
                 moments.append(firsts[-1])
-        # A queue that begins at offset 0 may have been created again, so objects older than its first entry may have
-        # had notifications too.
+        # A queue that begins at offset 0 may have replaced an earlier queue. Objects older than its first entry may
+        # have had notifications in the earlier queue.
         moments.append(min(firsts) - _DELIVERIES * self.topics.batches.delivery_timeout_ms)
         return max(moments)
 

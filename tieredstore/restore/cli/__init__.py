@@ -25,4 +25,4 @@ _EFFECTS: Final[dict[str, Effect]] = {
     "snapshot": "adds",
     "schemas": "rewrites",
 }
-COMMANDS: Final = (Entry("restore", "Put what is in a bucket back into Kafka.", _EFFECTS, _restore),)
+COMMANDS: Final = (Entry("restore", "Put the content of a bucket back into Kafka.", _EFFECTS, _restore),)

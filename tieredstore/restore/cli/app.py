@@ -8,12 +8,12 @@ import typer
 
 from tieredstore.restore.cli import groups, logdir, offsets, produce, snapshot, undelete, verify
 
-app: Final = typer.Typer(no_args_is_help=True, help="Put what is in a bucket back into Kafka.")
+app: Final = typer.Typer(no_args_is_help=True, help="Put the content of a bucket back into Kafka.")
 
 
 @app.callback()
 def restore() -> None:
-    """Put what is in a bucket back into Kafka: its segments into the log directories of stopped brokers, or its records
+    """Put the content of a bucket back into Kafka: segments into the log directories of stopped brokers, or records
     into topics of a running cluster.
 
     undelete brings deleted segments back in the bucket; verify compares a cluster with the bucket.

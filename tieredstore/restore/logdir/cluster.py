@@ -44,8 +44,8 @@ class RestoreCluster(LiveCluster):
         """Create empty topics. ``topics`` has each topic's name, its id in the bucket, and the offsets of each
         partition's log.
 
-        Raise ConfigError if a topic exists already, or if the cluster overrides the settings in ``PREPARED``: then the
-        restored log would not survive. Raise BrokerError if the brokers refuse.
+        Raise ConfigError if a topic exists already. Also raise ConfigError if the cluster overrides the settings in
+        ``PREPARED``, because the restored log would not survive. Raise BrokerError if the brokers refuse.
         """
         listed = self._clients.get().metadata(self._timeout_s, f"topics cannot be created at {self._servers}")
         existing = sorted(topics.keys() & listed.topics.keys())

@@ -2,9 +2,11 @@
 ``restoring``, because it does not use the bucket.
 
 While a restore is unfinished, the log directory contains the folder ``MARKER``. A broker refuses to start with a folder
-that is not named topic-partition, and its log names the folder. So the broker can never serve or truncate an unfinished
-restore. Even a refused start deletes the file that marks a clean shutdown of the broker. So ``MARKER`` keeps this file
-until the end of the restore, together with a description of the restore.
+that is not named topic-partition, and logs the folder's name. The broker can therefore never serve or truncate an
+unfinished restore.
+
+Even a refused start deletes the file that marks a clean shutdown of the broker. ``MARKER`` therefore keeps this file
+until the end of the restore. It also has a description of the restore.
 """
 
 from __future__ import annotations

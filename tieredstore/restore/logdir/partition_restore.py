@@ -47,7 +47,8 @@ class AbortMarkers:
     """Abort markers to append to a log that ends at ``start``. Each producer in ``opened`` has an open transaction at
     this offset, and gets one marker.
 
-    All replicas must have the same bytes, so an abort marker contains the time of its producer's last batch.
+    All replicas must have the same bytes. An abort marker therefore contains the time of its producer's last batch, not
+    the time of the restore.
     """
 
     start: int
@@ -106,8 +107,8 @@ acknowledge it without storing it.
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestore:
-    """The restore of one partition: copies ``spans`` (offset ranges within segments) into ``folder``, which the broker
-    created with the topic.
+    """Restores one partition: copies ``spans`` (offset ranges within segments) into ``folder``. The broker created
+    ``folder`` with the topic.
 
     ``sizes`` has the size of each span's log in bytes. ``markers`` ends the transactions that are open at the end of
     the spans.

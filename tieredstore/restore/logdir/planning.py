@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 OpenTransactions: TypeAlias = Literal["fail", "cut", "abort"]
-"""What to do with transactions that are open at the end of the log: refuse the restore, end the log before the first
-such transaction, or keep all records and append abort markers.
+"""How a restore handles transactions that are open at the end of the log. ``fail`` refuses the restore. ``cut`` ends
+the log before the first such transaction. ``abort`` keeps all records and appends abort markers.
 """
 
 
@@ -41,11 +41,13 @@ def plan_spans(
 ) -> tuple[Span, ...]:
     """Return the spans to restore, in order; () if the window has no record.
 
-    ``bounds`` are the start and the end (exclusive) of the log when the restore was prepared; the restore leaves out
+    ``bounds`` are the start and the end (exclusive) of the log when the restore was prepared. The restore leaves out
     later offsets. ``start`` keeps whole segments: the log begins with the segment that has the offset or time
-    ``start``. ``stop`` ends the log between two batches, at or before that offset; if ``stop`` is a time, before the
-    first batch with a record of this time or later. Raise DataLossError for a gap, and for offsets deleted since the
-    restore was prepared. Raise ConfigError for an open transaction if ``open_transactions`` is ``fail``.
+    ``start``. ``stop`` ends the log between two batches. If ``stop`` is an offset, the log ends at or before it. If
+    ``stop`` is a time, the log ends before the first batch with a record of this time or later.
+
+    Raise DataLossError for a gap, and for offsets deleted since the restore was prepared. Raise ConfigError for an open
+    transaction if ``open_transactions`` is ``fail``.
     """
     there = lineage.spans_between(*bounds)
     if gone := tuple(_gone(lineage.partition, there, bounds, start, stop)):
@@ -160,8 +162,8 @@ def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | No
             end = header.last_offset + 1
         else:
             if isinstance(stop, AtTime):
-                # Keep the whole span, because none of its batches reaches the time: the segment's latest record is
-                # outside of the span, or compaction has removed it.
+                # None of the span's batches reaches the time, so keep the whole span. The segment's latest record is
+                # outside of the span, or compaction has removed the record.
                 kept.append(span)
                 continue
             end = min(span.stop, stop)

@@ -47,7 +47,7 @@ class PreparedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRestore:
-    """The content of the file that ``restore prepare`` writes and that each broker's host needs."""
+    """The content of the file that ``restore prepare`` writes. Each broker's host needs this file."""
 
     cluster_id: str
     topics: tuple[PreparedTopic, ...]

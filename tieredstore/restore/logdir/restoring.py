@@ -81,8 +81,8 @@ def restore_logs(
             yield from (_outcome(plan, part, "restored", "planned") for plan in plans for part in plan.parts)
             return
         pairs = list(zip(targets, directories, strict=True))
-        # The broker must not start with one directory restored and another still empty: so begin all directories first,
-        # and finish all directories at the end.
+        # Begin all directories first, and finish all directories at the end. Otherwise, the broker might start with one
+        # directory restored and another still empty.
         for target, directory in pairs:
             if target.work not in (None, work):
                 _discard(directory, prepared)
@@ -156,8 +156,8 @@ def _work(prepared: PreparedRestore, options: RestoreOptions) -> bytes:
 
 
 def _check_work(target: _Target, prepared: PreparedRestore) -> None:
-    """Raise ConfigError if the directory has an unfinished restore of other topics, which would look finished after
-    this restore."""
+    """Raise ConfigError if the directory has an unfinished restore of other topics. After this restore, that restore
+    would look finished."""
     if target.work is None:
         return
     topics: dict[str, str] = json.loads(target.work)["topics"]
@@ -169,8 +169,8 @@ def _check_work(target: _Target, prepared: PreparedRestore) -> None:
 
 
 def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
-    """Remove the files of an unfinished restore of the same topics that had other options, for example other partitions
-    or offsets.
+    """Remove the files of an unfinished restore of the same topics. That restore had other options, for example other
+    partitions or offsets.
     """
     emptied: dict[tuple[str, int], tuple[int, int]] = {}
     for topic in prepared.topics:

@@ -38,9 +38,10 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
     final name; the log is the last.
 
     A broker ignores a segment until its log exists. The indexes of a whole segment come from the bucket; for a part of
-    a segment, new indexes are built. ``snapshot`` is the snapshot of producers at the span's end. Raise
-    BatchCorruptError for a damaged batch, and for a batch that crosses the span's start or end. Memory holds at most
+    a segment, new indexes are built. ``snapshot`` is the snapshot of producers at the span's end. Memory holds at most
     the largest batch and one chunk.
+
+    Raise BatchCorruptError for a damaged batch, and for a batch that crosses the span's start or end.
     """
     segment = span.segment
     indexes = None if is_whole(span) else IndexBuilder(span.start)

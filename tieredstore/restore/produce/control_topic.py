@@ -25,8 +25,8 @@ _NEWEST: Final = 1000
 """The search for a run's newest position begins with this many records at the end of the control topic."""
 _PAUSE_S: Final = 0.05
 _TELL_S: Final = 2.0
-"""Seconds to wait before a warning: a moment after a commit, the broker still has to write the transaction's end
-marker."""
+"""Seconds to wait before a warning. A shorter wait is normal, because the broker writes a transaction's end marker a
+moment after the commit."""
 
 
 class ControlTopic:
@@ -54,7 +54,7 @@ class ControlTopic:
         return None
 
     def offset_runs(self, after: int, up_to: int) -> Iterator[Sequence[OffsetRun]]:
-        """Yield the offset runs in each record RUN/NUMBER, for the numbers above ``after`` up to ``up_to``."""
+        """Yield the offset runs of each record RUN/NUMBER. NUMBER is above ``after``, and at most ``up_to``."""
         wanted = {f"{self._run}/{number}".encode(): number for number in range(after + 1, up_to + 1)}
         begin, end = self._settled()
         for key, value in self._records(begin, end) if wanted else ():
@@ -94,8 +94,8 @@ class ControlTopic:
 
 
 def check_ends(reader: LiveReader, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition. If a partition has a committed record at or after its offset in
-    ``ends``, raise ConfigError, which names the record.
+    """Return the next offset of each partition. Raise ConfigError if a partition has a committed record at or after its
+    offset in ``ends``; the error names the record.
 
     Aborted records and transaction markers at or after these offsets are no error: killed processes leave them behind.
     """

@@ -265,8 +265,8 @@ def _skipped(check: str, detail: str) -> Check:
 
 RECORDS_PER_S: Final = 100_000
 BYTES_PER_S: Final = 20 * 1024 * 1024
-"""The assumed speed of a run in bytes of keys, values and headers per second; a limit by the number of records applies
-too. A test measured 20 MB per second, with records of 500 bytes, and with one broker and the run on two busy cores.
+"""The assumed maximum speed of a run, in records per second, and in bytes of keys, values and headers per second. A
+test measured 20 MB per second with records of 500 bytes. One broker and the run shared two busy cores.
 """
 
 _RECORD_BYTES: Final = 40

@@ -3,11 +3,17 @@
 This module is separate from ``producing``, because the commands that move consumer groups need only the map.
 
 The object's key is ``<prefix>!tieredstore/restores/<run>/offsets``. Its first line is JSON with the version. A zstd
-frame with a checksum follows. The frame has a line of JSON (topics, partitions, numbers of offset runs), then five
-columns of integers, each with a value per offset run: the number of records; the offsets skipped before the run in the
-source, and in the target; the gaps inside the run in the source, and in the target (always 0). A column stores the
-lowest bytes of all values first, then the second lowest bytes, and so on: so the zeros in the high bytes lie together
-and compress well.
+frame with a checksum follows. The frame begins with a line of JSON (topics, partitions, numbers of offset runs). Five
+columns of integers follow, each with a value per offset run:
+
+1. the number of records
+2. the offsets skipped before the run in the source
+3. the offsets skipped before the run in the target
+4. the gaps inside the run in the source
+5. the gaps inside the run in the target (always 0)
+
+A column stores the lowest bytes of all values first, then the second lowest bytes, and so on. The zeros in the high
+bytes therefore lie together, and compress well.
 
 The offset map is not encrypted: like keys of segments and catalog files, it has names of topics and offsets, but no
 records.
@@ -104,7 +110,8 @@ class _PairRuns:
         return self.total[at - 1] if at else 0
 
     def find(self, offset: int) -> int:
-        """Return the index of the first run that ends after a source offset; the number of runs if no run does."""
+        """Return the index of the first run that ends after source offset ``offset``. If no run does, return the number
+        of runs."""
         return bisect_right(self.end, offset)
 
     def add(self, run: OffsetRun, *, is_rehashed: bool) -> bool:
@@ -413,8 +420,8 @@ def _first_unread(runs: _PairRuns, offset: int) -> int | None:
 
 
 def _read_again(runs: _PairRuns, offset: int, start: int) -> int:
-    """Return the maximum number of records with source offsets before ``offset`` and target offsets from ``start`` on:
-    a group reads these again."""
+    """Return the maximum number of records that a group reads again. They have source offsets before ``offset``, and
+    target offsets from ``start`` on."""
     at, first = runs.find(offset), bisect_right(runs.target_end, start)
     read, skipped = runs.total_before(at), runs.total_before(first)
     if at < len(runs):

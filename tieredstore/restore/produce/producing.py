@@ -1,9 +1,8 @@
 """``restore produce``: a run from a bucket into a running cluster, from its first transaction to its map of offsets.
 
-Each transaction has records of the source, the position after them, and the offsets that these records got. So even if
-a process is killed, the newest committed position shows exactly which records the target has, and the next process
-continues after these records. A transient failure is handled in the same way: a new producer continues from the
-committed position.
+Each transaction has records of the source, the position after these records, and their new offsets. The newest
+committed position therefore shows exactly which records the target has. If a process is killed, the next process
+continues from this position. After a transient failure, a new producer continues from it.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _OFFSETS_IN_RECORD: Final = 2000
 """Maximum number of offset runs in one control record. This many runs take at most 700 KB, less than the default
 ``max.message.bytes``."""
 _UNMAPPED: Final = 2_000
-"""The run writes the offset map to the bucket each time it has produced this many control records with offsets, and at
+"""After this many control records with offsets, the run writes its offset map to the bucket. It also writes the map at
 its end.
 """
 
@@ -139,8 +138,9 @@ class ProduceRun:
     def outcomes(self) -> Generator[Outcome]:
         """Produce the remaining records of the run, and yield an outcome for each partition.
 
-        Raise ConfigError if the target is not empty or has records of another writer, DataLossError or CorruptDataError
-        if the source has lost or damaged records, and FencedError if another process has begun the same run.
+        Raise ConfigError if the target is not empty or has records of another writer. Raise DataLossError or
+        CorruptDataError if the source has lost or damaged records. Raise FencedError if another process has begun the
+        same run.
         """
         self._committed_at = time.monotonic()
         while True:

@@ -5,8 +5,8 @@ types.
 
 A source record is identified by topic, partition and offset in the bucket. The control topic has two kinds of records
 for a run named RUN. The record with key RUN has the run's newest position. Each record with a key RUN/1, RUN/2 … has
-the offsets of one transaction, which the run later moves to the offset map in the bucket. All values are JSON
-(``to_bytes``), and each record is in the same transaction as the source records that it describes.
+the offsets of one transaction. The run later moves these offsets to the offset map in the bucket. All values are JSON
+(``to_bytes``). A control record is in the same transaction as the source records that it describes.
 """
 
 from __future__ import annotations
@@ -151,10 +151,11 @@ class RunPosition:
     """The progress of a run of ``restore produce``. ``ends`` has the offset after the run's last record in each target
     partition.
 
-    The run has written ``offset_records`` records about offsets, under the keys RUN/1, RUN/2 and so on; the offset map
-    in the bucket has the first ``mapped`` of them. ``append_times`` has the target topics with LogAppendTime, which the
-    run sets to CreateTime until it ends. Each topic's value is its original setting, or None if the cluster's default
-    applied.
+    The run has written ``offset_records`` records about offsets, under the keys RUN/1, RUN/2 and so on. The offset map
+    in the bucket has the first ``mapped`` of these records.
+
+    ``append_times`` has the target topics with LogAppendTime. The run sets these topics to CreateTime until it ends.
+    Each topic's value is its original setting, or None if the cluster's default applied.
     """
 
     topics: Mapping[str, str]

@@ -80,8 +80,8 @@ class SourceBatch:
 
 
 class SourceTopics(Closing, ABC):
-    """The topics that a run of ``restore produce`` restores, in their state at its start. The search for the cut (where
-    a restore to a time stops), the checks and the run share this state.
+    """The topics that a run of ``restore produce`` restores, in their state at the run's start. This state is shared by
+    the search for the cut (where a restore to a time stops), by the checks and by the run.
 
     The run reads records from ``bucket`` or from a backup. The offset map is always in ``bucket``.
     """
@@ -94,7 +94,7 @@ class SourceTopics(Closing, ABC):
 
     @property
     def lacks(self) -> Sequence[str]:
-        """Sentences for users: what the records of a backup lack, compared with records of a bucket."""
+        """Sentences for users about data that a backup's records lack, compared with a bucket's records."""
         return ()
 
     @property
@@ -128,7 +128,7 @@ class SourceTopics(Closing, ABC):
         """Yield the remaining records of the ranges: a few partitions take turns, and each partition's records come in
         offset order.
 
-        A partition's turn ends after the batch with which the partition has yielded at least ``turn`` records.
+        A partition's turn ends at the end of a batch, once the partition has yielded at least ``turn`` records.
         """
         waiting = deque(sorted(where for where, left in ranges.items() if left.next < left.stop))
         turns: deque[Generator[SourceBatch]] = deque()

@@ -1,6 +1,6 @@
 """The target cluster of a run of ``restore produce``: looks up topics, creates them, and changes their settings.
 
-This module is separate from ``dry_run``, which checks the topics found here, and makes no requests.
+This module is separate from ``dry_run``, because ``dry_run`` makes no requests: it checks the topics found here.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class NewTopic:
 
 
 NewTopics: TypeAlias = Callable[[str, str], NewTopic | None]
-"""A function that returns the settings for creating a topic, from the topic's name and id in the bucket; None if they
-are unknown."""
+"""A function that takes a topic's name and its id in the bucket. It returns the settings for creating the topic, or
+None if they are unknown."""
 
 _NEW_TOPIC: Final = TypeAdapter(NewTopic)
 

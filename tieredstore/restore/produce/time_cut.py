@@ -1,4 +1,4 @@
-"""The cut of a restore to a time: for all topics together, the records of each partition that come before the time.
+"""The cut of a restore to a time: the records of each partition that come before the time. One cut covers all topics.
 
 In each partition the cut is the first offset with a timestamp at or after the time. As in Kafka's ``offsetsForTimes``,
 the timestamps of transaction end markers count too. A transaction is restored only if its end marker comes before the
@@ -56,10 +56,13 @@ class PartitionCut:
     """The cut in one partition. A restore has the offsets before ``stop``, except the spans in ``left_out``, which are
     in ascending order.
 
-    The other fields of a partition's cut are counts. ``earlier_records``: records at ``stop`` or later with times
-    before the cut's time. ``open_transactions``: transactions that began before ``stop`` and end later;
-    ``older_transactions`` of them are of an older protocol, so their parts in other partitions are unknown.
-    ``split_transactions``: transactions that end before ``stop`` here, but not in another partition.
+    The last four fields are counts:
+
+    - ``earlier_records``: records at ``stop`` or later with times before the cut's time.
+    - ``open_transactions``: transactions that began before ``stop`` and end later.
+    - ``older_transactions``: those open transactions that are of an older protocol. Their parts in other partitions are
+      unknown.
+    - ``split_transactions``: transactions that end before ``stop`` here, but not in another partition.
     """
 
     topic: str
@@ -117,8 +120,8 @@ _FILE: Final = TypeAdapter(TimeCut)
 
 
 Epochs: TypeAlias = dict[int, set[int]]
-"""The epochs, by producer id, of transactions that end in some partition only at the cut (where a restore to a time
-stops) or later.
+"""The epochs of transactions that end at the cut (where a restore to a time stops) or later in some partition. The key
+is the producer id.
 """
 
 
@@ -172,8 +175,8 @@ def _cut(reader: TopicReader, time_ms: int, late: Epochs, log: PartitionLog, sea
 
 @dataclass(slots=True)
 class LoggedTransaction:
-    """A transaction in one partition's log: the epoch of its records, its first offset, the offsets of its batches, and
-    the offset and epoch of its end marker, if there is a marker.
+    """A transaction in one partition's log: the epoch of its records, its first offset, and the offsets of its batches.
+    If there is an end marker, ``end`` and ``end_epoch`` are its offset and epoch.
     """
 
     producer_id: int
@@ -185,8 +188,8 @@ class LoggedTransaction:
 
     @property
     def has_own_epoch(self) -> bool:
-        """True if the transaction has its own producer epoch: always in protocol v2; in older protocols, if the
-        coordinator aborted the transaction to fence its producer.
+        """True if the transaction has its own producer epoch. In protocol v2, each transaction has one. In older
+        protocols, only a transaction that the coordinator aborted to fence its producer has one.
         """
         return self.end_epoch == self.epoch + 1
 
@@ -274,7 +277,7 @@ class TransactionSearch:
         return any(one < epoch for one in late.get(producer, ()))
 
     def _states_before(self, number: int) -> tuple[int, tuple[ProducerState, ...]]:
-        """Find the last segment, at most ``number``, at whose beginning the producers are known. Return the segment's
+        """Find the last segment up to ``number`` for which the producers at its start are known. Return the segment's
         index and these producers.
 
         The raw layout does not store the producers' epochs. So in this layout, the result is always index 0, without

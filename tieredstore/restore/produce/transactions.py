@@ -4,7 +4,7 @@ consecutive, and commits them.
 This module is separate from ``producing``, because this module handles the failures of librdkafka's transactions:
 
 - *retryable*: the transaction may be committed or not. The caller begins again with a new producer, whose
-  ``init_transactions`` completes or aborts the old transaction; after that, the control topic shows if the transaction
+  ``init_transactions`` completes or aborts the old transaction. After that, the control topic shows if the transaction
   was committed.
 - *fenced*: another process has begun the run of this name, and continues it.
 - other errors are caused by the cluster's settings or by missing rights.
@@ -33,8 +33,8 @@ Row: TypeAlias = tuple[bytes | None, bytes | None, int, Headers | None]
 """Key, value, timestamp in milliseconds, and headers of a record."""
 
 TRANSACTION_MS: Final = 180_000
-"""Transaction timeout in ms, after which a broker aborts the transaction of a process that is gone. The next process of
-the same run aborts it at once.
+"""Transaction timeout in ms. If a process is gone, a broker aborts its transaction after this time. A new process of
+the same run aborts that transaction at once.
 """
 
 _logger: Final = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ _DEFAULTS: Final = {
     "compression.type": "lz4",
     "linger.ms": "20",
     # Limit the client's queue, because a transaction cannot end before all queued records are sent. Even if quotas slow
-    # down the producer, this must not take longer than the transaction timeout.
+    # down the producer, sending them must not take longer than the transaction timeout.
     "queue.buffering.max.kbytes": "32768",
     "transaction.timeout.ms": str(TRANSACTION_MS),
     # The broker limits the size of messages, so librdkafka must not. librdkafka also limits a batch by this setting, so
