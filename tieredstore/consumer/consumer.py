@@ -350,8 +350,8 @@ class Consumer(confluent_kafka.Consumer):
         return self._parts.offsets.watermarks(check_place(partition), seconds, cached=cached)
 
     def offsets_for_times(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
-        """Take each partition's ``offset`` as a time in ms, and return its first offset at or after that time; -1 if
-        there is no such offset."""
+        """Take each partition's ``offset`` as a time in ms. Return its first offset at or after this time, or -1 if
+        there is none."""
         seconds = -1.0 if timeout is None else timeout
         if self._parts is None:
             places: list[KafkaPartition] = _base.offsets_for_times(self, partitions, timeout=seconds)

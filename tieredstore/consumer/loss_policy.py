@@ -85,8 +85,8 @@ class LossPolicy:
             self._settings.loss_cb(lost)
 
     def accepts(self, partition: Partition, sentence: str) -> bool:
-        """Apply the policy to a loss. Either log a warning and return True; or fail the partition, so that each call
-        raises the error until a seek.
+        """Apply the policy to a loss. If the policy accepts the loss, log a warning and return True. Otherwise, fail
+        the partition: each call then raises the error until a seek.
         """
         if self._settings.on_data_loss == "fail":
             way = f"seek to another offset, or set {PREFIX}on.data.loss=report to continue with a warning"

@@ -120,8 +120,8 @@ class OffsetQueries:
         return lineage.earliest_offset, self._seam(bucket, lineage)
 
     def _stored_time(self, bucket: BucketInquiry, where: TopicPartition, moment: int) -> int | None:
-        """Return the bucket's offset of a time. If the bucket has no such offset, return -1 with ``remote_only``, and
-        otherwise None, so that the broker is asked.
+        """Return the bucket's offset of a time. If the bucket has no such offset, return None, so that the broker is
+        asked. With ``remote_only``, return -1 instead.
         """
         lineage = self._lineage(bucket, where, fresh=self._is_remote)
         if moment in (_BEGINNING, _END):

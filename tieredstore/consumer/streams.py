@@ -77,8 +77,8 @@ class StoredStream:
 
 
 class StoredStreams:
-    """All reads of a consumer from the bucket. Only one thread uses this object. It has ``partitions.at.once`` further
-    threads that read.
+    """All reads of a consumer from the bucket, in ``partitions.at.once`` background threads. Only one thread may call
+    this object.
 
     Waiting records take at most ``queued.max.kbytes``, plus one record batch for each thread. Each stream may fill only
     its share, so that a slow stream does not delay the others.

@@ -96,8 +96,8 @@ class LiveConsumer(Consumer):
         try:
             return call_client(super().consume, num_messages, timeout)
         except SystemError as error:
-            # If a signal handler raises an exception during the call, confluent-kafka 2.16 often loses it, and Python
-            # raises SystemError instead: so raise the interrupt here.
+            # If a signal handler raises an exception during the call, confluent-kafka 2.16 often loses it. Python then
+            # raises SystemError, so raise the interrupt here.
             raise KeyboardInterrupt from error
 
     def poll(self, timeout: float = -1) -> Message | None:
@@ -200,9 +200,10 @@ _POLL_S: Final = 0.02
 def await_answer(client: LiveAdmin, future: Future[Result], end: float, between: Callable[[], None]) -> Result:
     """Return the result of ``future``; raise TimeoutError at ``end`` (monotonic time).
 
-    ``between`` is called repeatedly during the wait and may raise. The metadata is refreshed during the wait, because
-    some requests go to the controller: if the controller has died, librdkafka 2.16 waits for it, using a whole core,
-    until new metadata names another controller.
+    ``between`` is called repeatedly during the wait and may raise.
+
+    Some requests go to the controller. If the controller has died, librdkafka 2.16 uses a whole core until new metadata
+    names another controller. So the metadata is refreshed during the wait.
     """
     silent_s = _SILENT_S
     refresh_at = time.monotonic() + silent_s

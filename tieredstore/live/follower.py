@@ -153,10 +153,12 @@ class LiveFollower(Closing):
     def poll(self, timeout_s: float) -> LiveEvent | None:
         """Return the next event of any partition; None if there is none within ``timeout_s``.
 
-        ``poll`` returns None if no new records were written, which is no error. Raise BrokerUnavailableError
-        (retryable) if no broker answers within the follower's own timeout; or BrokerDeniedError, BrokerError,
-        BatchCorruptError. Events before an error are returned first; a later call continues after them. A topic or
-        partition counts as gone if brokers do not know it for some seconds.
+        If no new records were written, ``poll`` returns None and raises no error. A topic or partition counts as gone
+        if brokers do not know it for some seconds.
+
+        Raise BrokerUnavailableError (retryable) if no broker answers within the follower's own timeout. Other errors
+        are BrokerDeniedError, BrokerError and BatchCorruptError. Events before an error are returned first; a later
+        call continues after them.
         """
         self.wait(timeout_s)
         if not self._ready:

@@ -93,7 +93,7 @@ class OtherLife(NamedTuple):
 
 
 class EarlierEpoch(NamedTuple):
-    """A log at the broker whose leader epoch is earlier than that of the bucket's last record."""
+    """A log at the broker whose leader epoch is earlier than the epoch of the bucket's last record."""
 
     partition: TopicIdPartition
     epoch: int

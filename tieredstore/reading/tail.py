@@ -198,9 +198,9 @@ class LogTail(Closing):
     follows all of them at the broker. If the broker deletes records before they were read, the tail reads them from the
     bucket. Without a broker, it lists the bucket every ``look_s`` seconds.
 
-    The query decides the isolation, and whether lost offsets and a re-created topic raise DataLossError or only log a
-    warning. After a warning, the tail continues after the loss, or at the start of the new topic. A tail takes the
-    memory of one read of the bucket and one consumer.
+    The query decides the isolation. It also decides if lost offsets and a re-created topic raise DataLossError or only
+    log a warning. After a warning, the tail continues after the loss, or at the start of the new topic. A tail takes
+    the memory of one read of the bucket and one consumer.
     """
 
     def __init__(
@@ -392,7 +392,7 @@ class LogTail(Closing):
     def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
         """Apply the loss policy to losses at and after the partition's position.
 
-        If an error follows, the next look-up of the logs may report the same losses, so each is accepted only once.
+        Accept each loss only once: after an error, the next look-up of the logs may report the same losses.
         """
         spans = list(losses)
         self._losses.accept_missing(span for span in spans if span not in followed.lost)

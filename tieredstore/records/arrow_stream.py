@@ -1,8 +1,8 @@
 """Record batches as an Arrow stream that keeps the class and the message of this project's errors.
 
 A consumer of Arrow's C stream interface (https://arrow.apache.org/docs/format/CStreamInterface.html) gets no exception,
-only a text, which pyarrow makes from the error's message and its traceback. So this module raises errors of this
-project without a traceback.
+only a text. pyarrow makes the text from the error's message and traceback. So this module raises errors of this project
+without a traceback.
 """
 
 from __future__ import annotations

@@ -257,8 +257,8 @@ def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span
 
 
 def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> tuple[LostOffsets, ...]:
-    """Return the lost offsets and log them. If offsets are lost, raise DataLossError unless ``settings`` say to report
-    losses.
+    """Return the lost offsets and log them if ``settings`` say to report losses. Otherwise, raise DataLossError for
+    them.
 
     Unreadable segments in or next to the window count as losses too: see :func:`unreadable_segments`.
     """

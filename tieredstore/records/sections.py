@@ -1,5 +1,5 @@
-"""Sections (byte ranges) of a segment's log: the positions where they may begin and end, and a read of a section that
-proves its completeness.
+"""Sections (byte ranges) of a segment's log. Finds where sections may begin and end. Reads a section, and proves that
+the read is complete.
 
 An entry of the offset index has the **last** offset of one append, and the position of that append. It proves two
 things: a batch begins exactly at that position, and the log before the next entry's position contains that offset. No

@@ -38,7 +38,7 @@ _LEAST_BATCH: Final = 64
 class SplitSection(LogSection):
     """The records of a section with offsets in ``[start_offset, stop_offset)``.
 
-    Adjacent sections of a log share no record, although the offsets given here may overlap: an index entry limits the
+    Adjacent sections of a log share no record. The offsets given here may overlap, because an index entry limits the
     offset at a section's end only roughly. ``aborted`` are the transactions whose records are left out. ``is_followed``
     is true if another segment begins where this one ends.
     """

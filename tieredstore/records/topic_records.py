@@ -51,9 +51,9 @@ class RecordReader:
         """
         lineage = self.catalog.lineage(topic, partition, topic_id)
         first, last = self.window(lineage, start, stop)
-        # An unreadable segment next to an offset that the caller named is no problem: the returned records do not reach
-        # that offset, which the caller can see. But times, beginning and end are looked up among readable segments, so
-        # an unreadable segment there would go unnoticed.
+        # If the caller named an offset, an unreadable segment next to this offset is no problem: the caller can see
+        # that the records do not reach the offset. But times, beginning and end are looked up among readable segments,
+        # so an unreadable segment there would go unnoticed.
         problems = lineage.unreadable_between(
             first, last, starts_there=isinstance(start, int), stops_there=isinstance(stop, int)
         )

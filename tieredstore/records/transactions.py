@@ -155,8 +155,8 @@ class PendingTransactions:
         self._ended: dict[int, list[AbortedTransaction]] = {}
         self._pending_from: dict[int, int] = {}
         self.pending: dict[int, int] = {}
-        """The first offset, by producer id, of each transaction that is open at the end of the visited spans and
-        unknown to the last span's broker.
+        """The transactions that are open at the end of the visited spans and unknown to the last span's broker: first
+        offsets by producer id.
         """
 
     def skip_to(self, number: int) -> None:
@@ -165,8 +165,8 @@ class PendingTransactions:
         self._next = max(self._next, number + 1)
 
     def ended_in(self, number: int) -> Sequence[AbortedTransaction]:
-        """Return the transactions that end with an abort marker in span ``number`` and that the span's index may lack,
-        or may list with too late a first offset.
+        """Return the transactions with an abort marker in span ``number`` for which the span's index is no proof. The
+        index may lack such a transaction, or give it too late a first offset.
         """
         while self._next <= number:
             if ended := list(self._go_through(self._next)):

@@ -218,8 +218,8 @@ def agrees(described: LogSegment, hole: Hole, epochs: LeaderEpochs, watermark: W
     """Return True if the segment has the missing records, written by the same leaders.
 
     ``epochs`` are the local log's leader epochs. Two replicas with the same epoch at an offset have the same records up
-    to that offset, so it is enough to compare the first epoch recorded in the hole. If the hole has no epochs, compare
-    the local log's last epoch with the upload watermark's epoch: the log matches if its epoch is at least as late.
+    to that offset. So it is enough to compare the first epoch recorded in the hole. If the hole has no epochs, the
+    local log matches if its last epoch is not earlier than the upload watermark's epoch.
     """
     known = hole.leader_epochs
     if not known:

@@ -132,8 +132,8 @@ class RemoteRetention:
 
 
 def first_within(listed: Iterable[SegmentObjects], size: int) -> int | None:
-    """Add up segments from the newest on, and return the start offset of the segment that completes ``size`` bytes;
-    None if all segments together have less.
+    """Add up segments from the newest on. Return the start offset of the segment that completes ``size`` bytes, or None
+    if all segments together have less.
 
     Only the stored bytes of logs count towards ``size``. If several segments begin at the returned offset, the caller
     keeps all of them.

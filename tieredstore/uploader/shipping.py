@@ -418,7 +418,7 @@ class _Work:
         # because each upload first looks into the store, but it must never be ahead of the uploads.
         if partition.ends_by(value.next_offset):
             # Save the upload watermark before the local files are dropped. If the process is killed in between, the
-            # next process finds the files and saves it.
+            # next process finds the files and saves the watermark.
             self._catch_up()
         partition.ship_to(value.next_offset)
         self._keep_up()

@@ -290,8 +290,8 @@ class Uploader(Closing):
     def run(self) -> int:
         """Upload until a signal, :meth:`stop` or an error; return the exit code. Call it once, on the main thread.
 
-        SIGTERM and SIGINT let running work end. SIGHUP reads the settings' file again: the store's settings take effect
-        at once; a warning names settings of the uploader that need a restart.
+        SIGTERM and SIGINT let running work end. SIGHUP reads the settings' file again. The store's settings take effect
+        at once. A warning names settings of the uploader that need a restart.
         """
         from tieredstore.uploader.service import uploader_service  # noqa: PLC0415  it imports this module
 

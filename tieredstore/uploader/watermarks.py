@@ -83,8 +83,8 @@ class WatermarkStore:
         self, where: TopicIdPartition, history: LeaderEpochs, begins: Callable[[], int | None] = lambda: None
     ) -> StoredWatermark:
         """Return the partition's upload watermark from its object. If the object is missing or damaged, rebuild the
-        watermark from the stored segments of the leader epochs in ``history``; it is None if there are no such
-        segments.
+        watermark from the stored segments whose leader epochs are in ``history``. If there are no such segments, the
+        watermark is None.
 
         ``begins`` returns the log's first offset on disk. If this offset is before the first stored segment, a rebuilt
         watermark starts at this offset. A damaged object is logged and ignored; the next move replaces it.
