@@ -1,7 +1,6 @@
 """Object stores: the interface (``base``), the stores, and the table that opens them (``registry``).
 
-A store of your own needs only the names here: the interface, and the helpers for keys, ranges and bodies that all
-stores share.
+A store of your own needs only the names here: the interface, and shared helpers for keys, ranges and bodies.
 """
 
 from __future__ import annotations

@@ -138,8 +138,8 @@ class ObjectStore(ABC):
 
     Keys are non-empty text of at most 1,024 bytes of UTF-8, with components separated by ``/``. Ranges are half-open.
 
-    Many threads may use a store at once. It is picklable: each process makes clients and handles on first use, after a
-    fork or unpickling too.
+    Many threads may use a store at once. It is picklable: each process makes its clients and handles on first use, also
+    after a fork or unpickling.
 
     Every store raises the same errors: ``ObjectNotFoundError``, ``RangeNotSatisfiableError``,
     ``PreconditionFailedError``, ``InvalidKeyError``, ``AccessDeniedError``, ``StoreUnavailableError`` (retryable,
@@ -164,9 +164,9 @@ class ObjectStore(ABC):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write the whole object atomically. Until the new object is durable, readers see the old object, or none.
 
-        If ``body`` raises or the store fails, the key is unchanged and the attempt leaves nothing behind: the store
-        aborts a multipart upload. An error of ``body`` passes through. If ``body`` is a generator, the call closes it
-        in any case.
+        If ``body`` raises or the store fails, the key is unchanged. The attempt leaves nothing behind: the store aborts
+        a multipart upload. An error of ``body`` passes through. If ``body`` is a generator, the call closes it in any
+        case.
 
         With ``if_absent``, raise ``PreconditionFailedError`` if the key is taken; exactly one of several racing writers
         wins.
@@ -208,8 +208,8 @@ class ObjectStore(ABC):
     def small_batch(self) -> int:
         """Best number of keys for ``get_small_batch``.
 
-        The best number of keys for one ``get_small_batch`` is 1 if each key needs a request, because the caller can
-        send requests in parallel. The number is higher if reading an object takes less time than a thread switch.
+        The number is 1 if each key needs a request: the caller can send requests in parallel. It is higher if reading
+        an object takes less time than a thread switch.
         """
         return 1
 
@@ -233,8 +233,8 @@ class ObjectStore(ABC):
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
         """Fill ``buffer`` with the whole object, with one request.
 
-        Raise RangeNotSatisfiableError if the object is longer or shorter than ``buffer``; our cloud stores then do not
-        read its body.
+        Raise RangeNotSatisfiableError if the object is longer or shorter than ``buffer``. Our cloud stores then do not
+        read the object's body.
         """
         data = self.get(key)
         with memoryview(buffer).cast("B") as view:
@@ -273,7 +273,7 @@ class ObjectStore(ABC):
         """Store all bytes of an object durably, but do not make it visible under ``key`` yet.
 
         Any process may then call :meth:`publish` or :meth:`discard`. If no process does, the bytes stay until abandoned
-        writes are removed. This default implementation is for stores that cannot hide bytes: it writes an object under
+        writes are removed. This default implementation is for stores that cannot hide bytes. It writes an object under
         ``staging_prefix``, and the caller must delete the objects that stay there. The handling of ``body``, and the
         errors, are those of ``put``.
         """
@@ -311,10 +311,10 @@ class StoreAdmin:
         return None
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:  # noqa: ARG002
-        """Yield bytes left by killed writers under keys that start with ``prefix``, in no order.
+        """Yield the unfinished writes of killed writers, if their keys start with ``prefix``. The order is undefined.
 
-        Some stores cannot distinguish the bytes of a killed writer from those of a live writer or a prepared upload,
-        and yield all three. So discard only a write that is older than any live write can be.
+        Some stores cannot distinguish the bytes of a killed writer from those of a live writer or a prepared upload.
+        They yield all three. So discard only a write that is older than any live write can be.
 
         Return None if the store cannot list unfinished writes. Yield nothing if killed writers leave no bytes, or if
         the service drops the bytes by itself and cannot list them.

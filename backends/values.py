@@ -57,8 +57,8 @@ class AbandonedWrite:
     """Bytes of a write that did not end. They take space in the store, but are in no listing of objects.
 
     ``key`` is the key of the unfinished object or, if the store does not know that key, the path of the bytes. ``size``
-    is in bytes, None if unknown. ``started_ms`` is the time when the write began, or of its last progress, by the
-    store's clock in ms since the epoch; None if unknown. ``id`` is the store's name for the write. If the write is not
+    is in bytes, None if unknown. ``started_ms`` is the time when the write began or last progressed, in ms since the
+    epoch by the store's clock; None if unknown. ``id`` is the store's name for the write. If the write is not
     ``removable``, only the store itself can drop its bytes.
     """
 

@@ -1,6 +1,6 @@
 """The error tree. Every error of the library derives from :class:`TieredStoreError`.
 
-A caller can decide by class attributes of the error what to do, without parsing the message::
+The class attributes of an error tell the caller what to do; no caller needs to parse the message::
 
     TieredStoreError                         retryable  exit_code
     ├── ConfigError                          no         2   a user's setting or argument is wrong
@@ -85,8 +85,7 @@ def excerpt(foreign: object, most: int = 120) -> str:
 def quoted(foreign: object, most: int = 60) -> str:
     """Quote a value from elsewhere, shortened as by :func:`excerpt`.
 
-    If the value is neither text nor bytes, only the shown part of its ``repr`` is computed, because the value may be
-    large.
+    Of a value that is neither text nor bytes, only the shown part of the ``repr`` is computed: the value may be large.
     """
     if isinstance(foreign, bytes):
         foreign = foreign.decode("utf-8", "replace")
@@ -136,7 +135,7 @@ class KeyRingError(EncryptionError, ConfigError):
 
 
 class WrongKeyError(KeyRingError):
-    """The key pair with the manifest's key id is on the key ring, but is another pair: it does not open the data key.
+    """The key ring has another key pair under the manifest's key id: this pair does not open the data key.
 
     A damaged data key in a manifest causes the same error, because the format does not distinguish the two cases. So
     the exit code is that of unreadable data.

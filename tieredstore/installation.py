@@ -34,9 +34,9 @@ PACKAGES: Final = {
 class Extra:
     """A context manager for imports that need the packages of an extra (optional dependencies).
 
-    If the block imports a missing package of the extra, raise ConfigError, which names the package and the command that
-    adds the extra. If another module is missing, the installation is faulty: its ModuleNotFoundError stays unchanged.
-    Without ``name``, use the extra of the missing package.
+    If the block imports a missing package of the extra, raise ConfigError. The message names the package and the
+    command that adds the extra. If another module is missing, the installation is faulty: its ModuleNotFoundError stays
+    unchanged. Without ``name``, use the extra of the missing package.
     """
 
     purpose: str
@@ -95,8 +95,8 @@ def _pip(python: Path) -> str:
 
 
 def _origin() -> tuple[Mapping[str, Any], str]:
-    """Return the PEP 610 record of a package that was installed from a URL or folder (empty if it came from an
-    index), and the name of the installer.
+    """Return the PEP 610 record of the package, and the name of the installer. The record is empty unless the package
+    was installed from a URL or folder.
     """
     from importlib import metadata  # noqa: PLC0415  fifty modules that few processes need
 

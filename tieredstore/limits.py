@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 MAX_INT32: Final = 2**31 - 1
-"""The largest Java ``int``, and so the largest position or size in the stored format, partition number, leader epoch
-and broker id."""
+"""The largest Java ``int``. It limits partition numbers, leader epochs, broker ids, and positions and sizes in the
+stored format.
+"""
 
 MAX_INT64: Final = 2**63 - 1
 """Java's ``long``: timestamps and producer ids."""

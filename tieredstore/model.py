@@ -208,7 +208,7 @@ class RemoteLogSegmentMetadata:
 
 
 class _PositionalReader(io.RawIOBase):
-    """Reads an open file from its own position, so that several readers can share a descriptor."""
+    """Reader with a position of its own, so that several readers can share an open file's descriptor."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.name = str(path)
@@ -358,7 +358,7 @@ def can_be_topic(name: str) -> bool:
 _DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
 _SECONDS_OF_CENTURIES: Final = range(946_684_800, 4_102_444_800)  # the years 2000 to 2099
 _BEYOND_LOGS: Final = 10**12
-"""Logs do not reach this offset (a hundred thousand records a second would need over a hundred days), but times in
+"""Logs do not reach this offset: a hundred thousand records a second would need over a hundred days. Times in
 milliseconds since 1970 are larger.
 """
 _WAY_TO_WRITE_A_TIME: Final = "a time is written 2026-01-31T08:00:00Z, or @ and the milliseconds since 1970"
@@ -369,7 +369,7 @@ def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
     """Raise ConfigError for an offset that is probably meant as a time, or that is beyond the ends of all these logs.
 
     ``ends`` maps the names of the logs to their last offset plus 1. The check protects users who write a time as a
-    number: a deletion up to this offset would delete everything, and a read from it would return nothing.
+    number. A deletion up to this offset would delete everything, and a read from it would return nothing.
     """
     if offset >= _BEYOND_LOGS:
         raise ConfigError(f"{offset} is not an offset of a log; {hint_of_number(offset) or _WAY_TO_WRITE_A_TIME}")

@@ -6,8 +6,8 @@ import re
 from typing import Final
 
 _USER: Final = re.compile(r"//[^\s'\"]*@|\b[A-Za-z][\w+.-]*:[^\s'\"]*@")
-"""Matches the user and password of a URL: from ``//``, or from the word before the first colon, up to the last ``@``,
-because passwords may contain slashes.
+"""Matches the user and password of a URL. The match begins at ``//``, or at the word before the first colon. It ends at
+the last ``@``, because passwords may contain slashes.
 """
 _QUERY: Final = re.compile(r"\?[^\s'\")]+")
 """Queries may contain signatures."""

@@ -4,8 +4,8 @@ JSON objects begin with their version, as in ``{"version":1,"topic":…``, becau
 A kind's version rises with each change that an earlier release would misread. A release reads and continues all earlier
 versions, and refuses later versions, which stay unchanged: see :class:`~tieredstore.errors.NewerVersionError`.
 
-The table of kinds also includes the kinds of optional packages, so that ``doctor --for`` knows every object, even if
-the package is not installed.
+The table also has the kinds of optional packages. So ``doctor --for`` knows every object, even if its package is not
+installed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _Value = TypeVar("_Value")
 class StateKind:
     """One kind of state. ``releases`` has each release that raised the version, with that version, oldest first.
 
-    ``place`` is a regular expression for the end of the keys of this kind; None if the kind is never in a bucket.
+    ``place`` is a regular expression that matches the end of a key of this kind. It is None if the kind is never in a
+    bucket.
     """
 
     name: str
@@ -72,8 +73,8 @@ class StateKind:
         """Parse an object's bytes into ``kind``, a class of the fields without the version. ``raw`` is None if the
         object is too large.
 
-        Raise ``error``, which names a field, if the bytes do not match the class, and NewerVersionError for a later
-        version.
+        Raise ``error`` if the bytes do not match the class; the message names a field. Raise NewerVersionError for a
+        later version.
         """
         match = _HEAD.match(raw or b"")
         if raw is None or match is None:

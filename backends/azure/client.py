@@ -112,8 +112,8 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
     session = configure(requests.Session(), adapter, options.proxy)
     if isinstance(adapter, StoreAdapter):
         session.hooks["response"].append(_close_unless_understood)
-    # Set the verification of certificates in the transport too: the SDK passes ``connection_verify`` with every
-    # request, and that argument overrides the session's own setting.
+    # Set the verification of certificates in the transport too. The SDK passes ``connection_verify`` with every
+    # request, and this argument overrides the session's own setting.
     verify = certificates() if options.proxy else True
     transport: Transport = RequestsTransport(session=session, connection_verify=verify)
     return transport

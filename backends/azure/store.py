@@ -55,7 +55,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     keeps its MD5, as it does for objects below a block's size.
 
     Blocks of a failed upload are invisible. The service drops them after a week, or when the object is written again,
-    but not on request. ``abandoned_writes`` yields the names that have such blocks, but no blob.
+    but not on request. ``abandoned_writes`` yields a name only if it has such blocks and no blob.
     """
 
     keys_per_deletion: ClassVar = 256
@@ -340,7 +340,7 @@ def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Sort a listing by UTF-8 bytes. The server may have sorted it by UTF-16, as Azurite and .NET do.
 
     UTF-8 and UTF-16 order keys differently only after a key's first character from U+D800 on. In both orders, keys that
-    are equal up to that character are adjacent, so only such a group is held in memory and sorted.
+    are equal up to that character are adjacent. So only such a group is held in memory and sorted.
     """
     for _, alike in groupby(infos, key=lambda info: _before_surrogates(info.key)):
         yield from sorted(alike, key=lambda info: info.key)

@@ -27,9 +27,9 @@ _BROKEN_OFF: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?<(?:\?xml[^>]*(?:>\s*(?:<
 def understood(what: str) -> Generator[None]:
     """Raise MalformedAnswerError if the block fails because an answer breaks its protocol.
 
-    An unexpected value makes an SDK, or code that reads the SDK's answer, fail with errors such as KeyError; the block
-    converts them. Do not run bodies of objects, or functions of callers, inside the block: their errors say nothing
-    about the answer.
+    An unexpected value makes an SDK, or code that reads the SDK's answer, fail with errors such as KeyError. The block
+    converts these errors. Do not read bodies of objects or call callers' functions inside the block: their errors say
+    nothing about the answer.
     """
     try:
         yield

@@ -56,7 +56,7 @@ class PartCutter(Iterator[Part]):
     """Iterator over the parts of a body. An empty body gives one empty part.
 
     The iterator reads one source buffer ahead to know which part is the last. A copied part reuses the memory of a part
-    that was given back, if possible, so at most one buffer exists besides the parts in use. Only ``give_back`` is
+    that was given back, if possible. So at most one buffer exists besides the parts in use. Only ``give_back`` is
     thread-safe.
     """
 
@@ -126,7 +126,7 @@ def send_parts(
     ``first`` is a part that the caller has already taken from ``cutter``. At most ``parallelism`` parts are being sent
     while one more is filled, so memory is at most ``(parallelism + 1)`` parts.
 
-    If the body or a part fails, or on KeyboardInterrupt, start no further part, wait for the running ones, and raise
+    If the body or a part fails, or on KeyboardInterrupt, start no further part. Wait for the running parts, then raise
     the failure. Do not wait if a signal ends the process.
     """
 

@@ -407,8 +407,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 try:
                     self._clients.get()
                 except AccessDeniedError as error:
-                    # After the deadline, report the timeout instead of missing credentials: an SDK also reports
-                    # credentials as missing if its search for credentials timed out.
+                    # After the deadline, report the timeout instead of missing credentials. An SDK reports missing
+                    # credentials even if only its search for them timed out.
                     if attempt.deadline.remaining_s() > _HAIR_S:
                         raise
                     raise StoreUnavailableError(f"{error}; the look-up {attempt.deadline.reason}") from error
@@ -420,8 +420,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """Find out whether the object is absent or its whole bucket. Return a StoreError for an absent bucket, because
         every other key would fail too.
 
-        The store remembers for a minute that the bucket exists, so a caller that looks for many absent objects costs
-        one extra request.
+        The store remembers for a minute that the bucket exists. So a search for many absent objects costs one extra
+        request.
         """
         now = self._retries.monotonic()
         if now >= self._bucket_stands_until_s:
@@ -462,8 +462,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 return
             if token == landmark:
                 raise StoreError(f"{what}: the store's listing does not end: it repeated a continuation token")
-            # To detect a cycle of pages, keep the token of the latest page among 1, 2, 4, 8 and so on: a cycle of any
-            # length repeats one of these tokens.
+            # To detect a cycle of pages, keep the token of one page: page 1, then page 2, 4, 8 and so on. Each cycle
+            # repeats one of these tokens.
             if number.bit_count() == 1:
                 landmark = token
 

@@ -31,8 +31,8 @@ Options = TypeVar("Options")
 Result = TypeVar("Result")
 
 WRITE_MARK: Final = "tieredstore-write"
-"""Metadata name of the mark (random id) of the write that made an object. After a lost answer, a writer looks for its
-own mark.
+"""Name of the metadata field for the mark, a random id of the write that made an object. After a lost answer, a writer
+looks for its own mark.
 """
 
 
@@ -95,9 +95,11 @@ class Upload(ABC, Generic[Client, Options]):
     ``call_deadline`` returns the deadline of a call that begins now; ``stall`` limits the time without progress.
 
     Each write has its own ``mark``. If the store refuses a write because an object exists, the mark shows if this write
-    made the object: an earlier attempt's answer may have been lost, or a proxy may have sent the request twice. On
-    servers that keep no marks, the content decides, but only after a lost answer; otherwise two writers of equal bytes
-    would both succeed. With ``is_shared``, other writers may use the same mark.
+    made the object. An earlier attempt's answer may have been lost, or a proxy may have sent the request twice. With
+    ``is_shared``, other writers may use the same mark.
+
+    On servers that keep no marks, the content decides, but only after a lost answer. Otherwise two writers of equal
+    bytes would both succeed.
     """
 
     options: Options
@@ -184,8 +186,8 @@ class Upload(ABC, Generic[Client, Options]):
         """Complete an object of ``size`` bytes by ``send``, the last request of the write.
 
         ``send`` returns the object's description from the answer, or raises MalformedAnswerError if the answer proves
-        nothing. After that error or a refusal, request the object's description: the write has succeeded if this write
-        made the object. ``is_content`` compares an object with the written content.
+        nothing. After that error or a refusal, request the object's description. If this write made the object, the
+        write has succeeded. ``is_content`` compares an object with the written content.
 
         With ``is_publication``, another process may already have completed the object. Raise PreparedGoneError if the
         parts are gone and the key has no object.

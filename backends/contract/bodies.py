@@ -22,7 +22,7 @@ def byte_view(buffer: Buffer | memoryview[Any]) -> memoryview:
 def open_body(body: Body) -> Generator[Iterator[memoryview]]:
     """Open ``body`` as an iterator over buffers. Each buffer is released when the next one is requested.
 
-    If ``body`` is a generator, close it at the end of the block, even if nothing was taken from it: its threads and
+    If ``body`` is a generator, close it at the end of the block, even if nothing was taken from it. Its threads and
     files are then released at once.
     """
     with closing_body(body), closing(_views(body)) as views:

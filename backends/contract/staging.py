@@ -1,8 +1,8 @@
 """Prepared writes for stores that cannot hide bytes. The object is written under a staging prefix, then copied to its
 key.
 
-Publication copies the staged object to its key by an atomic write, on condition that the key is free. If the key
-already has an object of the same size and SHA-256, publication succeeds too.
+Publication copies the staged object to its key by an atomic write that requires a free key. If the key already has an
+object of the same size and SHA-256, publication succeeds too.
 """
 
 from __future__ import annotations

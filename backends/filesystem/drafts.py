@@ -20,8 +20,9 @@ from tieredstore.backends.values import Prepared
 from tieredstore.errors import InvalidKeyError
 
 _WRITTEN_AT_ONCE: Final = 8 << 20
-"""Number of written bytes after which the system begins to copy them to disk, so that the final sync has little left to
-do."""
+"""Number of written bytes after which the system begins to copy them to disk. The final sync then has little left to
+do.
+"""
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", None)
@@ -92,7 +93,7 @@ class Draft:
 
         The caller must hold the folder's lock, and sync the folder after releasing the lock. With ``if_absent``, raise
         FileExistsError if the name is taken. If the sync of the folder fails, the write fails although the object
-        exists, as when the answer of a cloud store is lost.
+        exists. A lost answer of a cloud store has the same effect.
         """
         draft = self._name or b""
         if not (if_absent and _link(self.folder, draft, self._path.name)):

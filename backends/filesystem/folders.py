@@ -188,7 +188,7 @@ def _open_child(parent: int, name: bytes, *, create: bool) -> int:
     try:
         return os.open(name, _FOLDER, dir_fd=parent)
     except NotADirectoryError:
-        # With O_NOFOLLOW the system raises the same error for a file and for a link, so find out whether ``name`` is a
+        # With O_NOFOLLOW the system raises the same error for a file and for a link. So find out whether ``name`` is a
         # file or a link.
         _require_plain_file(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
         raise

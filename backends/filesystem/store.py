@@ -89,8 +89,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     @property
     def conditional_writes(self) -> bool:
-        """False on NFS: two mounts may have separate locks, and if the client repeats a link request, the second may
-        fail although the first one succeeded.
+        """False on NFS: two mounts may have separate locks. Also, if the client repeats a link request, the second
+        request may fail although the first one succeeded.
         """
         return not is_on_nfs(self._root)
 

@@ -250,8 +250,8 @@ class GcsClient:
     def session_url(self, url: str) -> str:
         """Return the URL of an upload session, with the configured endpoint (if any) in place of the server's host.
 
-        Raise ValueError (see ``understood``) if the server's URL has an unexpected host, which would receive data and
-        token.
+        Raise ValueError (see ``understood``) if the server's URL has an unexpected host: that host would receive the
+        data and the token.
         """
         ours, theirs = urlsplit(self.endpoint), urlsplit(url)
         if self.is_custom_endpoint:

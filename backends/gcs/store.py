@@ -1,7 +1,7 @@
 """Google Cloud Storage (extra ``gcs``): the store, and its writes.
 
-A small object is written with one request, a larger one by a resumable upload, which is invisible until its last chunk:
-https://cloud.google.com/storage/docs/performing-resumable-uploads (multiple chunk upload).
+A small object is written with one request, a larger one by a resumable upload. The upload is invisible until its last
+chunk: https://cloud.google.com/storage/docs/performing-resumable-uploads (multiple chunk upload).
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ class _Session:
         self._advance(response, stop)
 
     def _end(self, client: GcsClient, data: memoryview, stop: int) -> Stored:
-        """Send the last chunk, possibly in several requests, because the server may accept only a part of it; return
-        the finished object.
+        """Send the last chunk, and return the finished object. The server may accept only a part of the chunk: then
+        send the rest in further requests.
         """
         while True:
             response = self._put(client, self._rest(data, stop), str(stop))

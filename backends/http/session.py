@@ -34,8 +34,8 @@ AnySession = TypeVar("AnySession", bound=requests.Session)
 class HttpLimits:
     """The limits of a session.
 
-    The pool keeps up to ``connections`` open for reuse; more may be open at once. Each timeout limits one step: the
-    connect timeout covers making a connection and sending a piece, the read timeout covers waiting for the next bytes.
+    The pool keeps up to ``connections`` open for reuse; more may be open at once. Each timeout limits one step. The
+    connect timeout covers making a connection and sending a piece; the read timeout covers waiting for the next bytes.
     """
 
     connections: int = 32
@@ -101,8 +101,8 @@ class BoundedAdapter(HTTPAdapter):
 class StoreAdapter(BoundedAdapter):
     """Raises connection failures as ``StoreUnavailableError``.
 
-    Do not use this adapter for requests by which an SDK looks for credentials: the SDK must see the library's error to
-    try its next source.
+    Do not use this adapter for requests by which an SDK looks for credentials. Only after an error of the library does
+    the SDK try its next source.
     """
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
@@ -198,7 +198,7 @@ def certificates() -> str | bool:
 
 
 def _read_if_refused(response: requests.Response, **_: object) -> None:
-    """Read the body of an error or redirection: the SDKs do not read it, and a connection with an unread body cannot be
+    """Read the body of an error or redirection. The SDKs do not read it, and a connection with an unread body cannot be
     reused.
     """
     if response.status_code == requests.codes.unauthorized or response.is_redirect:

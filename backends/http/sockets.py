@@ -1,9 +1,11 @@
 """Connections on which every wait ends by the deadline of the call.
 
 The timeouts of the HTTP libraries limit a single wait. A server could send single bytes, or one "100 Continue" after
-the other, and block a call forever: in a header, a listing, the body of an error, or a proxy's answer. So the socket
-itself checks the deadline (``deadlines.within``) before each wait, without a thread. Only the look-up of a host name
-may last longer: the resolver has its own timeouts.
+the other, and so block a call forever. This can happen in a header, a listing, the body of an error, or a proxy's
+answer.
+
+So the socket itself checks the deadline (``deadlines.within``) before each wait, without a thread. Only the look-up of
+a host name may last longer: the resolver has its own timeouts.
 """
 
 from __future__ import annotations
@@ -83,8 +85,8 @@ def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
 
 def bound_socket(sock: Maybe) -> Maybe:
     """Make ``sock``, TLS or not, observe the deadline of the thread that uses it from now on; return ``sock``."""
-    # Change the class of the socket, because a socket cannot be wrapped after its TLS handshake. TLS within TLS is not
-    # a socket object, but it wraps a bounded socket.
+    # Change the class of the socket, because a socket cannot be wrapped after its TLS handshake. A connection of TLS
+    # within TLS is no socket object, but wraps a bounded socket.
     if isinstance(sock, socket.socket) and not isinstance(sock, _BoundedSocket):
         _change_class(sock)
     return sock

@@ -140,7 +140,7 @@ class PartBody(io.RawIOBase):
 
 
 def sendable(data: memoryview, what: str) -> Any:
-    """Return ``data`` in the form that the SDK should send: a small body as bytes, because for a file the SDK first
-    waits for a "100-continue".
+    """Return ``data`` in the form that the SDK should send. A small body is sent as bytes: before a file, the SDK waits
+    for a "100-continue".
     """
     return bytes(data) if len(data) <= PIECE_BYTES else PartBody(data, what)

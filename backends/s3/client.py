@@ -155,8 +155,8 @@ def open_client(options: S3Options) -> S3Client:
         session = BoundedSession()
         credentials = choose_credentials(options, session)
         session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
-        # The session is untyped here: the installed type stubs cover only S3, and leave out ``Session.client``, which
-        # needs an overload for each service.
+        # The session is untyped here. The installed type stubs cover only S3, and leave out ``Session.client``: it
+        # would need an overload for each service.
         factory: Any = boto3.Session(botocore_session=session, region_name=options.region)
         verify = None if options.certificate_check else False
         client: S3Client = factory.client(
@@ -164,8 +164,8 @@ def open_client(options: S3Options) -> S3Client:
         )
     if not options.certificate_check:
         _logger.warning("%s: the server's certificate is not checked", options.url)
-    # Registration for all services makes this handler run before the SDK's own handler for S3, which would take a web
-    # page for an error of the server.
+    # Register this handler for all services, so that it runs before the SDK's own handler for S3. The SDK's handler
+    # would take a web page for an error of the server.
     client.meta.events.register_first("before-parse.*.*", check_document)
     if options.legacy_md5:
         client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)
@@ -248,8 +248,8 @@ _ROOT: Final = re.compile(rb"\s*(?:<\?xml[^>]*>)?\s*(?:<!--.*?-->\s*)*<(?:\w+:)?
 
 
 def check_document(operation_model: OperationModel, response_dict: RawAnswer, **_: object) -> None:
-    """Raise MalformedAnswerError if a successful answer does not have the XML document that the operation returns.
-    botocore calls this before it parses the answer.
+    """Raise MalformedAnswerError if a successful answer lacks the XML document that the operation returns. botocore
+    calls this function before it parses the answer.
 
     An error document in an answer of status 200 passes, because the SDK detects it.
     """

@@ -36,13 +36,13 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     """Objects in one bucket. The etag of an object is S3's own.
 
     A body below ``part_size`` takes one PUT. A longer body takes a multipart upload, which is aborted on failure. A
-    killed process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule can remove them. If the
-    credentials lack permission to list the bucket, S3 answers a request for an absent key with "access denied", so the
-    store raises AccessDeniedError.
+    killed process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule can remove them. Without
+    permission to list the bucket, S3 answers "access denied" for an absent key. The store then raises
+    AccessDeniedError.
     """
 
-    # ``replace`` writes a buffer, such as shared state, by one PUT: all servers support If-Match for a PUT, but some do
-    # not for the completion of a multipart upload.
+    # ``replace`` writes a buffer, such as shared state, by one PUT. All servers support If-Match for a PUT, but some do
+    # not support it for the completion of a multipart upload.
     replaces_whole: ClassVar = True
 
     @classmethod
@@ -288,8 +288,7 @@ def object_info(
 ) -> ObjectInfo:
     """Convert a listing's entry, or the answer to a HEAD, to an ``ObjectInfo``."""
     modified = metadata.get("LastModified")
-    # Round down to seconds: a HEAD gives only seconds, and the listing of an object must give the same time as its
-    # HEAD.
+    # Round down to seconds: a HEAD gives only seconds, and a listing must give the same time as a HEAD.
     modified_ms = None if modified is None else int(modified.timestamp()) * 1000
     return ObjectInfo(require_text("the key", key), require_size(size), metadata.get("ETag"), modified_ms)
 
@@ -317,7 +316,7 @@ def abandoned_page(
     return writes, (marker, answer.get("NextUploadIdMarker", ""))
 
 
-# Keys with these characters are deleted by URL, one by one: a bulk delete is XML, which cannot contain some of the
+# Keys with these characters are deleted by URL, one by one. A bulk delete is XML: it cannot contain some of the
 # characters, and a parser may change others.
 _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 

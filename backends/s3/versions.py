@@ -2,8 +2,8 @@
 
 To restore a deleted object, remove its delete markers instead of copying the version below them. Removal moves no
 bytes, has no size limit, and keeps the object's etag, time and lock. The request names a marker by its id, so an object
-written after the marker stays the latest. A copy would need fewer permissions, but it could overwrite such an object,
-because not all servers support a condition on a copy.
+written after the marker stays the latest. A copy would need fewer permissions, but it could overwrite such an object:
+not all servers support a condition on a copy.
 
 This module is kept apart from the store, its only user: together they would pass 400 lines.
 """
@@ -60,8 +60,8 @@ class S3Versions(BucketVersions):
         if not marker.is_marker:
             raise StoreError(f"{what}: {marker.id!r} is a version with data")
         if marker.id == _NO_ID:
-            # Refuse a marker with the id null: a writer may replace the marker by an object with that id, and this
-            # request would then remove the object.
+            # Refuse a marker with the id null. A writer may replace the marker by an object with the same id, and this
+            # request would then remove that object.
             raise StoreError(
                 f"{what} has no id of its own, because versioning was suspended: copy the version below it by hand"
             )
@@ -142,7 +142,9 @@ def kept_sentences(client: S3Client, bucket: str) -> list[str]:
 
 
 def _until(client: S3Client, bucket: str) -> str:
-    """Return the end of a sentence: when lifecycle rules remove old versions, if the caller may read the rules."""
+    """Return the end of a sentence that says when lifecycle rules remove old versions. It names rules only if the
+    caller may read them.
+    """
     ends: list[str] = []
     with suppress(AccessDeniedError):
         ends = [

@@ -124,8 +124,9 @@ class LimitedStore(DelegatingStore):
         self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """Wait until the bandwidth limit admits the whole body, then write; each attempt takes this amount from the
-        limit."""
+        """Wait until the bandwidth limit admits the whole body, then write. Each call takes the body's size from the
+        limit.
+        """
         if self._up is not None:
             self._up.take(memoryview(body).nbytes)
         self.inner.put_once(key, body, mark)

@@ -113,8 +113,8 @@ class Bucket(Closing):
         ``topics`` are names or globs; without any, all topics are returned. The call reads the manifest of each
         segment, and needs no private key. ``start`` and ``stop`` restrict the sums to segments with records in this
         range. If the bucket has a broker, the result includes the broker's offsets in this range, and topics that the
-        broker tiers (``remote.storage.enable``) but the bucket lacks. ``until`` is a time: ``missing_until`` then lists
-        the offsets before it that the bucket lacks, and ``why_missing`` the reasons. ``on_segment`` is called with each
+        broker tiers (``remote.storage.enable``) but the bucket lacks. With ``until``, a time, ``missing_until`` lists
+        the earlier offsets that the bucket lacks, and ``why_missing`` the reasons. ``on_segment`` is called with each
         segment, complete or not. Raises ResourceNotFoundError for a name that does not exist.
         """
         from tieredstore.api.topics import sum_up  # noqa: PLC0415
@@ -312,7 +312,7 @@ class Bucket(Closing):
 
         ``level`` sets how much is checked; the levels index and data need the private keys. ``sample`` is the share of
         segments to examine at these levels. ``start`` and ``stop`` restrict the check to segments that may have records
-        in between. The file ``state`` records which segments were sound; these are not checked again within
+        in this range. The file ``state`` records which segments were sound; these are not checked again within
         ``recheck_after``. If the bucket has a broker, the bucket is compared with the broker's metadata topic in both
         directions. ``on_finding`` receives each finding at once; findings are then not kept. ``on_segment`` is called
         with the sums so far. Raises ResourceNotFoundError if there is nothing to verify.
@@ -514,8 +514,8 @@ class Bucket(Closing):
         return place(self, name, Scopes(topics, partitions), (start, stop), reason, dry_run=dry_run)
 
     def release_hold(self, name: str) -> Plan:
-        """Return a plan to release a hold, which permits deletion again. Raises ObjectNotFoundError if there is no such
-        hold.
+        """Return a plan to release a hold. The release permits deletion again. Raises ObjectNotFoundError if there is
+        no such hold.
 
         If a new hold with the same name has replaced the hold since the plan was made, the new hold is kept.
         """

@@ -117,7 +117,7 @@ class Plan:
 
     Topic ids and ``bounds`` are fixed when the plan is made. Each use of the plan lists the items again, and each item
     is checked again right before it is changed. ``as_of`` is the store's time when the plan was made: newer items are
-    kept. It is None if age does not matter, or the store reports no time.
+    kept. ``as_of`` is None if age does not matter, or if the store reports no time.
 
     Example::
 

@@ -169,9 +169,10 @@ class Segment:
     def read_first_time(self) -> datetime | None:
         """Return the time of the first record; None if the segment has no record, or its first record has no time.
 
-        Manifests lack the first time, so this method reads the log's first chunk. That needs ``tieredstore[arrow]``,
-        and the private key of an encrypted segment. Raises what :meth:`open` does, and BatchCorruptError for a damaged
-        batch.
+        Manifests lack the first time, so this method reads the log's first chunk. The read needs
+        ``tieredstore[arrow]``, and the private key of an encrypted segment.
+
+        Raises the errors of :meth:`open`, and BatchCorruptError for a damaged batch.
         """
         from tieredstore.catalog.timestamps import first_timestamp  # noqa: PLC0415  few need it
 
@@ -220,7 +221,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Stored bytes, segments and objects. Fields by which the sums are not grouped are None.
+    """Sums of stored bytes, segments and objects. A field is None if the sums are not grouped by it.
 
     ``no_manifest`` counts segments without a manifest, ``damaged`` counts segments with a damaged manifest; such
     segments add only to ``stored_size``, not to the other sums. ``ratio`` is log bytes per stored byte.
@@ -249,8 +250,8 @@ class Usage:
 class KeyUse:
     """The data that a key pair encrypts. If ``key_id`` is None, the row counts data that is not encrypted.
 
-    ``may_need`` counts other objects that may need the requested pair: damaged manifests, and unfinished copies that
-    have no manifest yet, because their writer may still commit them. It is None if all pairs were requested.
+    ``may_need`` counts other objects that may need the requested pair: damaged manifests, and unfinished copies, which
+    a writer may still commit. ``may_need`` is None if all pairs were requested.
     """
 
     key_id: str | None

@@ -57,7 +57,7 @@ def check_names(topics: Sequence[object]) -> None:
 
 
 class Scopes:
-    """The segments of some topics. Created without a request; :meth:`of` looks up the names in the bucket."""
+    """The segments of some topics. The constructor sends no request; :meth:`of` looks up the names in the bucket."""
 
     def __init__(self, topics: Sequence[str], partitions: Partitions = None, topic_id: TopicIdLike = None) -> None:
         check_names(topics)

@@ -42,7 +42,7 @@ def sum_up(
     """Return the topics of a listing. With a broker, add the broker's offsets in the window, and the topics in scope
     that the broker tiers.
 
-    After the listing, ``latest`` has each partition's last segment, even if it is outside of the window. If there is a
+    After the listing, ``latest`` has each partition's last segment, even if that segment is outside the window. With a
     window, the time up to which a partition is complete stays unknown.
     """
     lives: dict[_Life, dict[int, _Held]] = {}
@@ -109,8 +109,8 @@ def _ask_broker(
 def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | None) -> BrokerLog:
     """Return the broker's log without offsets after the window's last segment, if the bucket has later segments.
 
-    If the window stops at a time, its last segment has the first record at or after that time. The broker's log may
-    begin after that record, and the broker then names a later record.
+    If the window stops at a time, the window's last segment has the first record at or after that time. If the broker's
+    log begins after that record, the broker names a later one.
     """
     end = row.end_offset
     if end is None or last is None or last.objects.start_offset < end or not isinstance(window[1], AtTime):
@@ -192,11 +192,11 @@ class _Held:
         return None if time_ms < 0 else time_ms
 
     def newest_before(self, offset: int, now_ms: int) -> int | None:
-        """Return the greatest timestamp of the segment that ends before a missing offset, at most ``now_ms``.
+        """Return the time up to which the bucket has all records if ``offset`` is the first missing offset; at most
+        ``now_ms``.
 
-        The bucket has all records before the returned time. The greatest timestamp of all segments may be later than
-        the returned time, because a producer's clock may have been ahead. Return None if the offset is before all
-        segments.
+        This is the greatest timestamp of the segment before the offset. Earlier segments may have a later timestamp,
+        because a producer's clock may have been ahead. Return None if the offset is before all segments.
         """
         if not self.held.spans or offset < self.held.spans[0][0]:
             return None

@@ -10,8 +10,8 @@ from tieredstore.errors import ConfigError
 def named_class(setting: str, name: str, base: type, otherwise: str) -> type:
     """Return the subclass of ``base`` named ``package.module.Class``, the value of ``setting``.
 
-    Raise ConfigError if the name cannot be imported (the message then includes ``otherwise``, which says what the
-    setting accepts) or is not a subclass of ``base``.
+    Raise ConfigError if the name cannot be imported, or is not a subclass of ``base``. After a failed import, the
+    message includes ``otherwise``, the values that the setting accepts.
     """
     module_name, _, class_name = name.rpartition(".")
     try:

@@ -129,11 +129,11 @@ def candidates(reader: SettingsReader) -> frozenset[str]:
 
 
 def forgotten_names(reader: SettingsReader) -> list[str]:
-    """Return names of this package's properties without the prefix, in a source where other names have it. Neither the
+    """Return this package's properties that lack the prefix, in a source where other properties have it. Neither the
     plugin nor this package reads such properties.
 
-    Exclude ``metrics.*``, because a broker has such properties too, and names that are read with and without the
-    prefix.
+    Exclude ``metrics.*``, because a broker has such properties too. Also exclude names that are read with and without
+    the prefix.
     """
     if not reader.own.others:
         return []

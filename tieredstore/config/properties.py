@@ -81,7 +81,7 @@ def texts_of(given: GivenProperties, source: str) -> dict[str, str]:
 
 
 def _check_name(name: object, source: str) -> str:
-    # Check names and values, because callers without a type checker may pass anything, and a text may contain half of a
+    # Check names and values: callers without a type checker may pass anything. Also, a text may contain half of a
     # surrogate pair.
     if not isinstance(name, str):
         raise ConfigError(f"{source}: a property's name must be a str, not {type(name).__name__}")
@@ -171,8 +171,8 @@ def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
     prefix = DEFAULT_PREFIX if declared is None else plain(declared)
     if not prefix:
         raise ConfigError(f"{source}: {PREFIX_PROPERTY} is empty; the broker's default is {DEFAULT_PREFIX}")
-    # If any name has the prefix, drop the names without it: these are the broker's own properties, of which a file has
-    # hundreds.
+    # If any name has the prefix, drop the names without it. They are the broker's own properties; a file has hundreds
+    # of them.
     ours = {k.removeprefix(prefix): v for k, v in mapping.items() if k.startswith(prefix) and k != PREFIX_PROPERTY}
     if ours:
         return OwnProperties(source, prefix, ours, tuple(k for k in mapping if not k.startswith(prefix)))

@@ -1,7 +1,7 @@
 """Types of property values, as in Kafka's ``ConfigDef``, with the range that each property allows.
 
-A :class:`Kind` in the annotation of a pydantic field parses the text, describes the allowed values, and decides if
-messages may show the text. Errors and the reference use the same description.
+A :class:`Kind` in the annotation of a pydantic field parses the text. It also describes the allowed values, and decides
+if messages may show the text. Errors and the reference use the same description.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Kind:
         return f"{self.type}: {self.valid}" if self.valid else self.type
 
     def show(self, text: str) -> str:
-        """Return ``text`` for a message: quoted and shortened, without credentials in a URL; nothing of a secret."""
+        """Return ``text`` for a message: quoted, shortened, and without credentials of a URL. A secret is left out."""
         if self.hides(text):
             return "a value that is not shown"
         shown = redacted(text)

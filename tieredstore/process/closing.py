@@ -46,7 +46,7 @@ class Closer:
     several threads close.
 
     ``end`` and ``close`` run on a separate thread, for two reasons. A signal handler that calls :meth:`close` may have
-    interrupted a thread that holds a lock which they need. And the closed resource may not respond.
+    interrupted a thread, and ``end`` may need a lock of that thread. Also, the closed resource may not respond.
     """
 
     def __init__(self, end: Callable[[], None], close: Callable[[], None]) -> None:

@@ -25,8 +25,7 @@ def seconds(milliseconds: int | None) -> float | None:
 class Deadline:
     """A moment of the monotonic clock at which an operation times out.
 
-    If ``part`` is set, the operation also times out if ``part``, a part of the operation, makes no progress for too
-    long.
+    ``part`` is a part of the operation. If it makes no progress for too long, the operation times out too.
     """
 
     at_s: float

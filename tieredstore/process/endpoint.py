@@ -1,6 +1,6 @@
 """Serves ``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP, with few threads and short requests.
 
-This module is separate from ``service``, so that a service that does not listen imports no HTTP modules.
+This module is separate from ``service``: a service without an endpoint imports no HTTP modules.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ _WAITING: Final = 16
 """The maximum number of connections that wait for a thread. Further connections are closed at once."""
 
 _REQUEST_S: Final = 5.0
-"""The longest time in seconds to receive a request or to send an answer, because a slow client occupies one of few
-threads.
+"""The longest time in seconds to receive a request or to send an answer. A slow client occupies one of few threads.
 """
 
 _MAX_HEAD: Final = 16 << 10

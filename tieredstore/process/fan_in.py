@@ -20,8 +20,8 @@ from tieredstore.process.thread_pool import ThreadPool
 _Item = TypeVar("_Item")
 
 _LOOK_S: Final = 1.0
-"""A waiting thread checks its condition again after this many seconds, because another thread may end without waking
-the waiting thread, for example at the end of the process.
+"""A waiting thread checks its condition again after this many seconds. Another thread may end without waking it, for
+example at the end of the process.
 """
 
 
@@ -35,8 +35,7 @@ class _Stream(Generic[_Item]):
 
 
 class FanIn(Iterator[_Item], Generic[_Item]):
-    """Iterator over the items of many streams, of which ``at_once`` run in parallel. Only one thread may read at a
-    time.
+    """Iterator over the items of many streams; ``at_once`` streams run in parallel. Only one thread may read at a time.
 
     When a thread of this object has finished a stream, it takes the next stream from ``streams``. With ``ordered`` the
     items come stream by stream, otherwise in the order of arrival. The unread items together weigh at most

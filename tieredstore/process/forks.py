@@ -6,8 +6,8 @@ A forked child has a copy of the parent's memory, but not of its threads. This m
 - :func:`begin_again_after_fork` for state that another thread may have left half changed, or for counters;
 - :func:`leave_to_parent` for objects whose end has effects outside of the process (connections, threads, files).
 
-:class:`~tieredstore.process.per_process.PerProcess` uses these tools for clients. (:mod:`tieredstore.metrics` must not
-import this package, so it has its own code to reset itself after a fork.)
+:class:`~tieredstore.process.per_process.PerProcess` uses these tools for clients. :mod:`tieredstore.metrics` must not
+import this package, so it has its own code to reset itself after a fork.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_
 class ForkSafeLock:
     """A lock that is free in a forked child, even if a thread of the parent held it. Not reentrant.
 
-    The guarded state must be consistent after every step, like a single number, because a fork may copy the state while
-    another thread is in the middle of a change.
+    A fork may copy the guarded state while another thread changes it. So the state must be consistent after every step,
+    as a single number is.
     """
 
     def __init__(self) -> None:

@@ -16,8 +16,7 @@ from tieredstore.errors import AlreadyClosedError
 _Result = TypeVar("_Result")
 
 # Wait in steps of this length, so that Ctrl-C takes effect. A signal just before the system call does not end the wait.
-# And if a library such as Polars has installed its own signal handler before Python's, no signal ends a wait without a
-# timeout.
+# If a library such as Polars has put its own signal handler before Python's, no signal ends a wait without a timeout.
 _LOOK_S: Final = 0.5
 
 

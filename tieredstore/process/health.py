@@ -33,8 +33,8 @@ class Health:
         servers: Mapping[str, str] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set the ``conditions``. The mapping gives each condition's reason to fail at the start, such as ``{"store":
-        "unknown"}``, or None if it holds.
+        """Create the conditions. ``conditions`` maps each name to the reason why the condition fails at the start, such
+        as ``{"store": "unknown"}``, or to None if it holds.
 
         ``servers`` names the server behind a condition, such as ``{"leadership": "broker"}``. The log gets one line
         when the first condition of a server fails, and one line when all conditions of this server hold again.

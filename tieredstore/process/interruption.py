@@ -59,7 +59,7 @@ _NOT_ENDING: Final[set[int]] = set()
 
 @contextmanager
 def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
-    """If a signal requests the process's end within the block, call ``wake`` on another thread. ``wake`` must not wait.
+    """Within the block, call ``wake`` on another thread if a signal ends the process. ``wake`` must not wait.
 
     After a signal, only the main thread gets the exception. A reader on another thread uses this function to raise
     Interrupted on its own thread.
@@ -74,11 +74,11 @@ def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
 
 @contextmanager
 def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Generator[None]:
-    """Run ``act`` on another thread if the process must end within the block, and cannot wait for the main thread's
-    cleanup. ``act`` must be quick.
+    """Within the block, run ``act`` on another thread if the process must end without the main thread's cleanup.
+    ``act`` must be quick.
 
-    ``act`` replaces the cleanup that the main thread does after the exception, such as removing a file. With
-    ``needs_time``, the main thread's cleanup gets more time first, because it sends requests to a store.
+    ``act`` replaces the main thread's cleanup after the exception, such as the removal of a file. With ``needs_time``,
+    the main thread gets more time first, because its cleanup sends requests to a store.
     """
     name = object()
     _LAST_ACTS[name] = _LastAct(act, needs_time)
@@ -110,7 +110,7 @@ class Interruption:
 
     The first signal raises :class:`Interrupted` in the main thread, which cleans up as after an error. The cleanup may
     take long: pools wait for threads that wait for a store, and native code may delay the exception. So the signal also
-    wakes a separate thread. That thread waits a moment, runs the functions passed to :func:`at_sudden_end`, and ends
+    wakes a separate thread. This thread waits a moment, runs the functions passed to :func:`at_sudden_end`, and ends
     the process. A second signal ends the wait.
     """
 

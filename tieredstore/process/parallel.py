@@ -16,8 +16,9 @@ from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.interruption import Interrupted, woken_by_interruption
 
 READERS: Final = 16
-"""The default number of parallel requests while a read is planned. They are small, so planning mostly waits for round
-trips."""
+"""The default number of parallel requests while a read is planned. The requests are small, so planning mostly waits for
+round trips.
+"""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

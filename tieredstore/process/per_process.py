@@ -17,7 +17,7 @@ class PerProcess(Generic[Client]):
     """Holds one ``Client`` per process. Thread-safe. A pickled holder includes only its two functions, not the client.
 
     A forked child never touches its parent's client, because two processes on one connection would mix their requests.
-    The child neither closes nor destroys the client, which could end the parent's TLS sessions.
+    The child neither closes nor destroys the client, because that could end the parent's TLS sessions.
     """
 
     def __init__(self, make: Callable[[], Client], close: Callable[[Client], None] | None = None) -> None:

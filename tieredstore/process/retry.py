@@ -33,10 +33,9 @@ class Attempt:
 class RetryPolicy:
     """Limits of retries after ``retryable`` errors.
 
-    After the n-th attempt, ``call`` waits a random time between 0 and ``min(max_delay_s, base_delay_s * 2**(n-1))``
-    ("full jitter", so that clients that were throttled at the same time do not all retry at the same time).
-    ``timeout_s`` limits all attempts and waits of an operation, ``attempt_timeout_s`` each attempt. Clock, sleep and
-    random are fields for tests.
+    After the n-th attempt, ``call`` waits a random time between 0 and ``min(max_delay_s, base_delay_s * 2**(n-1))``.
+    Clients that were throttled together then do not retry together ("full jitter"). ``timeout_s`` limits an operation
+    with all attempts and waits, ``attempt_timeout_s`` one attempt. Clock, sleep and random are fields for tests.
     """
 
     attempts: int = 5

@@ -91,7 +91,7 @@ class Service:
 
         The exit code is 0, or the exit code of the error that ended the work. SIGTERM and SIGINT stop the service; a
         second signal ends the process at once, with 128 plus its number. If a thread does not return by the drain's
-        deadline, the process exits with 75, because such a thread could also block the interpreter's shutdown. If no
+        deadline, the process exits with 75: such a thread could also block the interpreter's shutdown. If no
         thread has unfinished work, the process exits without waiting.
         """
         with contextlib.closing(self._bell), _Signals(self._bell, reloads=self._reload is not None) as signals:
@@ -203,7 +203,7 @@ class Service:
         """Wait until all threads have ended, or until the deadline for their end has passed."""
         while self._running:
             if self._running.isdisjoint(self._work) and not self.stopping.is_asked:
-                # A running reload is no longer needed, so wait at most until the deadline of the drain for its end.
+                # A running reload is no longer needed. Wait for its end, but at most until the deadline of the drain.
                 self.stop()
             deadline = self.stopping.deadline
             if deadline is not None and (deadline.remaining_s() <= 0 or self._is_without_work()):
@@ -278,8 +278,8 @@ class Service:
 class _Bell:
     """Wakes a waiting thread when another thread rings the bell, or when the process gets a signal.
 
-    The bell is a socket pair without locks. A signal handler runs in the middle of the main thread's code, so it would
-    wait forever for a lock that this code holds.
+    The bell is a socket pair without locks. A signal handler interrupts the main thread's code: it would wait forever
+    for a lock that this code holds.
     """
 
     def __init__(self) -> None:
@@ -293,8 +293,7 @@ class _Bell:
 
     def ring(self) -> None:
         """Wake the waiter, now or at its next wait."""
-        # Ignore a full buffer, which means that a wake-up is already pending, and a closed socket, because then no
-        # thread waits.
+        # Ignore a full buffer: a wake-up is already pending. Ignore a closed socket: no thread waits.
         with contextlib.suppress(OSError):
             self._rung.send(b"\0")
 

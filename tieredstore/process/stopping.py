@@ -17,7 +17,7 @@ _WITHOUT_WORK: Final = set[threading.Thread]()
 
 @contextmanager
 def nothing_under_way() -> Generator[None]:
-    """Within the block, mark this thread as having no work that must finish before a stop, for example while it waits
+    """Within the block, mark this thread as idle: it has no work that must finish before a stop. For example, it waits
     for a store.
 
     A stop ends a service at once if all of its threads are in ``nothing_under_way`` blocks.

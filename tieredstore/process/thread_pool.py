@@ -67,8 +67,8 @@ class ThreadPool(Executor):
 
 
 class ThreadsOfProcess(Executor):
-    """Wraps an executor for use in the current process only: a forked child, which lacks the executor's threads, gets
-    an error.
+    """Wraps an executor for use in the current process only. A forked child gets an error, because it lacks the
+    executor's threads.
     """
 
     def __init__(self, executor: Executor) -> None:

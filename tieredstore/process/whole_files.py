@@ -1,5 +1,6 @@
-"""Files that appear only when complete: a draft (unfinished file) in the same folder gets the final name at the end, or
-is removed after an error."""
+"""Files that appear only when complete. A draft (unfinished file) in the same folder gets the final name at the end.
+After an error, the draft is removed.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,7 @@ _logger: Final = logging.getLogger(__name__)
 _MARK: Final = ".tieredstore-"
 _ENDING: Final = ".part"
 _LONGEST_NAME: Final = 200
-"""A draft's name contains at most this many bytes of the target's name, because file systems allow 255 bytes for the
-whole name."""
+"""A draft's name has at most this many bytes of the target's name: file systems allow 255 bytes for the whole name."""
 
 
 def read_named(path: Path, *, absent: str | None = None) -> bytes:
@@ -40,7 +40,7 @@ def read_named(path: Path, *, absent: str | None = None) -> bytes:
 
 @contextlib.contextmanager
 def whole_file(target: Path) -> Generator[BinaryIO]:
-    """Open a file that replaces ``target``, synced to disk, if the block succeeds; otherwise leave ``target``
+    """Open a new file. If the block succeeds, sync the file and replace ``target`` by it; otherwise leave ``target``
     unchanged.
 
     Also remove drafts (unfinished files) of ``target`` that killed processes have left behind.
@@ -56,8 +56,9 @@ def whole_file(target: Path) -> Generator[BinaryIO]:
 
 @contextlib.contextmanager
 def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """Yield a new file beside ``target``, locked while this process lives. After the block, remove the file unless it
-    was renamed."""
+    """Yield a new file beside ``target``. The file is locked while this process lives. After the block, remove the file
+    if it was not renamed.
+    """
     with contextlib.ExitStack() as undone:
         while True:
             draft = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_ENDING}")
@@ -74,7 +75,7 @@ def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
 
 
 def _lock(file: BinaryIO) -> None:
-    # On a file system without locks, continue without a lock: no process can lock drafts (unfinished files) there, so
+    # On a file system without locks, continue without a lock. No process can lock drafts (unfinished files) there, so
     # no process removes them as abandoned.
     with contextlib.suppress(OSError):
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)

@@ -78,7 +78,7 @@ def topic_id_of(given: TopicIdLike, name: str = "topic_id") -> Uuid | None:
 
 
 def topic_ids_of(given: Mapping[str, TopicIdLike] | None, name: str = "topic_ids") -> dict[str, Uuid]:
-    """Return the ids of topics by name; raise ConfigError for an invalid id, and for anything but a mapping."""
+    """Return the ids of topics by name. Raise ConfigError for an invalid id, or if ``given`` is not a mapping."""
     check_map(name, given, 'a map from topics to their ids, as {"orders": "AAAAAAAAQACAAAAAAAAAAA"}')
     ids = ((topic, topic_id_of(one, f"the entry {topic} of {name}")) for topic, one in (given or {}).items())
     return {topic: topic_id for topic, topic_id in ids if topic_id is not None}

@@ -106,7 +106,7 @@ def batches_beside(store: ObjectStore, settings: Settings) -> BatchTables | None
 
 
 def check_no_window(topic: str, *window: object) -> None:
-    """Raise ConfigError if partitions, a start or a stop are given: a topic of batches cannot be limited by them."""
+    """Raise ConfigError if partitions, a start or a stop are given: a read of a topic of batches has no such limits."""
     if any(one is not None for one in window):
         raise ConfigError(
             f"partitions, start and stop do not apply to {topic}, a topic of batches: leave them out, or name "

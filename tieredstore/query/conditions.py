@@ -38,8 +38,9 @@ class Condition:
     """A filter (a pyarrow expression) over the columns of ``schema``. Records count as excluded only if this is
     certain.
 
-    Arrow decides if the expression can be true for a known partition, range of offsets or greatest timestamp, as it
-    decides which files of a dataset to skip. Raise ConfigError for unknown columns or an invalid comparison.
+    Arrow decides if the expression can be true for a known partition, range of offsets or greatest timestamp. It
+    decides in the same way which files of a dataset to skip. Raise ConfigError for unknown columns or an invalid
+    comparison.
     """
 
     def __init__(self, expression: ds.Expression, schema: pa.Schema) -> None:

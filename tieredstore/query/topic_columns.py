@@ -117,8 +117,8 @@ class TopicColumns:
                 return records.column(_DECODED.get(name, name))
 
     def _constant(self, number: int, dictionary: pa.Array, count: int) -> pa.Array:
-        # Reuse the array for the next batches, which usually belong to the same partition and are no larger: a new
-        # array for each batch took 2% of a read. The assignment is atomic, so other threads may use the array.
+        # Reuse the array for the next batches: they usually belong to the same partition and are no larger. A new array
+        # for each batch took 2% of a read. The assignment is atomic, so other threads may use the array.
         kept, indices = self._indices
         if kept != number or len(indices) < count:
             indices = pa.repeat(pa.scalar(number, pa.int32()), count + count // _SPARE)

@@ -53,11 +53,11 @@ _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class TopicScan:
-    """A scan of some windows of a topic, in bucket and broker, which yields batches with the columns of ``schema``.
+    """A scan of some windows of a topic, in bucket and broker. The scan yields batches with the columns of ``schema``.
 
     ``condition`` must hold for the returned records. ``reading`` decodes all columns that schema and condition need.
-    ``readers`` splits are read in parallel. Splits are small enough for readers to share the work evenly, and for the
-    decoded splits of all readers to fit into ``max_bytes``.
+    ``readers`` splits are read in parallel. Splits are small, so that readers share the work evenly. The decoded splits
+    of all readers fit into ``max_bytes``.
     """
 
     reader: TopicReader

@@ -90,8 +90,8 @@ class TopicTable:
         return self._failure or next((read.error for read in self.reads if read.error is not None), None)
 
     def check_interruption(self) -> None:
-        """If a signal interrupted a scan, raise the interruption again, because query engines replace it by their own
-        errors.
+        """If a signal interrupted a scan, raise the interruption again. Query engines replace it by errors of their
+        own.
         """
         for interruption in (self._interruption, *(read.interruption for read in self.reads)):
             if interruption is not None:

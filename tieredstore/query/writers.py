@@ -206,7 +206,9 @@ def _python(column: pa.Array, maps: Literal["strict"] | None) -> list[object]:
 
 
 def _cell(scalar: pa.Scalar) -> object:
-    """Return the value. Beyond Python's calendar, return a time as milliseconds, and a date as days."""
+    """Return the value. If Python's calendar lacks the time or date, return a time as milliseconds and a date as
+    days.
+    """
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):

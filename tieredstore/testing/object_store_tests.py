@@ -198,7 +198,7 @@ class ObjectStoreTests(ReadTests, WriteTests, ListTests, RaceTests, AbandonedTes
                 yield store
                 store.close()
 
-    You may override ``raw_put`` and ``raw_get`` to reach the objects without the code under test: the tests then run
+    You may override ``raw_put`` and ``raw_get`` to reach the objects without the code under test. The tests then run
     faster, and do not depend on the store's own reads and writes. If the store requires it, set the class attributes
     ``picklable``, ``largest_object``, ``listed_objects``, ``race_rounds`` and ``racing_publishers``.
     """
