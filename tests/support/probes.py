@@ -19,6 +19,11 @@ SETTINGS: Final[dict[str, Any]] = importlib.import_module("slipcover.config").re
 # Spark sends our functions to its workers with their code, including the probes.
 copyreg.pickle(Probe, without_its_place)
 
+# A probe that was reached stays and costs little. To remove those that were reached, Slipcover looks at every function
+# of every module, which takes as long as a million probes: so it does that only for a probe that is reached
+# often (its own limit is 50). A fork would do it all again.
+_REACHED_OFTEN: Final = 20_000
+
 give_no_others()
-probes: Final = slipcover.Slipcover(branch=True, exclude_also=SETTINGS["exclude-also"])
+probes: Final = slipcover.Slipcover(branch=True, d_miss_threshold=_REACHED_OFTEN, exclude_also=SETTINGS["exclude-also"])
 slipcover.ImportManager(probes, slipcover.FileMatcher(sources=SETTINGS["source"])).__enter__()
