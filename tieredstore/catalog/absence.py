@@ -28,7 +28,7 @@ _PAGE: Final = 1000
 keys."""
 
 _BEGINNINGS: Final = 8
-"""The maximum number of shortened forms of the prefix to list if the first page of the bucket has no segment."""
+"""If the first page of the bucket has no segment, list at most this many shortened forms of the prefix."""
 
 _IN_BUCKET: Final = "in the bucket"
 
@@ -43,8 +43,9 @@ def absence(
 ) -> ResourceNotFoundError:
     """Return the error for requested topics, or partitions of topics, that do not exist.
 
-    ``missing`` maps each topic to the missing partitions, empty if the whole topic was requested. ``live`` are the
-    partitions of the broker's topics, None without a broker. Spend at most two seconds on listing names in the bucket.
+    ``missing`` maps each topic to the missing partitions. They are empty if the whole topic was requested. ``live`` are
+    the partitions of the broker's topics, None without a broker. Spend at most two seconds on listing names in the
+    bucket.
     """
     until = time.monotonic() + _LOOK_S
     where = _IN_BUCKET if live is None else f"{_IN_BUCKET} or on the broker"
@@ -62,7 +63,7 @@ def absence(
         elif not partitions:
             sentences.append(f"topic {_quote(topic)} has objects {where}, but no segment that can be used")
         else:
-            # Do not suggest the requested partition itself: its objects may be incomplete segments, or belong to a
+            # Do not suggest the requested partition itself. Its objects may be incomplete segments, or belong to a
             # deleted topic of the same name.
             sentences.append(_absent_partitions(topic, partitions, there - set(partitions), where))
     if absent:
@@ -79,8 +80,9 @@ def prefix_hint(store: ObjectStore, prefix: str) -> str:
 
     This is a hint for a ``key.prefix`` without segments.
 
-    The search takes at most nine requests: one for the first page of the bucket and, if the bucket has more pages, one
-    for each of the longest shortened forms of the prefix. If the store refuses to list, return no hint.
+    The search takes at most nine requests. The first request reads the first page of the bucket. If the bucket has more
+    pages, another request follows for each of the longest shortened forms of the prefix. If the store refuses to list,
+    return no hint.
     """
     longest = [prefix[:length] for length in range(len(prefix) - 1, 0, -1)][:_BEGINNINGS]
     try:

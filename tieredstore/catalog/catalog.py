@@ -14,11 +14,10 @@ from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One incarnation of a topic. A topic that is deleted and re-created gets another id in Kafka, which makes it
-    another incarnation.
+    """One incarnation of a topic. Kafka gives a re-created topic a new id, and each id is another incarnation.
 
     ``first_copied_ms`` and ``last_copied_ms`` are the times at which the incarnation's first and last segments were
-    copied, -1 if a segment's time is unknown.
+    copied. They are -1 if a segment's time is unknown.
     """
 
     topic: str
@@ -57,8 +56,8 @@ class PartitionSegments:
 class Catalog:
     """The valid segments of a store, by partition. A catalog is picklable and thread-safe.
 
-    ``lives`` are the incarnations of each topic (see :meth:`incarnations`), ``problems`` the segments that cannot be
-    used. A method without ``topic_id`` uses the topic's current incarnation.
+    ``lives`` are the incarnations of each topic (see :meth:`incarnations`). ``problems`` are the segments that cannot
+    be used. A method without ``topic_id`` uses the topic's current incarnation.
     """
 
     segments: Mapping[TopicIdPartition, PartitionSegments]
@@ -133,8 +132,9 @@ class Catalog:
     def lineage(self, topic: str, partition: int, topic_id: Uuid | None = None) -> Lineage:
         """Return the log of one partition.
 
-        Raise ResourceNotFoundError if the partition has no segment, DataLossError if none of its segments is readable.
-        If the partition's lineage (the valid segments of its log) could not be determined, raise that error.
+        Raise ResourceNotFoundError if the partition has no segment, and DataLossError if none of its segments is
+        readable. If an error prevented the catalog from finding the partition's lineage (the valid segments of its
+        log), raise this error.
         """
         life = self.incarnation(topic, topic_id)
         wanted = TopicIdPartition(life.topic_id, topic, partition)

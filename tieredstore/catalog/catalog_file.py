@@ -190,8 +190,9 @@ class StoredRows:
         return RowCursor(self._batches)
 
     def merge(self, rows: Iterable[SegmentRow], gone: set[str], origin: Origin) -> bytes:
-        """Return the bytes of a new catalog file: the rows of this file, without the paths in ``gone``, updated by
-        ``rows``."""
+        """Return the bytes of a new catalog file.
+
+        It has the rows of this file, updated by ``rows``, without the paths in ``gone``."""
         pa, pc = _arrow(), importlib.import_module("pyarrow.compute")
         from tieredstore.kafka.arrow_values import array_of  # noqa: PLC0415  needs pyarrow
 

@@ -78,11 +78,12 @@ class SegmentIdentity:
 class CommittedSegments:
     """Finds the committed copy of a segment, while other processes commit and delete. Safe from several threads.
 
-    The object keeps a listing of each partition, from the first requested offset on: a broker's disk has the latest
-    segments, so earlier copies do not matter. A listing older than ``max_age_s`` is replaced on the next request, so a
-    commit or deletion by another process may be noticed up to ``max_age_s`` later. A partition costs at most one
-    listing per ``max_age_s``, however many segments are requested, and none while it is not used. The manifest of each
-    possible copy is read once.
+    The object keeps a listing of each partition, from the first requested offset on. Earlier copies do not matter,
+    because a broker's disk has only the latest segments. A listing older than ``max_age_s`` is replaced on the next
+    request. So a commit or deletion by another process may be noticed up to ``max_age_s`` later.
+
+    A partition costs at most one listing per ``max_age_s``, for any number of segments. An unused partition costs none.
+    The manifest of each possible copy is read once.
 
     ``max_segments`` limits memory: the least recently used partitions are dropped.
     """
@@ -107,7 +108,7 @@ class CommittedSegments:
     def find(self, identity: SegmentIdentity) -> SegmentObjects | None:
         """Return the whole copy with this identity, or None.
 
-        A copy that lost an object or has a damaged manifest is ignored, so that the caller copies the segment again.
+        Ignore a copy that lost an object or has a damaged manifest. The caller then copies the segment again.
         """
         known = self._known(identity.partition)
         with known.lock:
@@ -124,8 +125,8 @@ class CommittedSegments:
     def changed(self, identity: SegmentIdentity) -> None:
         """Make the next ``find`` of this segment ask the store, whatever the listing's age.
 
-        Call this after each attempt to copy the segment, even after a failed one: the attempt may have committed the
-        segment although the store's answer was lost.
+        Call this after each attempt to copy the segment, even after a failed one. A failed attempt may have committed
+        the segment if only the store's answer was lost.
         """
         with self._lock:
             known = self._partitions.get(identity.partition)
@@ -185,12 +186,12 @@ class _Partition:
         self._first_offset = 0
         self._by_offset: dict[int, list[SegmentObjects]] = {}
         self._identities: dict[Uuid, SegmentIdentity | None] = {}  # None for a copy that is incomplete or damaged
-        # Log each problem once: a segment is listed again every few seconds, for months.
+        # Log each problem once, because a segment is listed again every few seconds, for months.
         self._log = LogOnce(_logger)
 
     def answers_for(self, base_offset: int, not_before: float) -> bool:
-        """Return True if the listing is new enough and includes this offset, and if the segment has not changed since
-        the listing."""
+        """Return True if the listing is new enough, includes this offset, and the segment has not changed since the
+        listing."""
         fresh = self._listed_at is not None and self._listed_at > not_before
         return fresh and base_offset >= self._first_offset and base_offset not in self.changed_offsets
 

@@ -24,7 +24,7 @@ _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
 def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentMetadata:
     """Return complete and checked metadata of a segment; read fields that its manifest lacks from the segment itself.
 
-    The call makes requests in two cases only: if the manifest has no segment metadata, and if its leader epochs
+    The call makes requests in only two cases. Either the manifest has no segment metadata, or its leader epochs
     contradict the segment's offsets.
 
     Raise CorruptDataError if the metadata contradict themselves.

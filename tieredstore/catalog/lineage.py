@@ -1,9 +1,11 @@
 """Finds the segment for each offset of a partition; leader epochs resolve overlaps. The functions take and return
 values, and make no requests.
 
-Leaders copy segments independently, so copies of one partition may overlap, and contradict each other after an unclean
-election. As in Kafka, leader epoch and offset identify a record. The ruling segment is the one with the highest ``(last
-epoch, end offset)``. Other segments are valid where their epochs are those in the ruling segment's leader-epoch index.
+Leaders copy segments independently, so copies of one partition may overlap. After an unclean election, copies may also
+contradict each other.
+
+As in Kafka, leader epoch and offset identify a record. The ruling segment is the one with the highest ``(last epoch,
+end offset)``. Other segments are valid where their epochs are those in the ruling segment's leader-epoch index.
 ``docs/design/reading.md`` states the rules with examples.
 """
 
@@ -204,18 +206,20 @@ def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSeg
 
 def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
     epochs = segment.segment_leader_epochs
-    # Rank segments by their last epoch: a segment always has a record of its last epoch, but perhaps none of its first.
+    # Rank segments by their last epoch. A segment always has a record of its last epoch, but perhaps none of its first
+    # epoch.
     return epochs[-1][0] if epochs else NO_EPOCH, *_rank(segment.end_offset, segment)
 
 
 def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
-    """Return True if the leader-epoch index of the ruling segment (``ruler``) must be read, because a segment begins in
-    an earlier epoch.
+    """Return True if a segment begins in an earlier epoch than ``ruler``, the ruling segment.
+
+    In this case, the leader-epoch index of the ruling segment must be read.
 
     The ruling segment's own metadata have only the leader epochs from its start on.
     """
     first = _epochs_of(ruler)[0][0]
-    # Compare only epochs with records: if the first listed epoch has no record in a segment, the segment begins in a
+    # Compare only epochs with records. If the first listed epoch has no record in a segment, the segment begins in a
     # later epoch.
     older = (segment for segment in segments if (segment.segment_leader_epochs or _NO_EPOCHS)[0][0] < first)
     return any(_epochs_of(segment)[0][0] < first for segment in older)
@@ -226,10 +230,11 @@ def earliest_of_first_epoch(
 ) -> RemoteLogSegmentMetadata | None:
     """Return the segment whose leader-epoch index may have the epochs before ``history``; None if none are needed.
 
-    A broker without tiered storage truncates its epoch checkpoint where retention truncates the log, so a later copy of
-    the checkpoint lacks the earliest epochs. Each epoch has one leader, so a segment with a record of the first epoch
-    in ``history`` belongs to the same log. The earliest such segment has the oldest checkpoint. ``asked`` are segments
-    whose indexes were already read.
+    A broker without tiered storage truncates its epoch checkpoint where retention truncates the log. So a later copy of
+    the checkpoint lacks the earliest epochs.
+
+    Each epoch has one leader. So a segment with a record of the first epoch in ``history`` belongs to the same log. The
+    earliest such segment has the oldest checkpoint. ``asked`` are segments whose indexes were already read.
     """
     epoch, start = history[0]
     named = [(segment, _epochs_of(segment)) for segment in segments]
@@ -245,8 +250,8 @@ def earliest_of_first_epoch(
 
 
 def with_earliest_start(segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs) -> LeaderEpochs:
-    """Return ``history`` with the start of its first epoch moved back to the first record of that epoch in
-    ``segments``."""
+    """Move the start of the first epoch of ``history`` back to the epoch's first record in ``segments``; return the
+    result."""
     (epoch, start), *later = history
     starts = (own_start for segment in segments for own, own_start in _epochs_of(segment) if own == epoch)
     return ((epoch, min([start, *starts])), *later)
@@ -306,7 +311,7 @@ def trace_lineage(
 def _side_by_side(
     segments: Iterable[RemoteLogSegmentMetadata], reigns: Mapping[int, OffsetSpan]
 ) -> tuple[Span, ...] | None:
-    """Return the spans if no segments overlap and all lie wholly in the log's epochs, which is the usual case; else
+    """Return the spans in the usual case: no segments overlap, and all lie wholly in the log's epochs. Otherwise return
     None.
     """
     spans: list[Span] = []
@@ -338,8 +343,8 @@ def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
 def _reigns(epochs: LeaderEpochs) -> dict[int, OffsetSpan]:
     """Return the offsets of each epoch.
 
-    Return the offsets of each epoch. The first epoch counts from offset 0: its real start is unknown, because Kafka
-    moves that start up when retention deletes records.
+    Return the offsets of each epoch. The first epoch counts from offset 0. Its real start is unknown, because Kafka
+    raises the recorded start when retention deletes records.
     """
     starts = [0, *(start for _, start in epochs[1:])][: len(epochs)]
     return {epoch: extent for (epoch, _), extent in zip(epochs, itertools.pairwise([*starts, _END]), strict=True)}
@@ -395,5 +400,5 @@ def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Ite
 
 
 def _rank(stop: int, segment: RemoteLogSegmentMetadata) -> tuple[int, int, bytes]:
-    """Return a sort key for copies: by the end offset, then by the time of the copy, then by the id."""
+    """Return a sort key for copies: end offset, then time of the copy, then id."""
     return stop, segment.event_timestamp_ms, segment.remote_log_segment_id.id.bytes

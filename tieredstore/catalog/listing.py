@@ -74,8 +74,8 @@ def list_segments(
 ) -> Iterator[SegmentObjects]:
     """Yield the segments under ``key.prefix``, in key order, including incomplete ones; ignore other objects.
 
-    The call makes one listing, page by page. ``first_offset`` excludes segments that begin earlier; in a scope of one
-    partition (topic, id and number), the earlier segments cost no requests.
+    The call makes one listing, page by page. ``first_offset`` excludes segments that begin earlier. These cost no
+    requests if the scope is one partition (topic, id and number).
     """
     return list_in_scope(store, prefix, Scope(topic, topic_id, partition, first_offset=first_offset))
 
@@ -108,8 +108,8 @@ def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]
     """Yield the objects in scope and some of their neighbours, in key order.
 
     Several topics are listed together, because one request returns a thousand keys, often of many topics. If a whole
-    page of other topics' keys lies between two wanted topics, halve the remaining topics and list each half separately.
-    A few topics of a large store then cost a few pages each.
+    page has only other topics' keys, halve the remaining topics and list each half separately. A few topics of a large
+    store then cost a few pages each.
     """
     if scope.topics is None:
         return store.list(scope.listing_prefix(prefix), scope.start_after(prefix))

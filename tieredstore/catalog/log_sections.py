@@ -2,9 +2,9 @@
 
 A decoder gets a section in buffers. If it reads the section to its end, it has skipped no batch.
 
-No checksum covers a batch's base offset, and a wrong base offset may look like the end of the requested range. So a
-reader that stops early still reads the section's remaining batch headers. It checks that the next batch begins after
-the section.
+No checksum covers a batch's base offset. A wrong base offset may look like the end of the requested range. So a reader
+that stops early still reads the section's remaining batch headers. It checks that the next batch begins after the
+section.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
     if later < len(times) and times[later].offset >= span.start:
         stop = min(stop, times[later].offset + 1)
     index, size = offset_index_of(source, segment), segment.segment_size_in_bytes
-    # The section ends at the second entry from `stop` on. An entry has the position of an append and the last offset of
-    # that append, so the first entry's position may come before `stop`.
+    # The section ends at the second entry from `stop` on. The first entry's position may come before `stop`, because an
+    # entry has the position and the last offset of an append.
     following = bisect_left(index, max(start + 1, stop), key=lambda entry: entry.offset) + 1
     end = index[following].position if following < len(index) else size
     # Begin the section one batch early: this shows that no batch before the section can have `start`.
@@ -184,8 +184,8 @@ BASE_OFFSET_SIZE: Final = 8
 """Size of the base offset at the start of each batch."""
 
 _LONGEST_CUT_HEAD: Final = 16
-"""The number of bytes to keep from a buffer's end: a batch header may begin there, with its base offset in the next
-buffer.
+"""The number of bytes to keep from a buffer's end. A batch header may begin in these bytes, with its base offset in the
+next buffer.
 """
 
 

@@ -57,9 +57,9 @@ def load_catalog(
     If a catalog ``file`` is given, only the manifests that it lacks are read. The file is then updated, unless
     ``update_file`` is False.
 
-    Some segments take further requests: a few for a manifest without segment metadata, two for a partition with older
-    leader epochs than its newest segment, three for an overlapping segment. Only these further requests need private
-    keys. Segments that cannot be used are in the catalog's ``problems``.
+    Some segments take further requests: a few if the manifest has no segment metadata, and three if the segment
+    overlaps another one. A partition takes two more if it has older leader epochs than its newest segment. Only these
+    further requests need private keys. Segments that cannot be used are in the catalog's ``problems``.
 
     Raise StoreError if the store fails. If only the write of the catalog file fails, log the error and continue.
     """
@@ -162,8 +162,8 @@ def _unknown(
 def _read(
     source: SegmentSource, objects: SegmentObjects, loaded: StoredSegment | TieredStoreError
 ) -> SegmentRow | Problem | None:
-    """Return the catalog's row for a segment, from its manifest, or the segment's problem; None if it was deleted
-    meanwhile.
+    """Read a segment's manifest; return the catalog's row or the segment's problem. Return None if the segment was
+    deleted meanwhile.
     """
     try:
         if isinstance(loaded, TieredStoreError):

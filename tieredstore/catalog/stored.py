@@ -75,9 +75,9 @@ class StoredSegment:
 def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRules = DEFAULT_RULES) -> StoredSegment:
     """Load the segment with its manifest, with one request.
 
-    Raise SegmentNotFoundError if the manifest is absent, ManifestCorruptError if the manifest is damaged, and
-    SegmentCorruptError if it belongs to another segment or breaks the ``rules``. Errors name the manifest's path. A
-    manifest listed with more than the maximum size is not fetched.
+    Raise SegmentNotFoundError if the manifest is absent, and ManifestCorruptError if it is damaged. Raise
+    SegmentCorruptError if the manifest belongs to another segment or breaks the ``rules``. Errors name the manifest's
+    path. A manifest listed with more than the maximum size is not fetched.
     """
     (loaded,) = load_batch(store, [objects], rules)
     if isinstance(loaded, TieredStoreError):

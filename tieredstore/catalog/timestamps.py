@@ -62,8 +62,8 @@ def offset_for_time(
     Segments whose greatest timestamp is earlier are skipped. Each other segment takes two requests for manifest and
     indexes, and one or more for its batches. The indexes leave only a few batches to read.
 
-    The manifest of the last skipped segment may be wrong. Two more requests check its time index if no record is found,
-    or if the found record is the first one after that segment.
+    The manifest of the last skipped segment may be wrong. Two more requests check the segment's time index if no record
+    is found, or if the found record directly follows the segment.
 
     Without ``tieredstore[arrow]``, batches are not decoded and CRCs are not checked. Raise ConfigError if the batch
     headers are not enough.
@@ -75,8 +75,8 @@ def offset_for_time(
             continue
         record = _search(source, span, timestamp_ms, decoding)
         if record is not None:
-            # The manifest of the skipped segment may be wrong, so check that segment too. If the found record is not
-            # the first of its span, skip this check: the records between the skipped segment and the found record are
+            # The manifest of the skipped segment may be wrong, so check that segment too. Skip this check if the found
+            # record is not the first of its span. Then the records between the skipped segment and the found record are
             # earlier than ``timestamp_ms``.
             doubtful = passed if record.offset == span.start else None
             return _search_doubtful(source, doubtful, timestamp_ms, decoding) or record
@@ -103,8 +103,8 @@ def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
     The call takes two requests: for the manifest, and for the log's first chunk. The rest of the log is read only if
     that chunk does not have the first record. Markers of transactions do not count as records.
 
-    The time in a batch's header may differ from the first record's, for example if compaction has set a delete horizon.
-    So the batch is decoded, and its CRC is checked.
+    The time in a batch's header may differ from the first record's. Compaction with a delete horizon is one cause. So
+    the batch is decoded, and its CRC is checked.
 
     Raise ConfigError without ``tieredstore[arrow]``, EncryptionError without the key, BatchCorruptError for a damaged
     batch.
@@ -150,10 +150,10 @@ def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, 
 def _search_doubtful(
     source: SegmentSource, span: Span | None, timestamp_ms: int, decoding: BatchDecoding
 ) -> OffsetAndTimestamp | None:
-    """Search a span that was skipped because of the greatest timestamp in its manifest, if the span's time index shows
-    a late enough record.
+    """Search a skipped span if its time index shows a late enough record.
 
-    A manifest has no checksum, and one wrong digit of that timestamp would hide all records of the segment.
+    The span was skipped because of the greatest timestamp in its manifest. A manifest has no checksum, so one wrong
+    digit of this timestamp would hide all records of the segment.
     """
     if span is None:
         return None
@@ -193,8 +193,8 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         headers += decoder.take_headers()
         if len(section.byte_range) and not any(record and header.base_offset > record.offset for header in headers):
             buffers.check_end(decoder)
-    # Take end markers from batch headers: the decoder hides them, but returns the headers of all batches up to the
-    # record.
+    # Take end markers from batch headers. The decoder hides the markers, but returns the headers of all batches up to
+    # the record.
     markers = [
         OffsetAndTimestamp(header.base_offset, header.max_timestamp)
         for header in headers

@@ -1,9 +1,9 @@
-"""Traces the lineages (the valid segments of each log) of many partitions: decides what to read besides manifests, and
-reads it.
+"""Traces the lineages (the valid segments of each log) of many partitions. Decides what to read besides the manifests,
+and reads it.
 
 Before a segment replaces another segment in the log, its manifest is compared with its contents. A manifest has no
-checksum: one wrong digit could extend a segment over the following ones, or put it into a leader epoch that it never
-had. Then other segments, or the segment itself, would wrongly be ignored.
+checksum. One wrong digit could extend a segment over the following ones, or put it into a wrong leader epoch. Then
+other segments, or the segment itself, would wrongly be ignored.
 """
 
 from __future__ import annotations

@@ -58,8 +58,9 @@ def end_markers(
     producers: Collection[int],
     position: int = 0,
 ) -> Generator[TransactionStep]:
-    """Yield the markers of ``producers`` from offset ``start`` on, in order; the caller may remove entries of
-    ``producers`` between two markers.
+    """Yield the markers of ``producers`` from offset ``start`` on, in order.
+
+    The caller may remove entries of ``producers`` between two markers.
 
     Read the log from byte ``position`` on, which must be a batch border.
     """

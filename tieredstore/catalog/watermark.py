@@ -153,7 +153,7 @@ class Watermark:
         return dataclasses.replace(
             self.behind(None, to_offset, epoch, broker_id, at_ms),
             moved_back=(*self.moved_back, move),
-            # Drop later holes (offsets recorded as lost): the leader of the newer epoch uploads these offsets again, or
+            # Drop later holes (offsets recorded as lost). The leader of the newer epoch uploads these offsets again, or
             # records new holes.
             holes=tuple(hole for hole in self.holes if hole.first_offset < to_offset),
         )
@@ -231,7 +231,7 @@ class _Document:
     moved_back: tuple[MoveBack, ...]
 
     def require(self, where: TopicIdPartition, made_id: Uuid | None) -> None:
-        """Raise CorruptDataError if the partition does not match; any topic id matches if ids are derived."""
+        """Raise CorruptDataError if the watermark is of another partition. If ids are derived, accept any topic id."""
         topic_id = self.topic_id if made_id is not None else str(where.topic_id)
         if (self.topic, self.topic_id, self.partition) != (where.topic, topic_id, where.partition):
             raise CorruptDataError(
@@ -321,7 +321,8 @@ def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark 
 
 
 def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-    """Read how a partition's watermark was moved back, with one request; return () if it is absent or corrupt."""
+    """Read how a partition's watermark was moved back, with one request; return () if the watermark is absent or
+    corrupt."""
     mark = find_watermark(source, where)
     return () if mark is None else mark.moved_back
 
@@ -350,8 +351,8 @@ def partition_of_hole(prefix: str, key: str) -> TopicIdPartition | None:
 def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
     """Return the leader epochs of the offsets ``first`` to ``last``, as far back as the epochs are known.
 
-    If none of these epochs is known any more, return the first known epoch, although it begins after ``last``: a
-    replica that has this epoch also has the same records before it.
+    If none of these epochs is known any more, return the first known epoch, although it begins after ``last``. A
+    replica with this epoch also has the same records before the epoch.
     """
     if epochs and epochs[0][1] <= first:
         return segment_leader_epochs(epochs, first, last)

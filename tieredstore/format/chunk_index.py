@@ -118,8 +118,7 @@ class ChunkSizes(LazyNumbers):
     def are_most_within(self, least: int, most: int) -> bool:
         """Return True if all sizes except the last lie within ``least..most``.
 
-        The check is slow only if a size is near ``most``, or if a writer other than the plugin has packed the list
-        differently.
+        The check is slow only if a size is near ``most``, or if the list is not packed as the plugin packs it.
         """
         if self.length < 2:
             return True
@@ -160,8 +159,8 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
         return _INT.pack(0)
     if len(sizes) == 1:
         return _ONE.pack(1, sizes[0])
-    # Leave out the last chunk, which has the rest of the file: its size could be far below the other sizes, and all
-    # differences would need more bytes.
+    # Leave out the last chunk, which has the rest of the file. Its size could be far below the other sizes. All
+    # differences would then need more bytes.
     most = sizes[:-1]
     base = min(most)
     # The format has no width 0, so a difference takes at least one byte, even if all sizes are equal.
@@ -385,8 +384,7 @@ class FixedChunkIndex(ChunkIndex):
 class VariableChunkIndex(ChunkIndex):
     """The index of a compressed segment: each stored chunk has its own size.
 
-    Thousands of indexes stay in memory, so the list stays packed, as it is in the manifest: about 3 KB for 2,000
-    chunks.
+    The list stays packed as in the manifest, because thousands of indexes stay in memory. 2,000 chunks take about 3 KB.
     """
 
     packed_sizes: bytes
@@ -398,7 +396,7 @@ class VariableChunkIndex(ChunkIndex):
     def __post_init__(self) -> None:
         self._check_original()
         sizes = unpack_chunk_sizes(self.packed_sizes)
-        # Keep two sizes instead of computing them again: every reader of a manifest needs them more than once, and a
+        # Keep two sizes instead of computing them again. Every reader of a manifest needs them more than once, and a
         # catalog reads thousands of manifests.
         object.__setattr__(self, "last_size", sizes.last)
         object.__setattr__(self, "base_size", sizes.base)
@@ -502,7 +500,7 @@ class _FixedPositions(LazyNumbers):
 
 def _check_stored_size(stored: int, original: int) -> None:
     """Refuse a size that no chunk can have, before a reader allocates it."""
-    # Limit each size: a damaged list of a few bytes can claim 2 GiB per chunk, and a reader would allocate that memory.
+    # Limit each size. A damaged list of a few bytes can claim 2 GiB per chunk, and a reader would allocate this memory.
     limit = _most_stored(original)
     if not 1 <= stored <= limit:
         raise ManifestCorruptError(

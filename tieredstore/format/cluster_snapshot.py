@@ -49,8 +49,8 @@ class AclEntry:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """The offset of the next record that a group reads in a partition, and the text (metadata) that it committed with
-    the offset.
+    """The offset of the next record that a group reads in a partition. ``metadata`` is the text that the group
+    committed with the offset.
     """
 
     topic: str

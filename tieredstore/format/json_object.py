@@ -71,8 +71,8 @@ class JsonObject:
         """
         if self._values.keys() <= known:
             return
-        # Compare only names of equal length: a flipped bit does not change the length, and a name of another length may
-        # be a field of a later version.
+        # Compare only names of equal length, because a flipped bit does not change the length. A name of another length
+        # may be a field of a later version.
         absent = known - self._values.keys()
         for name in self._values.keys() - known:
             for meant in absent:
@@ -160,8 +160,8 @@ def json_bytes(document: Mapping[str, object] | str) -> bytes:
 
 def _decode(raw: bytes) -> Json:
     """Return the value that ``raw`` starts with."""
-    # pydantic's reader is five times as fast as the standard library's, but it refuses some valid manifests (bytes
-    # after the object, lone surrogates, deep nesting) and accepts numbers that are too long.
+    # pydantic's reader is five times as fast as the standard library's. But it refuses some valid manifests (bytes
+    # after the object, lone surrogates, deep nesting). It also accepts numbers that are too long.
     if _LONG_NUMBER not in raw.translate(_DIGITS_AS_ZEROS):
         try:
             quickly: Json = from_json(raw, allow_inf_nan=False, cache_strings="keys")
@@ -227,8 +227,8 @@ _QUANTUM: Final = 4  # characters that make three bytes
 def decode_base64(text: str, field: str, *, padded: bool) -> bytes:
     """Decode standard base64; raise ManifestCorruptError, naming ``field``, for anything else.
 
-    The URL-safe alphabet, line breaks and other characters are refused. Without ``padded`` the ``=`` signs at the end
-    may be missing (all of them, or none).
+    The URL-safe alphabet, line breaks and other characters are refused. Without ``padded``, the text may also leave out
+    all ``=`` signs at its end.
     """
     if not padded and "=" not in text:
         text += "=" * (-len(text) % _QUANTUM)

@@ -102,8 +102,8 @@ def listing_prefix(
     """Return the longest prefix that all keys of the topic have in common. If a topic id or a partition is given,
     return the common prefix of its keys.
 
-    Keys of other topics may start with the same prefix (topic ``a`` without its id also lists topic ``a-b``), so the
-    caller must parse and compare the listed keys. A partition requires a topic id.
+    Keys of other topics may start with the same prefix, so the caller must parse and compare the listed keys. For
+    example, a listing of topic ``a`` without its id also has keys of topic ``a-b``. A partition requires a topic id.
     """
     if topic is None:
         return prefix

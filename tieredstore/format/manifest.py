@@ -121,8 +121,8 @@ class SegmentIndexes:
 
 @dataclass(frozen=True, slots=True)
 class WrappedDataKey:
-    """A manifest's field ``encryption``: the data key, wrapped by the key pair ``key_id``, and the AAD (additional
-    authenticated data) of the segment's encryption.
+    """A manifest's field ``encryption``: a data key and the AAD (additional authenticated data) of the segment. The key
+    pair ``key_id`` wraps the data key.
     """
 
     key_id: str
@@ -333,7 +333,8 @@ def _read_encryption(fields: JsonObject) -> WrappedDataKey:
 
 
 def metadata_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
-    """Return the JSON fields in the plugin's order; ``txnIdxEmpty`` only if it is known: brokers before 4.0 omit it."""
+    """Return the JSON fields in the plugin's order. Leave out ``txnIdxEmpty`` if it is unknown; brokers before 4.0 omit
+    it."""
     partition = metadata.topic_id_partition
     fields: dict[str, object] = {
         "remoteLogSegmentId": {

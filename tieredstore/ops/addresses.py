@@ -107,8 +107,10 @@ def find_segment(
     """Find the segment at ``address`` and read its manifest. Costs one listing of the partition and one request.
 
     Complete segments take precedence. Without one, return a committed segment that lacks an object, so that damage is
-    not mistaken for absence. Raise SegmentAbsentError if no segment has the address, AmbiguousSegmentError if several
-    have, and ResourceNotFoundError for an absent topic or partition.
+    not mistaken for absence.
+
+    Raise SegmentAbsentError if no segment has the address, AmbiguousSegmentError if several have, and
+    ResourceNotFoundError for an absent topic or partition.
     """
     listed = _list_partition(store, prefix, address)
     committed = [objects for objects in _committed(listed) if address.matches(objects)]

@@ -1,4 +1,4 @@
-"""The offsets of a partition that are in the bucket, on a broker, or in neither, and why the bucket lacks some."""
+"""The offsets of a partition that are in the bucket, on a broker, or in neither. Explains why the bucket lacks some."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class BrokerLog:
     """A broker's log of a partition. ``until`` is the first offset at or after a requested time, or the log's end.
 
     If the caller requested a window, the offsets are the bounds of the log's part in the window. This part may be
-    empty. If the caller requested a time, ``segment_ms`` is the topic's ``segment.ms``, if the login may read it.
-    ``is_idle`` is True if the log's newest record is older than ``segment_ms``: its active segment then closes only
-    when another record arrives.
+    empty. ``segment_ms`` is the topic's ``segment.ms``, if the caller requested a time and the login may read the
+    setting. ``is_idle`` is True if the log's newest record is older than ``segment_ms``. The active segment of an idle
+    log closes only when another record arrives.
     """
 
     earliest_offset: int

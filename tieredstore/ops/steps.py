@@ -1,8 +1,8 @@
 """The steps of tools that change a bucket, and the outcomes of steps.
 
 A tool is a frozen dataclass with the store and the options of a run. Its ``run`` is a generator. For each item of a
-listing, ``run`` plans what to do, does it unless the run is a dry run, and yields a step. The tool's docstring and the
-texts of its command list the possible outcomes.
+listing, ``run`` plans what to do. Unless the run is a dry run, it then carries out the plan. At last it yields a step.
+The tool's docstring and the texts of its command list the possible outcomes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compares a partition's log in the bucket with the log at the broker by leader epochs, and finds where they diverge.
+"""Compares a partition's log in the bucket with the log at the broker, by leader epochs. Finds where the two diverge.
 No I/O.
 
 Leader epoch and offset identify a record. After an unclean election, the bucket may have records of a former leader
@@ -69,8 +69,8 @@ def last_epoch(lineage: Lineage) -> int:
 def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
     """Return the offset where the two logs diverge; None if the broker's log has all of the bucket's records.
 
-    ``answer`` has the greatest leader epoch at the broker that is not above the bucket's last epoch, and the end of
-    that epoch.
+    ``answer.epoch`` is the broker's greatest leader epoch that is not above the bucket's last epoch. ``answer.end`` is
+    the end of this epoch at the broker.
     """
     above = [start for epoch, start in lineage.epochs if epoch > answer.epoch]
     at = min([answer.end, *above])
@@ -78,8 +78,9 @@ def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
 
 
 def cut_by_watermark(lineage: Lineage, moves: Iterable[MoveBack]) -> Cut | None:
-    """Return the cut that an uploader recorded when it found a newer leader epoch at an offset that it had already
-    uploaded.
+    """Return the cut that an uploader recorded; None if there is none.
+
+    An uploader records a cut if a newer leader epoch begins at an offset that it has already uploaded.
     """
     left = last_epoch(lineage)
     at = min((move.to_offset for move in moves if move.leader_epoch > left), default=lineage.end_offset)

@@ -29,9 +29,11 @@ def choose_life(
     """Find the incarnation that bucket and broker share. ``live`` is the broker's topic id, ``wanted`` the requested
     id.
 
-    If the broker's id is unknown or not the wanted id, choose from the bucket: the wanted incarnation or, if no id is
-    wanted, the bucket's only incarnation. Raise ConfigError if the bucket has several incarnations and no id is wanted,
-    ResourceNotFoundError if the bucket lacks the wanted id.
+    If the broker's id is unknown or not the wanted id, choose from the bucket. This is the wanted incarnation or, if no
+    id is wanted, the bucket's only incarnation.
+
+    Raise ConfigError if no id is wanted and the bucket has several incarnations. Raise ResourceNotFoundError if the
+    bucket lacks the wanted id.
     """
     if live is None or contradict(layout, topic, live, wanted):
         return Life(catalog.incarnation(topic, wanted) if topic in catalog.topics() else None, is_live=False)
@@ -43,8 +45,8 @@ def choose_life(
 
 
 def others_than(catalog: Catalog, read: Incarnation, choose: str) -> list[str]:
-    """Return a list with a sentence that names the other incarnations of a topic; an empty list if the topic has only
-    one incarnation.
+    """Return a list with one sentence, which names the other incarnations of a topic. If there are no others, the list
+    is empty.
 
     ``choose`` tells the user how to read another incarnation.
     """

@@ -88,8 +88,8 @@ class PartitionLog:
     def end_from(self, start: int) -> int:
         """Return the end of the readable records from ``start`` on; ``start`` if no record is readable yet.
 
-        If the bucket's last records belong to a transaction without an outcome, and the broker has deleted them, the
-        end is the seam (where the broker's part begins). These records become readable when the bucket has the segment
+        The bucket's last records may belong to a transaction without an outcome. If the broker has deleted them, the
+        end is the seam (where the broker's part begins). The records become readable when the bucket has the segment
         with the outcome.
         """
         # If the broker's log begins after the seam, but not after the bucket's last offset, the records from the seam

@@ -112,7 +112,7 @@ def is_stale(position: Position, log: LogBounds) -> bool:
 
 
 def needs_answer(position: Position, log: LogBounds) -> bool:
-    """Return True if the leader has a later epoch, so that the broker must be asked where the position's epoch ends."""
+    """Return True if the leader has a later epoch. The broker must then be asked where the position's epoch ends."""
     return position.epoch is not None and log.live_epoch is not None and log.live_epoch > position.epoch
 
 

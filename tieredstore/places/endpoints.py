@@ -32,7 +32,7 @@ class EndpointProvider(ABC):
     """Chooses the place of each topic. Every process that reads or writes creates an instance of the subclass from the
     settings.
 
-    A topic must get the same endpoint in every process and at all times, because readers do not look for data at other
+    A topic must get the same endpoint in every process and at all times. Readers do not look for data at other
     endpoints.
     """
 

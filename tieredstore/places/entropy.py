@@ -1,4 +1,4 @@
-"""A store that adds hash bits after the prefix to the stored keys of segments, and shows the keys without these
+"""A store that adds hash bits to the stored keys of segments, after the prefix. It shows the keys without these
 bits."""
 
 from __future__ import annotations

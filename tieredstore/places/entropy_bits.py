@@ -14,7 +14,7 @@ def entropy_bits(cluster: str, topic: str, partition: int, count: int) -> str:
 
 
 def bits_folder(cluster: str, where: TopicIdPartition, count: int) -> str:
-    """Return the text that follows the prefix in a key: the bits and a slash; an empty text if ``count`` is 0."""
+    """Return the bits and a slash, which follow the prefix in a key. Return an empty text if ``count`` is 0."""
     return f"{entropy_bits(cluster, where.topic, where.partition, count)}/" if count else ""
 
 

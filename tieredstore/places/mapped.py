@@ -41,8 +41,8 @@ class MappedStore(DelegatingStore):
         self.inner.delete(self.inner_key(key) for key in keys)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """Yield the abandoned writes of ``inner`` under the keys that this store shows, if these keys start with
-        ``prefix``."""
+        """Yield the abandoned writes of ``inner``, under the keys that this store shows. Leave out keys that do not
+        start with ``prefix``."""
         writes = super().abandoned_writes()
         return None if writes is None else self._see_writes(writes, prefix)
 
@@ -53,8 +53,7 @@ class MappedStore(DelegatingStore):
                 yield replace(write, key=key)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Write an object under ``staging_prefix``, even if ``inner`` could keep the bytes invisible until
-        publication."""
+        """Write an object under ``staging_prefix``. The way of staging of ``inner`` itself is not used."""
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:

@@ -1,7 +1,7 @@
 """Describes a raw segment (a segment in Pinterest's layout) for its manifest. It reads only the ends of the segment's
 files.
 
-Kept apart from ``raw_store``, because this module needs neither stores nor object keys: the caller gives a function
+Kept apart from ``raw_store``, because this module needs neither stores nor object keys. The caller gives a function
 that reads the files.
 """
 

@@ -1,8 +1,10 @@
 """Keys of Pinterest's layout: ``<prefix>[<bits>/]<cluster>/<topic>-<partition>/<base offset>.<ending>``.
 
-The files of a segment have the endings ``index``, ``timeindex`` and ``log``. Each partition also has ``offset.wm``, the
-base offset of the last stored segment in 20 digits, and ``_metadata``, by which Pinterest's consumer finds segments
-(``raw_metadata``). The layout stores no ids: they are derived from keys and listings.
+The files of a segment have the endings ``index``, ``timeindex`` and ``log``. Each partition also has two other objects.
+``offset.wm`` is the base offset of the last stored segment, in 20 digits. By ``_metadata``, Pinterest's consumer finds
+segments (see ``raw_metadata``).
+
+The layout stores no ids. They are derived from keys and listings.
 """
 
 from __future__ import annotations

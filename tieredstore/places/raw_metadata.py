@@ -1,8 +1,10 @@
 """``_metadata``: a partition's list of segments for Pinterest's consumer.
 
 If ``_metadata`` exists, Pinterest's consumer reads only the segments in this list, and looks up times in it. So the
-list must have every whole segment, and no deleted segment: a writer first stores a segment, then adds its entry; a
-deleter first removes the entry. The object is JSON as Gson writes it, and changes only by conditional replace.
+list must have every whole segment, and no deleted segment. A writer first stores a segment, then adds its entry. A
+deleter first removes the entry.
+
+The object is JSON as Gson writes it. Each change is a conditional replace.
 """
 
 from __future__ import annotations
@@ -91,9 +93,9 @@ def complete_entries(
 ) -> tuple[NamedSegment, ...]:
     """Return entries for all whole segments. Keep those existing ``entries`` for which a log is stored.
 
-    ``logs`` has the base offsets of stored logs. ``whole`` maps the base offset of each whole segment to a time. The
-    time of a new entry lies between the times of its neighbours, because readers take entries in the order of their
-    times.
+    ``logs`` has the base offsets of stored logs. ``whole`` maps the base offset of each whole segment to a time.
+    Readers take entries in the order of their times. So the time of a new entry lies between the times of its
+    neighbours.
     """
     kept = {entry for entry in entries if entry.base_offset in logs}
     known = {entry.base_offset: entry.timestamp_ms for entry in kept}
@@ -135,7 +137,7 @@ class MetadataKeeper:
 
         is_certain = False
         while not is_certain:
-            # If ``_change`` added entries of other segments than the caller's, list the folder again: another process
+            # If ``_change`` added entries of other segments than the caller's, list the folder again. Another process
             # may just have deleted those segments.
             added, was_there = self._change(folder, complete, creates=True)
             is_certain = was_there and not added - set(known)
@@ -172,8 +174,8 @@ class MetadataKeeper:
         creates: bool = False,
         replaces: bool = False,
     ) -> tuple[set[int], bool]:
-        """Apply ``change`` to the entries. Return the base offsets that ``change`` added, and False if this call
-        created the object, otherwise True."""
+        """Apply ``change`` to the entries. Return the base offsets that ``change`` added. The second result is False if
+        this call created the object."""
         key = f"{folder}{METADATA}"
         where = partition_of(folder.removeprefix(self._prefix))
         assert where is not None

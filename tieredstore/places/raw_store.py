@@ -1,4 +1,4 @@
-"""A store that shows the files of Pinterest's layout as the plugin's objects: a log, its indexes, and a manifest that
+"""A store that shows the files of Pinterest's layout as the plugin's objects: log, indexes and manifest. The manifest
 is created in memory.
 
 Kept apart from ``layouts``, which chooses between ``RawStore`` and ``EntropyStore``.
@@ -109,7 +109,7 @@ class RawStore(LaidOutStore):
     # Reading
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read an object of the raw layout: for ``.indexes`` join both stored index files; for a manifest, make one
+        """Read an object of the raw layout. For ``.indexes``, join both stored index files. For a manifest, make one
         from the segment's files.
         """
         parsed = self._object(key)
@@ -174,7 +174,7 @@ class RawStore(LaidOutStore):
         for folder, base_offsets in logs.items():
             self._metadata.forget(folder, base_offsets)
         self.inner.delete(file for key in every for file in self._files(key))
-        # Remove the entries of the deleted segments once more: a concurrent writer may have added them while the
+        # Remove the entries of the deleted segments once more. A concurrent writer may have added them while the
         # segments still existed.
         for folder, base_offsets in self._base_offsets(every, {Suffix.MANIFEST}).items():
             self._metadata.forget(folder, base_offsets, are_deleted=True)

@@ -135,7 +135,7 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
     if hasattr(_unwrap(store), "layout"):
         return None  # a store that was opened with a layout checks the record itself, before its first request
     try:
-        # Most stores have no recorded layout, so send a HEAD first: its answer has no body that a faulty store could
+        # Most stores have no recorded layout, so send a HEAD first. Its answer has no body that a faulty store could
         # corrupt.
         store.head(layout_key(prefix))
     except ObjectNotFoundError:

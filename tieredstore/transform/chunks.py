@@ -1,7 +1,7 @@
 """The transformation of one chunk: ``original -> [zstd frame] -> [IV | ciphertext | tag] -> stored``, and back.
 
-The stored format requires one zstd frame for each chunk, with the content size in its header and no dictionary (RFC
-8878; docs/reference/format.md says what Aiven's decoder reads).
+The stored format requires one zstd frame (RFC 8878) for each chunk, with the content size in its header and no
+dictionary. docs/reference/format.md says what Aiven's decoder reads.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
     """Decompress one frame into ``out``, which must be exactly as large as the content. Releases the GIL.
 
     Raise CorruptDataError unless ``frame`` is one whole frame that declares ``len(out)`` bytes of content. The header
-    is checked before the content is decompressed, and no memory is allocated for the size that the header declares.
+    is checked before the content is decompressed. No memory is allocated for the size that the header declares.
 
     If ``wanted`` is given, the function may decompress only that many bytes. It may then leave the rest of the frame
     unchecked, and the rest of ``out`` undefined.
@@ -104,7 +104,7 @@ def fresh_memory(size: int) -> memoryview:
 
 
 class GrowingBuffer:
-    """A buffer for repeated use, because page faults in a fresh buffer of 4 MiB take longer than decrypting into it."""
+    """A buffer for repeated use. Page faults in a fresh buffer of 4 MiB would take longer than decrypting into it."""
 
     def __init__(self) -> None:
         self._memory = fresh_memory(0)
@@ -174,8 +174,8 @@ class ChunkDecoder:
             return
         frame = stored
         if self.cipher is not None:
-            # The zstd frame of incompressible bytes is longer than its content, and may not fit into `original`, so
-            # decrypt it into another buffer.
+            # Decrypt the zstd frame into another buffer. The frame of incompressible bytes is longer than its content,
+            # and may not fit into `original`.
             frame = self._scratch.decrypted.first(max(0, len(stored) - ENCRYPTION_OVERHEAD))
             self.cipher.open_into(stored, frame)
         decompress_into(frame, original, wanted)

@@ -1,8 +1,8 @@
 """AES-256-GCM of chunks and indexes.
 
 A stored unit is ``IV (12 bytes, random) | ciphertext (as long as the plaintext) | tag (16 bytes)``. All units of a
-segment share one data key and one additional authenticated data (AAD), both random and new for every attempt to copy
-the segment. NIST SP 800-38D allows 2^32 random IVs per key; a segment has at most some thousands.
+segment share one data key and one additional authenticated data (AAD). Both are random, and new for every attempt to
+copy the segment. NIST SP 800-38D allows 2^32 random IVs per key; a segment has at most some thousands.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class SegmentCipher:
     def seal_into(self, iv: bytes, plaintext: bytes | bytearray | memoryview, unit: memoryview) -> None:
         """Write IV, ciphertext and tag into ``unit``, which must be exactly ENCRYPTION_OVERHEAD longer than
         ``plaintext``."""
-        # The library writes ciphertext and tag straight into the unit, so that no second buffer of a chunk's size is
-        # needed.
+        # The library writes ciphertext and tag straight into the unit. This saves a second buffer of a chunk's size.
         unit[:IV_SIZE] = iv
         self._aead.encrypt_into(iv, plaintext, self._aad, unit[IV_SIZE:])
 

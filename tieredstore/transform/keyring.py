@@ -33,8 +33,9 @@ class KeyPair:
 
     @classmethod
     def from_files(cls, public_key_file: Path, private_key_file: Path) -> KeyPair:
-        """Read the pair from two PEM files; raise KeyRingError, naming the file, if a file is unusable or the keys do
-        not match.
+        """Read the pair from two PEM files.
+
+        Raise KeyRingError, which names the file, if a file is unusable or the keys do not match.
         """
         return cls.of(
             read_public_key(public_key_file),

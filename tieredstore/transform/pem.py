@@ -1,4 +1,4 @@
-"""Reads RSA keys from PEM texts in the same way as the plugin: the first block is used, whatever its label is.
+"""Reads RSA keys from PEM texts in the same way as the plugin. The first block is used, whatever its label is.
 
 Public keys are X.509 SubjectPublicKeyInfo, private keys PKCS#8 (RFC 5280 and RFC 5208). A passphrase may protect a
 private key (PBES2 of RFC 8018; the plugin reads only unprotected keys).
@@ -89,7 +89,8 @@ def unprotect(der: bytes, passphrase: bytes, name: str) -> bytes:
 
 def protect(pem: bytes, passphrase: bytes) -> bytes:
     """Encrypt the PEM text of a plain private key with a passphrase; OpenSSL can read the result."""
-    # Use PBES2 of RFC 8018 with as many rounds as OWASP recommends for this hash, which take about half a second.
+    # Use PBES2 of RFC 8018 with as many rounds as OWASP recommends for this hash. These rounds take about half a
+    # second.
     return (
         RSA.import_key(pem).export_key(
             "PEM", passphrase=passphrase.decode("latin-1"), pkcs=8, protection=_PROTECTION, prot_params=_ROUNDS
@@ -128,7 +129,7 @@ def _import(der: bytes, name: str) -> RsaKey:
 
 
 MAX_BYTES: Final = 1 << 20
-"""At most this many bytes of a file are read: a key has a few kilobytes, but a wrong path may name a file of any
+"""At most this many bytes of a file are read. A key has a few kilobytes, but a wrong path may name a file of any
 size."""
 
 

@@ -30,7 +30,7 @@ class _Slot(NamedTuple):
 class TransformedChunks:
     """The stored chunks of one segment, in order. They can be iterated only once.
 
-    Memory is at most ``chunks_in_flight`` times the size of an original and a stored chunk, for a segment of any size.
+    For a segment of any size, memory is at most ``chunks_in_flight`` times the size of an original and a stored chunk.
     A yielded chunk is valid until the next chunk is requested. Initialization vectors are made in the order of the
     chunks, on the caller's thread. ``stored_sizes`` grows with each yielded chunk and is complete at the end.
     """
@@ -61,7 +61,7 @@ class TransformedChunks:
         positions = self._positions()
         try:
             while True:
-                # Fill every free slot before waiting for the oldest chunk, so that the pool does not idle while the
+                # Fill every free slot before waiting for the oldest chunk. Then the pool does not idle while the
                 # consumer works.
                 while free and (position := next(positions, None)) is not None:
                     slot = free.pop()

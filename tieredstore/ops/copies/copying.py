@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
 
 _LOOKS: Final = 1 + len(Suffix)
-"""The maximum number of attempts to copy a segment that another process copies too: the first attempt, and one after
-each object that the other process writes.
+"""The maximum number of attempts to copy a segment that another process copies too. After the first attempt, each
+object that the other process writes may cause another attempt.
 """
 
 _DATA: Final = (Suffix.LOG, Suffix.INDEXES)
@@ -146,8 +146,8 @@ class VerbatimCopies:
         try:
             _check(age)
         except LeftAloneError:
-            # The write of the manifest took so long that a garbage collection may have deleted the log or the indexes
-            # during the write. If both still exist, keep the segment: another process may already rely on it.
+            # The write of the manifest took very long. During the write, a garbage collection may have deleted the log
+            # or the indexes. If both still exist, keep the segment, because another process may already rely on it.
             self._require_or_take_back(segment, key)
 
     def _require_or_take_back(self, segment: VerbatimSegment, manifest_key: str) -> None:
@@ -314,7 +314,7 @@ class CopyStep(Step[SegmentObjects]):
 
     ``item`` is the source's segment. ``last_offset`` is inclusive, None if unknown. ``segment_id`` is the copy's id,
     None without a copy. ``sent`` is the number of bytes written. In a dry run, ``sent`` is the number of bytes to
-    write, or the source's size if the segment would be transcoded. ``error`` is the reason of a failure.
+    write. For a segment to transcode, it is the source's size. ``error`` is the reason of a failure.
     """
 
     way: CopyWay | None = None

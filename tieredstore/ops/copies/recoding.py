@@ -1,6 +1,6 @@
 """Decides how segments change when they are copied to a bucket with other settings.
 
-A property in which the two buckets' settings agree is not changed, even in segments that were written with other
+If the two buckets' settings agree in a property, it stays unchanged even in segments that were written with other
 settings. A ``Recoding`` decides about each segment, and a ``Transcoder`` writes the segments that change.
 
 Only ``copying`` imports this module. ``copying`` itself copies the unchanged segments. Together the two modules would
@@ -69,8 +69,9 @@ class CopyWay(enum.StrEnum):
 class Recoding:
     """The differences between two buckets' settings, which decide what changes in copied segments.
 
-    ``options`` are the target's; a property that does not change comes from the segment's manifest. ``source_ring``
-    opens encrypted segments. If no key is needed, ``source_ring`` and the key ring of ``options`` are None.
+    ``options`` are the target's options. A property that does not change comes from the segment's manifest.
+    ``source_ring`` opens encrypted segments. If no key is needed, ``source_ring`` and the key ring of ``options`` are
+    None.
     """
 
     options: WriteOptions

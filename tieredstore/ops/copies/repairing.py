@@ -258,8 +258,8 @@ class _Repairing:
     def _is_good_manifest(self, raw: bytes, good: _GoodCopy) -> bool:
         """Return True if the manifest equals the good copy's. Only the wrapping of the same data key may differ.
 
-        Raise UnknownKeyError or WrongKeyError if the target's key ring does not open the data key, because either the
-        manifest or the key ring may be wrong.
+        Raise UnknownKeyError or WrongKeyError if the target's key ring does not open the data key. In this case, either
+        the manifest or the key ring may be wrong.
         """
         if raw == good.segment.raw:
             return True
@@ -272,7 +272,7 @@ class _Repairing:
         try:
             return self.target.ring.unwrap(ours.key_id, ours.wrapped) == data_key
         except WrongKeyError:
-            # If the target's key pair of this id opens the good copy's data key, the pair is right, so the target's
+            # The target's key pair of this id opens the good copy's data key. So the pair is right, and the target's
             # manifest is damaged.
             if ours.key_id == good.wrapped.key_id and self._recoding().opens(good.wrapped):
                 return False
@@ -288,8 +288,8 @@ class _Repairing:
             store.replace(key, self._body(good, change), change.etag)
 
     def _body(self, good: _GoodCopy, change: _Change) -> Generator[bytes]:
-        """Yield the good copy's bytes. If they turn out to differ from the verified bytes, raise SegmentCorruptError at
-        the end: this aborts the write, so the store keeps the old object.
+        """Yield the good copy's bytes. Raise SegmentCorruptError at the end if they differ from the verified bytes.
+        This error aborts the write, so the store keeps the old object.
         """
         objects, digest = good.segment.stored.objects, Digest()
         try:

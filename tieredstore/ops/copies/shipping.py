@@ -75,9 +75,10 @@ class Shipper:
     no keys.
 
     Topic id and broker id come from ``partition.metadata`` and ``meta.properties`` unless given. ``on_progress`` gets
-    the number of log bytes just finished. ``around_upload`` returns a context manager: it is entered before the first
-    object of a copy is written, and left after the copy is complete or undone. Several threads may use one shipper for
-    different segments.
+    the number of log bytes just finished. Several threads may use one shipper for different segments.
+
+    ``around_upload`` returns a context manager. It is entered before the first object of a copy is written. It is left
+    after the copy is complete or undone.
     """
 
     committed: CommittedSegments
@@ -113,7 +114,7 @@ class Shipper:
         COPIED, or THERE if the store has a complete copy; ACTIVE if the broker may still append to the segment; GONE if
         the broker has deleted the segment's records; or FAILED with the error.
 
-        The caller may repeat the call after any outcome, and after a kill: a segment counts as copied once its manifest
+        The caller may repeat the call after any outcome, and after a kill. A segment counts as copied once its manifest
         exists.
         """
         try:

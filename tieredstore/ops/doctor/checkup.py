@@ -145,7 +145,7 @@ def checked(
 ) -> Iterator[Check]:
     """Make the checks and yield each result. A check waits no longer than the store's own timeouts.
 
-    ``named`` tells where the settings come from. With ``named``, also make the checks of installed optional parts: an
+    ``named`` tells where the settings come from. With ``named``, also make the checks of installed optional parts. An
     entry point of ``tieredstore.checks`` names a function that takes a :class:`NamedStore` and yields results. With
     ``release``, make only the checks of :func:`checked_for`.
     """
@@ -206,8 +206,8 @@ def _reads(version: int) -> str:
 
 
 def _version_of(found: tuple[ObjectStore, ObjectInfo, StateKind]) -> tuple[str, StateKind, int | None]:
-    """Return an object's key, kind and version. The version is 0 if the object states none, and None if the object was
-    just deleted or belongs to another tool."""
+    """Return an object's key, kind and version. The version is 0 if the object states none. It is None if the object
+    was just deleted, or belongs to another tool."""
     store, info, kind = found
     most = CATALOG_HEAD_BYTES if kind is CATALOG else HEAD_BYTES
     try:

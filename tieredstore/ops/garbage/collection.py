@@ -4,8 +4,8 @@ There are two kinds of garbage: objects of a segment without a manifest, and unf
 objects of a running copy; only their age shows that no copy is running. An attempt older than ``upload.max.age.ms``
 never writes its manifest. So objects that are twice as old by the store's clock belong to no running attempt.
 
-With access to the brokers, segments that have a manifest are garbage too if the brokers deleted them or never finished
-copying them.
+With access to the brokers, there is a third kind: segments with a manifest that the brokers deleted, or never finished
+copying.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Removal:
     read repeatedly. Segments written after ``as_of_ms``, by the store's clock, stay.
 
     If a run is stopped or killed, readers never see half a segment, and the next run continues. If the stopped run has
-    deleted only a segment's manifest, the rest counts as a leftover: the next run removes it only with
+    deleted only a segment's manifest, the other objects count as leftovers. The next run removes them only with
     ``leftovers_too``.
     """
 

@@ -73,9 +73,10 @@ def generate_key_pair(
     """Create an RSA key pair in ``directory``: ``ID.private.pem`` (PKCS#8, readable only by its owner),
     ``ID.public.pem`` (X.509).
 
-    A missing directory is created, accessible only to its owner. Both files are written, or neither. Raise ConfigError
-    for an invalid id and for existing files. With ``resumes``, keep a private key that a killed run left, and complete
-    the pair.
+    A missing directory is created, accessible only to its owner. Both files are written, or neither. With ``resumes``,
+    keep a private key that a killed run left, and complete the pair.
+
+    Raise ConfigError for an invalid id and for existing files.
     """
     if not _ID.fullmatch(key_id):
         raise ConfigError(f"key id {excerpt(key_id)!r} is invalid: use letters, digits, '.', '_' and '-'")
@@ -155,7 +156,7 @@ def _pem_pair(bits: int, passphrase: bytes | None) -> tuple[bytes, bytes]:
 def write_new(path: Path, content: bytes, *, mode: int) -> None:
     """Write a new file with ``mode`` from the start. Raise ConfigError if that fails."""
     try:
-        # Create the file with its final mode: if the mode were set later, other users could read the file for a moment.
+        # Create the file with its final mode. If the mode were set later, other users could read the file for a moment.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with contextlib.ExitStack() as undone:
             undone.callback(path.unlink, missing_ok=True)  # half a key is useless

@@ -21,7 +21,7 @@ class KmsKey:
 
 
 def seal_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[str, str]:
-    """Seal the private key of the pair ``key_id``, and write it to a new file; return the settings that open it.
+    """Seal a pair's private key and write it to a new file. Return the settings that open the sealed key.
 
     Before the file is written, the sealed key is opened again and compared with the private key.
 

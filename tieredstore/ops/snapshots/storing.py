@@ -3,8 +3,8 @@ replaces an old one.
 
 ``<moment>`` is the hour of an hourly snapshot, and the second of any other snapshot.
 
-A snapshot's object is JSON: the snapshot itself is compressed, encrypted like a segment if the settings have key pairs,
-and encoded as base64. A checksum covers it.
+A snapshot's object is JSON with a checksum. The snapshot in it is compressed and encoded as base64. If the settings
+have key pairs, the snapshot is also encrypted, in the same way as a segment.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Snapshots:
     def read(self, stored: StoredSnapshot) -> ClusterSnapshot:
         """Read one snapshot.
 
-        Raise CorruptDataError if the snapshot is damaged, NewerVersionError if a later release wrote it,
+        Raise CorruptDataError if the snapshot is damaged, and NewerVersionError if a later release wrote it. Raise
         EncryptionError if its key is missing, and ObjectNotFoundError if it has expired.
         """
         where = f"the snapshot {stored.cluster_id} {stored.name}"
@@ -161,8 +161,10 @@ class Snapshots:
         """Return a topic's settings from the newest snapshot that has this topic id; None if no snapshot has a topic of
         this name.
 
-        If no snapshot has the id, the newest topic of the same name is returned: topics of the raw layout do not have
-        Kafka's ids, and a restored topic got a new id. See also :meth:`read`.
+        If no snapshot has the id, return the newest settings of a topic with this name. Topics of the raw layout do not
+        have Kafka's ids, and a restored topic has a new id.
+
+        Raise the errors of :meth:`read`.
         """
         of_name: TopicSettings | None = None
         for stored in sorted(self.find_all(), key=lambda each: each.moment_ms, reverse=True):

@@ -1,4 +1,5 @@
-"""Checks at level index: each index of a segment opens, is in order, and agrees with the others and the manifest."""
+"""Checks at level index. Each index of a segment must open, be in order, and agree with the other indexes and the
+manifest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Selects the segments to check (all, a sample, new segments, or segments not checked before), and the level of each
-check."""
+"""Selects the segments to check and the level of each check. The segments are all, a sample, new ones, or ones not
+checked before."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ class Sample:
 class Selection:
     """What a run at ``level`` checks.
 
-    A segment is only checked for presence if its manifest was written before ``since_ms`` by the store's clock, or if
-    the ``state`` knows it to be sound. Segments outside the ``sample`` are checked at level listing. Raise ConfigError
-    for a sample if ``level`` is listing.
+    If a segment's manifest was written before ``since_ms`` (by the store's clock), the segment is only checked for
+    presence. So is a segment that the ``state`` knows to be sound. Segments outside the ``sample`` are checked at level
+    listing.
+
+    Raise ConfigError for a sample if ``level`` is listing.
     """
 
     level: Level = Level.LISTING
@@ -85,7 +87,7 @@ def _before(last: Subject, following: Subject) -> Subject:
     """Return ``last`` with the base offset of the next segment."""
     if last.objects.segment_id.topic_id_partition != following.objects.segment_id.topic_id_partition:
         return last
-    # Read the manifest of the segment before a selected segment: its end offset shows if there is a gap between the
+    # Read the manifest of the segment before a selected segment. Its end offset shows if there is a gap between the
     # two.
     is_context = last.level is None and last.sound is None and following.level is not None
     level = Level.LISTING if is_context else last.level

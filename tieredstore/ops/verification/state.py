@@ -1,7 +1,8 @@
 """Remembers sound segments in a file, so that nightly runs check only new segments, and old segments once a month.
 
-The file is a SQLite database with a row for each sound segment: the versions of its objects, the level and time of the
-check, and its offsets. If a run is stopped or killed, only the results of its last moments are lost.
+The file is a SQLite database with a row for each sound segment. A row has the versions of the segment's objects, the
+level and time of the check, and the segment's offsets. If a run is stopped or killed, only the results of its last
+moments are lost.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class VerifyState(Closing):
             raise
 
     def known(self, objects: SegmentObjects, level: Level) -> SoundSegment | None:
-        """Return the result of a recent check of a segment at this level or deeper. Return None without such a check,
-        if the check found a fault, or if the segment has changed since.
+        """Return the result of a recent check of a segment at this level or deeper. Return None if there was no such
+        check, if it found a fault, or if the segment has changed since.
         """
         with self._explained():
             row = self._database.execute(

@@ -94,8 +94,10 @@ def verify(
     level.
 
     With ``stop_offset``, check only segments of one partition that begin before this offset. ``narrow`` is a function
-    that filters the listing. Memory does not grow with the listing. Nothing is written. The levels index and data need
-    the private keys, and bypass all caches. Errors of the store end the run; with a state, the next run continues.
+    that filters the listing. The levels index and data need the private keys, and bypass all caches.
+
+    Nothing is written to the bucket. Memory does not grow with the listing. Errors of the store end the run. With a
+    state, the next run continues.
     """
     count = parallel or (_LOGS_AT_ONCE if selection.level is Level.DATA else READERS)
     with contextlib.ExitStack() as opened:
@@ -122,8 +124,8 @@ def verify(
             yield (
                 dataclasses.replace(checked, findings=(*checked.findings, *neighbours.finish())) if is_last else checked
             )
-            # Record a sound segment only after the caller took its findings, so that no finding is lost if the process
-            # is killed.
+            # Record a sound segment only after the caller took its findings. Then no finding is lost if the process is
+            # killed.
             if selection.state is not None:
                 _note(selection.state, result)
 
@@ -219,8 +221,8 @@ class OpenTransactions:
         )
 
     def _goes_on(self, extent: Extent, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Return True if there is no gap before this segment, and its newer leader epochs begin after the last offset
-        of the earlier segments."""
+        """Return True if this segment continues the earlier segments: there is no gap before it, and its newer leader
+        epochs begin after their last offset."""
         reach = self._extent.end
         newer = [start for epoch, start in extent.epochs if epoch > _last_epoch(self._extent)]
         return metadata.start_offset <= reach + 1 and all(start > reach for start in newer)
