@@ -49,7 +49,7 @@ class Makers:
     """The maximum bytes of the Kafka client's messages that wait here for ``poll_arrow``. The client limits only its
     own queue."""
     closing_s: float = 8.0
-    """How long ``close`` waits for threads that are in a call to the store or the broker; after that it leaves them
+    """How long ``close`` waits for threads in a call to the store or the broker. After this time, it leaves the threads
     running."""
 
 
@@ -97,8 +97,8 @@ class Parts:
         with contextlib.ExitStack() as ending:
             if self.cluster is not None:
                 ending.callback(self.cluster.close)
-            # The stack runs these callbacks in reverse order: it closes the manager first, so pending requests to the
-            # store fail and the threads end soon.
+            # The stack runs these callbacks in reverse order. It closes the manager first: pending requests to the
+            # store then fail, and the threads end soon.
             ending.callback(lambda: self.core.lookups.join(end))
             ending.callback(lambda: self.core.streams.join(end))
             ending.callback(self.manager.close)
@@ -150,7 +150,7 @@ def _lag(partition: Partition) -> int:
 
 
 def _lag_s(partition: Partition) -> float:
-    """Return the age of the last returned record in seconds; 0 if the log has no later records."""
+    """Return the age of the last returned record in seconds, or 0 if the log has no later records."""
     if not _lag(partition) or partition.tally.timestamp_ms <= 0:
         return 0.0
     return max(0.0, time.time() - partition.tally.timestamp_ms / 1000)

@@ -138,7 +138,7 @@ def position_of(place: KafkaPartition | Received) -> Position:
     """Convert a partition or message of confluent-kafka to a position.
 
     A position needs the leader epoch of the record before it. A message has only its own epoch, which is the same or
-    later, so use this epoch for a message. confluent-kafka represents an unknown epoch by -1 or None.
+    later. Use this epoch for a message. confluent-kafka represents an unknown epoch by -1 or None.
     """
     epoch: int | None
     if isinstance(place, KafkaPartition):

@@ -69,8 +69,8 @@ class Consumer(confluent_kafka.Consumer):
 
     # ---- records
 
-    # The return type is narrower than in confluent-kafka's hints: those allow messages without an offset, which no
-    # consumer returns.
+    # The return type is narrower than in confluent-kafka's hints. The hints allow messages without an offset, but no
+    # consumer returns such messages.
     def poll(  # type: ignore[override]
         self, timeout: float | None = -1
     ) -> Received | None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -439,7 +439,7 @@ _WORDS: Final = """A consumer that deserializes keys and values with ``key.deser
 It is the class of confluent-kafka on top of :class:`Consumer`.
 """
 
-# The class is created by a call of ``type``, because type checkers reject a class statement: confluent-kafka's class
+# Create the class by a call of ``type``, because type checkers reject a class statement: confluent-kafka's class
 # narrows return types of its base.
 DeserializingConsumer: Any = type(
     "DeserializingConsumer",

@@ -223,8 +223,8 @@ class Core:
             )
             if not self.policy.accepts(partition, sentence):
                 return
-            # Continue at the offset of the truncation, and prefer the broker from there: the bucket may have old
-            # records, which the broker has replaced.
+            # Continue at the offset of the truncation, and prefer the broker from there. The bucket may have old
+            # records that the broker has replaced.
             partition.at, partition.left_at = at, at.offset
         # After the first failure, look up at once; after further failures, look up after a pause.
         partition.retry.tries += 1
@@ -298,8 +298,8 @@ class Core:
                 if self.policy.accepts(partition, sentence):
                     self._go_on(partition, at, lineage)
             case EndsEarlier(end):
-                # From the end of the broker's log on, prefer the broker. The bucket still has later records; the
-                # consumer would return these again, and then find the same loss again.
+                # From the end of the broker's log on, prefer the broker. The bucket still has later records. From the
+                # bucket, the consumer would return them again, and find the same loss again.
                 partition.left_at = end
                 ends = f"the broker's log of {partition} ends at offset {end}, but it was read up to offset {position}"
                 if self.policy.accepts(partition, ends):

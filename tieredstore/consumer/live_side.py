@@ -181,8 +181,8 @@ class LiveSide:
         After an outage of a broker, librdkafka sometimes fetches nothing from a partition for minutes. It waits for a
         lost answer about the leader epoch. A new assignment ends the wait.
 
-        Return True only once for the same position and end, because there may be only transaction markers, which the
-        client never returns.
+        Return True only once for the same position and end: there may be only transaction markers, and the client never
+        returns markers.
         """
         position, now = partition.position, self._clock()
         if end is None or position is None or position >= end or partition.paused or live.held:

@@ -101,7 +101,7 @@ class Look:
     topic_id: Uuid | None = None
     """The id of the topic that has this name now."""
     broker: BrokerSpan | None = None
-    """The broker's offsets; None if the broker lacks the partition, or the look-up does not ask the broker."""
+    """The broker's offsets. None if the broker lacks the partition, or if the look-up does not ask the broker."""
     was_reset: int | None = None
     """The offset that caused a reset, because neither the bucket nor the broker has it."""
 

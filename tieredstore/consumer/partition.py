@@ -1,7 +1,7 @@
-"""An assigned partition of a consumer: its position, and its phase, which is one object with the phase's data.
+"""An assigned partition of a consumer, with its position and phase. A phase is one object with the phase's data.
 
 In the table, "loss, X" means that the loss policy decides: with ``fail`` the partition becomes `Failed`, with
-``report`` it continues with X. "look up" means `Looking` with a new look-up; answers to earlier look-ups are dropped. A
+``report`` it continues with X. "look up" means `Looking` with a new look-up. Answers to earlier look-ups are dropped. A
 `Live` partition is *unchecked* until the client begins to check its log for truncation, then *silent* until its first
 message.
 

@@ -101,8 +101,8 @@ def place(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage | N
     """Decide where a partition continues.
 
     ``live`` is None if the broker lacks the partition, or is not asked. ``lineage`` is None if the bucket lacks the
-    partition. ``decided`` is the end of the bucket's readable records from ``position`` on; None if there are no such
-    records.
+    partition. ``decided`` is the end of the bucket's readable records from ``position`` on, or None if there are no
+    such records.
     """
     on_broker = mode is not Mode.REMOTE_ONLY and live is not None and live[0] <= position <= live[1]
     if on_broker and mode is Mode.KAFKA_PREFERRED:

@@ -69,7 +69,7 @@ class ConsumerSettings:
     mode: Mode
     store: Settings | None
     topic_ids: Mapping[str, Uuid]
-    """The topic id to read from the bucket, for a topic name whose topic was created more than once."""
+    """For each topic that was created more than once: the topic id to read from the bucket."""
     on_data_loss: OnDataLoss
     loss_cb: LossCallback | None
     refresh_s: float

@@ -194,7 +194,7 @@ class StoredStreams:
         reading.close()
 
     def _keep(self, stream: StoredStream, batch: pa.RecordBatch | None, read_bytes: int) -> bool:
-        """Queue a batch for the caller, or mark the end if ``batch`` is None; return True if the thread may read on."""
+        """Queue a batch for the caller. If ``batch`` is None, mark the end. Return True if the thread may read on."""
         with self._changed:
             if stream.turn is Turn.DROPPED or self._is_closed:
                 return False

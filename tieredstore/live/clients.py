@@ -75,8 +75,8 @@ def call_client(call: Callable[Arguments, Result], *arguments: Arguments.args, *
         error: object = sys.exc_info()[1]
         if not isinstance(error, KafkaError):
             raise
-    # Raise after the ``except`` block: within the block, Python would set the KafkaError as the ``__context__`` of the
-    # new exception, although a KafkaError is no exception.
+    # Raise after the ``except`` block. Within the block, Python would set the KafkaError as the new exception's
+    # ``__context__``, although a KafkaError is no exception.
     raise KafkaException(error)
 
 
@@ -153,7 +153,7 @@ class LiveAdmin(AdminClient):
         _family.add(self)
 
     def hear(self) -> None:
-        """Drop earlier connection errors, because a broker has answered, but still log that the broker is back.
+        """A broker has answered, so drop earlier connection errors. Log that the broker is back.
 
         This method also polls the client. If all answers arrive at once, no other code polls the client, and error
         reports would accumulate in the client's queue.
@@ -274,7 +274,7 @@ def reading_configuration(configuration: Mapping[str, str], timeout_s: float) ->
 
 
 def bounded_configuration(configuration: Mapping[str, str], timeout_s: float) -> dict[str, str]:
-    """Return the configuration of a consumer for reads of a range, which may end at the end of the broker's log."""
+    """Return the configuration of a consumer that reads ranges. A range may end at the end of the broker's log."""
     return {"fetch.wait.max.ms": str(_FETCH_WAIT_MS), **reading_configuration(configuration, timeout_s)}
 
 

@@ -387,8 +387,8 @@ class LiveCluster(Closing):
                         if not leave_out_absent:
                             raise
             except (BrokerUnavailableError, ResourceNotFoundError) as error:
-                # Repeat all requests, so that all answers are from the same time. If a broker reports a topic or
-                # partition as absent, retry only for a few seconds, in case the broker does not know it yet.
+                # Repeat all requests, so that all answers are from the same time. A broker may not know a new topic or
+                # partition yet. If a broker reports it as absent, retry only for a few seconds.
                 last = end if error.retryable else begun + unknown_s(self._timeout_s)
                 if time.monotonic() + _AGAIN_S > last:
                     raise
@@ -549,8 +549,8 @@ class GroupClient(Closing):
         try:
             places = self._client.committed([KafkaPartition(*where) for where in partitions], timeout=wait_s)
         except KafkaException as error:
-            # The client reports denied access to the cluster by a callback, which runs only while the client is polled.
-            # It reports denied access to the group as a message.
+            # The client reports denied access to the cluster by a callback. The callback runs only while the client is
+            # polled. It reports denied access to the group as a message.
             message = self._client.poll(0)
             refusal = None if message is None else message.error()
             if refusal is not None and kind_of(refusal) is BrokerDeniedError:

@@ -64,7 +64,7 @@ class ClusterState(LiveCluster):
         return str(self._describe_cluster().cluster_id)
 
     def topic_settings(self) -> tuple[list[TopicSettings], list[NotHeld]]:
-        """Return all topics except internal topics, each with the settings that it overrides; and a list of topics
+        """Return all topics except internal topics, each with the settings that it overrides. Also return the topics
         whose settings the login may not read.
 
         The method sends three requests: one lists the topics, two describe them.
@@ -86,8 +86,8 @@ class ClusterState(LiveCluster):
         return found, [NotHeld("topic", name, str(error)) for name, error in denied.items()]
 
     def acls(self) -> tuple[AclEntry, ...] | None:
-        """Return all ACLs; an empty tuple if the brokers have no authorizer, and None if the login may not list ACLs.
-        This takes up to two requests."""
+        """Return all ACLs. Return an empty tuple if the brokers have no authorizer, and None if the login may not list
+        ACLs. This takes up to two requests."""
         # librdkafka 2.16 returns an empty list if listing is refused, so first ask if the login has permission.
         operations = self._describe_cluster().authorized_operations or ()
         if admin.AclOperation.DESCRIBE not in operations:
@@ -107,7 +107,7 @@ class ClusterState(LiveCluster):
         return policy.call(f"listing the groups of {self._servers}", lambda _: self._list_groups())
 
     def groups(self, topics: Sequence[TopicSettings]) -> tuple[list[GroupOffsets], list[NotHeld]]:
-        """Return the offsets that each group has committed in these topics, and a list of groups whose offsets cannot
+        """Return the offsets that each group has committed in these topics. Also return the groups whose offsets cannot
         be read.
 
         The method sends one request per broker, and one request per group. Groups without a committed offset are left

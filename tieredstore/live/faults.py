@@ -123,8 +123,8 @@ OF_GROUPS: Final = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-"""Errors about the consumer's group. Readers ignore these errors, because a reader needs no group, and may have no
-access to its group.
+"""Errors about the consumer's group. Readers ignore these errors: a reader needs no group, and may have no access to
+its group.
 """
 
 OF_HOLES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE})

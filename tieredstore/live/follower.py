@@ -79,9 +79,9 @@ class _Followed:
 class LiveFollower(Closing):
     """Follows partitions of one cluster from given offsets. Not thread-safe; close it after use.
 
-    One consumer reads all partitions, without joining a group. Memory does not grow with the number of partitions: the
-    follower needs memory for librdkafka's read-ahead (``docs/how-to/read.md``), and for about 4 MiB or 10,000 records
-    to return.
+    One consumer reads all partitions, without joining a group. The follower needs memory for librdkafka's read-ahead
+    (``docs/how-to/read.md``), and for about 4 MiB or 10,000 records to return. Memory does not grow with the number of
+    partitions.
     """
 
     def __init__(
@@ -183,8 +183,8 @@ class LiveFollower(Closing):
             self._raise_failure()
             if self._followed:
                 self._check_places()
-                # First take the messages that have arrived; if there are none, wait for one message. consume(many,
-                # timeout) would wait until as many as requested have arrived.
+                # First take the messages that have arrived. If there are none, wait for one message. A call of
+                # consume(many, timeout) would wait for all these messages.
                 messages = self._consumer.consume(self._rows, 0)
                 self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
                 self._check_broker()
@@ -194,7 +194,7 @@ class LiveFollower(Closing):
                 return
 
     def _check_places(self) -> None:
-        """Seek with the leader epoch: the consumer then drops earlier fetches, and asks the leader if its log has the
+        """Seek with the leader epoch. The consumer then drops earlier fetches, and asks the leader if its log has the
         record before the position."""
         for where, followed in self._followed.items():
             if followed.link is Link.UNCHECKED and followed.epoch is not None:

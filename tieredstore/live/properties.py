@@ -91,7 +91,7 @@ _DEFAULTS: Final = {
     # a moment waits one second.
     "fetch.queue.backoff.ms": "5",
     # The read-ahead is at most this size plus one answer of the broker. With the default of 64 MiB, a read of a range
-    # of 200 MB fetched a third more, because it read ahead beyond the range.
+    # of 200 MB read ahead beyond the range, and fetched a third more.
     "queued.max.messages.kbytes": "16384",
     "fetch.message.max.bytes": "4194304",
 }
@@ -157,7 +157,7 @@ def _translate(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_translated(name: str) -> bool:
-    """Return True if librdkafka never gets this property, because it is ignored, refused, or translated from Java's
+    """Return True if librdkafka never gets this property. The property is ignored, refused, or translated from Java's
     login."""
     return name in _WITHOUT_EFFECT or name in _OF_JAVA or name in _REFUSED or name == "sasl.jaas.config"
 

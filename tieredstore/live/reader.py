@@ -67,15 +67,17 @@ class LiveReader(Closing):
     ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the records with offsets in ``[start, stop)``, in batches of about 4 MiB or 10,000 rows.
 
-        ``stop`` must be an end reported by the broker. If the last offsets of the range have no records to return (only
-        transaction markers or aborted records), the read ends when the consumer has passed these offsets. Records
-        before an error are yielded first.
+        ``stop`` must be an end reported by the broker. The last offsets of the range may have no records to return,
+        only transaction markers or aborted records. The read then ends when the consumer has passed these offsets.
+        Records before an error are yielded first.
 
-        Raise ConfigError at once for invalid arguments. While reading, raise DataLossError in four cases: the broker
-        lacks ``start``; retention overtakes the reader; the log ends before ``stop`` and does not grow for
-        ``timeout_s``; or the topic's id differs from ``topic_id`` (one request before the read, and one after it).
-        Raise BrokerUnavailableError (retryable) if nothing arrives for ``timeout_s``. Other errors are
-        ResourceNotFoundError, BrokerDeniedError and BatchCorruptError.
+        Raise ConfigError at once for invalid arguments. Raise BrokerUnavailableError (retryable) if nothing arrives for
+        ``timeout_s``.
+
+        Raise DataLossError in four cases: the broker lacks ``start``; retention overtakes the reader; the log ends
+        before ``stop`` and does not grow for ``timeout_s``; or the topic's id differs from ``topic_id``. The check of
+        the id takes one request before the read, and one after it. Other errors are ResourceNotFoundError,
+        BrokerDeniedError and BatchCorruptError.
         """
         shape = MessageColumns(columns)
         if not 0 <= start <= stop <= MAX_OFFSET:
@@ -191,8 +193,8 @@ class BoundedRead:
             raise self._error
 
     def _is_done(self) -> bool:
-        # The position alone is not enough: the last offsets may be transaction markers or aborted records, which never
-        # arrive.
+        # The position alone is not enough: the last offsets may be transaction markers or aborted records, and these
+        # never arrive.
         return self._error is not None or max(self._position, self._end) >= self._range.stop
 
     def _receive(self) -> list[Message]:

@@ -97,8 +97,8 @@ class EpochInquiry:
         lineage, left = both.lineage, last_epoch(both.lineage)
         assert both.live_epoch is not None
         cuts = [None if answer is None else cut_by_broker(lineage, answer)]
-        # If the broker's log begins after the end of the epoch, the leader no longer knows the epoch, and answers with
-        # the start of its log. Only the watermark in the bucket can then show where the log was truncated.
+        # The broker's log may begin after the end of the epoch. The leader then no longer knows the epoch, and answers
+        # with the start of its log. Only the watermark in the bucket can then show where the log was truncated.
         if answer is None or answer.end <= both.live_start:
             cuts.append(cut_by_watermark(lineage, read_moves(self._source, lineage.partition)))
             if answer is None and cuts == [None, None]:

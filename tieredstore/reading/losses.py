@@ -361,8 +361,8 @@ def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOff
     """Yield the offsets from ``start`` up to ``stop`` (exclusive) that neither the bucket nor the broker has."""
     if log.lineage is not None:
         yield from lost_offsets(log.lineage, start, min(stop, log.seam))
-    # The gaps between the bucket's segments were yielded above. Now yield the offsets between the end of the bucket's
-    # part and the broker's first offset, and the offsets after the end of the log.
+    # The gaps between the bucket's segments were yielded above. Now yield two ranges: from the end of the bucket's part
+    # to the broker's first offset, and after the end of the log.
     live_start = log.seam if log.live_start is None else log.live_start
     for first, last in (
         (max(start, log.seam if log.lineage is not None else 0), min(stop, live_start)),

@@ -95,8 +95,8 @@ class LeftOut:
         if cluster is None:
             return
         with contextlib.closing(cluster):
-            # Request the log's end (read_uncommitted) before the last stable offset: records that are written between
-            # the two requests would otherwise count as held back by a transaction.
+            # Request the log's end (read_uncommitted) before the last stable offset. In the other order, records that
+            # are written between the two requests would count as held back by a transaction.
             written: Mapping[TopicPartition, int] = cluster.end_offsets(ended, "read_uncommitted")
             decided = cluster.end_offsets(ended)
         for where, end in written.items():

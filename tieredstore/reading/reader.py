@@ -117,8 +117,8 @@ class TopicReader(Closing):
         has fewer records.
 
         Markers, aborted transactions and compaction leave gaps in the offsets, so records must be read to be counted.
-        Read the last ``count`` offsets before ``stop``; if these offsets contain too few records, read four times as
-        many offsets, and so on. Lost offsets are ignored. Memory does not grow with ``count``.
+        Read the last ``count`` offsets before ``stop``. If they contain too few records, read four times as many
+        offsets, and so on. Lost offsets are ignored. Memory does not grow with ``count``.
         """
         sources = replace(
             self._sources(replace(self.settings, columns=("offset",))),
@@ -198,7 +198,7 @@ def _read(
 
 
 def _batch_of(batches: Sequence[tuple[int, int]], number: int) -> tuple[int, int]:
-    """Find the batch that contains record ``number``; return the batch's first offset, and the record's number within
+    """Find the batch that contains record ``number``. Return the batch's first offset, and the record's number within
     the batch.
     """
     for first, rows in batches:

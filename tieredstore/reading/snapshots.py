@@ -65,8 +65,7 @@ class LogSnapshots:
         """
 
     def current(self, selection: Selection | None = None) -> LogSnapshot:
-        """Return the latest snapshot if it is fresh, even if it was taken for other partitions; otherwise take a new
-        snapshot.
+        """Return the latest snapshot if it is fresh, even if it has other partitions. Otherwise, take a new snapshot.
 
         A new snapshot selects the partitions of ``selection``, or the query's partitions if ``selection`` is None.
         """

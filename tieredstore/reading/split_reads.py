@@ -171,8 +171,8 @@ class QuerySources:
 class StoredRead:
     """Reads a window of the bucket's offsets. ``position`` is always the next offset to read. Not thread-safe.
 
-    The query's loss policy applies to segments that were deleted since the snapshot, and to transactions whose outcome
-    was in a deleted segment. Gaps in the window are skipped, because the caller has reported them.
+    The query's loss policy applies to segments that were deleted since the snapshot. It also applies to transactions
+    whose outcome was in a deleted segment. Gaps in the window are skipped, because the caller has reported them.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ def open_reader(query: LogQuery) -> LiveReader:
     """
     if query.client is None:
         raise no_client()
-    # Import the module only now: it needs the extra `kafka`, which a query without a broker can do without.
+    # Import the module only now: it needs the extra `kafka`, and a query without a broker does not.
     from tieredstore.live import LiveReader  # noqa: PLC0415
 
     return LiveReader(query.client, isolation=query.isolation, timeout_s=query.timeout_s)

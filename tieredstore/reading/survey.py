@@ -1,4 +1,4 @@
-"""Takes a snapshot of logs: finds each topic in the bucket and at the broker, and the offset from which the broker is
+"""Takes a snapshot of logs. Finds each topic in the bucket and at the broker, and the offset from which the broker is
 read.
 
 The bucket is read up to an offset called *seam*, before which every transaction has an outcome. The broker is read from
@@ -112,7 +112,7 @@ def survey_logs(
         survey = _Survey(source, query, cluster or own, {} if before is None else before.logs, moves)
         # Ask for the broker's first offsets before listing the bucket. In the other order, records that the broker
         # copies and deletes between the two requests would look like a gap. Records that are written and copied between
-        # the two requests do no harm: they come after the log end that the broker returns here.
+        # the two requests do no harm: they come after the log's end in the broker's answer.
         survey.ask_for_beginnings()
         catalog = survey.catalog(catalog_file)
         logs = {log.where: log for log in survey.logs(catalog)}
@@ -213,7 +213,7 @@ class _Survey:
             life = choose_life(catalog, self._source.layout, topic, live=live_id, wanted=wanted)
         except ConfigError as error:
             raise ConfigError(f"{error} with {self._query.words.choose_topic_id}") from None
-        # A caller that names a topic id knows that the topic has other ids, so report other ids only if the caller
+        # If the caller named a topic id, it knows that the topic has other ids. So report other ids only if the caller
         # named none.
         if life.others and wanted is None:
             self._lose(OtherLife(topic, live_id, life.others))
@@ -271,8 +271,8 @@ class _Survey:
 
     def _log_of(self, known: _FoundPartition, stored_end: int) -> PartitionLog:
         cut = None if known.history is None else known.history.cut
-        # If an election truncated all of the bucket's log, and no broker has the log, the log is empty and continues at
-        # the cut.
+        # An election may have truncated all of the bucket's log. If no broker has the log either, the log is empty and
+        # continues at the cut.
         empty = 0 if cut is None or known.lineage is not None else cut.at
         live_start, live_end, live_epoch = known.live or (empty, empty, None)
         log = PartitionLog(
@@ -291,8 +291,8 @@ class _Survey:
         return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))
 
     def _end_before(self, known: _FoundPartition) -> int | None:
-        """Return the seam (the offset between the bucket's and the broker's part) of the earlier snapshot, if the
-        bucket's log has not changed; else None.
+        """Return the seam (the offset between the bucket's and the broker's part) of the earlier snapshot. Return None
+        if the bucket's log has changed since.
         """
         log = self._before.get(known.where)
         return None if log is None or known.lineage is None or log.lineage != known.lineage else log.seam
@@ -306,8 +306,8 @@ class _Survey:
             return 0
         if self._query.isolation == "read_uncommitted":
             return lineage.end_offset
-        # Search from the last gap on, because a transaction that is open at the end may have begun in any segment after
-        # the last gap.
+        # A transaction that is open at the end may have begun in any segment after the last gap. So search from the
+        # last gap on.
         first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)
         last, end = lineage.spans[-1], lineage.end_offset
         is_cut = known.history is not None and known.history.cut is not None and end <= last.segment.end_offset

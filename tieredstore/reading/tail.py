@@ -48,8 +48,8 @@ also stays valid for this many seconds.
 """
 
 _FRESH_IDENTITY_S: Final = 1.0
-"""Return records from the broker only if topic ids were checked at most this many seconds ago, because the records may
-belong to a re-created topic.
+"""Return records from the broker only if topic ids were checked at most this many seconds ago: the records may belong
+to a re-created topic.
 """
 
 
@@ -216,9 +216,9 @@ class LogTail(Closing):
         """Follow ``positions``, which may be empty. The query's selection is ignored.
 
         Positions from ``places`` and ``PartitionLog.position`` have a leader epoch. By this epoch, the tail notices if
-        a later election truncates the log below the position, even if another process continues from the position.
-        ``settings`` choose columns and decoding. Raise ConfigError for invalid settings. The constructor sends no
-        request yet.
+        a later election truncates the log below the position. This also works if another process continues from the
+        position. ``settings`` choose columns and decoding. Raise ConfigError for invalid settings. The constructor
+        sends no request yet.
         """
         self._source = source
         self._sources = QuerySources(lambda: source, query, settings or ReadSettings())
@@ -383,8 +383,8 @@ class LogTail(Closing):
         assert self._follower is not None
         leader, refused = log.live_epoch, followed.refused
         followed.refused = None
-        # If this leader has already refused the position, do not let it check the position again: a look-up since then
-        # has confirmed the position.
+        # If this leader has already refused the position, a look-up since then has confirmed the position. So do not
+        # let the leader check it again.
         epochs = {} if leader is None or leader == refused or not followed.offset else {log.where: leader}
         self._follower.add({log.where: followed.offset}, epochs)
         self._followed.enter(log.where, _Live(leader))
@@ -431,8 +431,8 @@ class LogTail(Closing):
     def _go_on_behind(self, followed: _Followed, log: PartitionLog) -> None:
         """Continue after the bucket's part of a partition.
 
-        Follow the partition at the broker if a recent look-up of the logs found it at the broker; otherwise look the
-        logs up again.
+        Follow the partition at the broker if a recent look-up of the logs found it there. Otherwise, look the logs up
+        again.
         """
         self._followed.enter(log.where, _ToLook())
         is_known = self._clock() < followed.identified_at + _IDENTITY_S
@@ -454,7 +454,7 @@ class LogTail(Closing):
         if event.records is not None:
             self._followed[event.where].at = Position(event.next_offset, event.leader_epoch)
             return self._give(event.where, event.records)
-        # The broker does not have the next offset: either it has copied the records to the bucket and deleted them, or
+        # The broker does not have the next offset. Either it has copied the records to the bucket and deleted them, or
         # the log was truncated. So look the partition up again.
         followed = self._followed[event.where]
         followed.refused = followed.phase.leader if isinstance(followed.phase, _Live) else None

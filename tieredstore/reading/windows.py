@@ -105,9 +105,8 @@ class PlaceLookup:
         reports the missing offsets.
 
         Raise ConfigError if a mapping does not name exactly the existing partitions. If a partition has no record at or
-        after the requested time, raise ConfigError or, with ``if_too_late="latest"``, start at the log's end. The loss
-        policy applies to an offset beyond the log's end; if the loss is accepted, the partition starts at the log's
-        end.
+        after the requested time, raise ConfigError. With ``if_too_late="latest"``, start at the log's end instead. The
+        loss policy applies to an offset beyond the log's end. If the policy accepts the loss, start at the log's end.
         """
         words = self.query.words
         self._check_same(places, words.starting, words.starting_times)

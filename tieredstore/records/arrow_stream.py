@@ -77,4 +77,4 @@ class _NoLoop:
         return False
 
     def call_exception_handler(self, context: dict[str, object]) -> None:
-        """Ignore the report of a future whose error nobody took: the stream was not read to its end."""
+        """Ignore the report of a future with an unread error: the stream was not read to its end."""

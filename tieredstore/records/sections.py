@@ -118,7 +118,7 @@ def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int
     """Yield sections from ``begin`` to ``end`` of nearly equal sizes, at most ``max_bytes`` where batches allow it.
 
     If two sections share a chunk of ``chunk_bytes``, it is decompressed twice. So prefer a section end near the
-    beginning of a chunk, if the section then has more than half the size of an equal part.
+    beginning of a chunk. The section must then have more than half the size of an equal part.
     """
     at = begin
     # Divide into equal parts, without a small rest, so that tasks take about the same time.
@@ -287,8 +287,8 @@ class SectionReader:
     settings: ReadSettings
 
     def section_of(self, span: Span) -> LogSection:
-        """Return the section with all records of the span, and few other records, because index entries are about 4 KiB
-        apart.
+        """Return the section with all records of the span. It has few other records, because index entries are about 4
+        KiB apart.
 
         A section costs at most two requests, and none if it is a whole segment. Raise IndexesCorruptError if the offset
         index does not match the log.
@@ -347,8 +347,8 @@ class SectionReader:
         segment = section.segment
         goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None
         reached = max(decoder.offset_reached, section.start_offset)
-        # Report no loss here, because it is not certain: a damaged batch that was skipped may have been the last one,
-        # and a log without bytes may be fully compacted.
+        # A loss is not certain here, so report none. A damaged batch that was skipped may have been the last one. A log
+        # without bytes may be fully compacted.
         if goes_on or decoder.skipped or not len(section.byte_range) or reached >= section.stop_offset:
             return None
         lost = LostOffsets(segment.topic_id_partition, reached, section.stop_offset)

@@ -27,10 +27,10 @@ class ReadSettings:
     at most ``piece_bytes`` into record batches of about ``target_bytes``. ``max_batch_bytes`` limits a single Kafka
     batch, stored and decompressed.
 
-    With ``decode_ahead``, the manager's threads decrypt and decompress chunks ahead of the reader. Without it, the
-    reader's own thread does so; that saves processor time and memory if there are as many parallel readers as
-    processors. An error about lost data ends with the text ``accept_loss``, which tells the user how to accept the
-    loss. Raise ConfigError for invalid values.
+    With ``decode_ahead``, the manager's threads decrypt and decompress chunks ahead of the reader. Without
+    ``decode_ahead``, the reader's own thread does so. This saves processor time and memory if there are as many
+    parallel readers as processors. An error about lost data ends with the text ``accept_loss``, which tells the user
+    how to accept the loss. Raise ConfigError for invalid values.
     """
 
     columns: Sequence[str] = COLUMNS

@@ -1,7 +1,7 @@
 """Transactions for read_committed: the aborted ones, and those without an outcome in the segments.
 
 As in Kafka, the ``.txnindex`` of a segment has an entry for each transaction whose abort marker is in the segment. The
-entry also has the last stable offset at the time of the marker: every transaction that began before that offset had an
+entry also has the last stable offset at the time of the marker. Every transaction that began before this offset had an
 outcome. A committed transaction has no entry, so only the producer snapshot at the end of a segment shows which
 transactions are open there.
 
@@ -155,8 +155,8 @@ class PendingTransactions:
         self._ended: dict[int, list[AbortedTransaction]] = {}
         self._pending_from: dict[int, int] = {}
         self.pending: dict[int, int] = {}
-        """The transactions that are open at the end of the visited spans and unknown to the last span's broker: first
-        offsets by producer id.
+        """First offsets by producer id: transactions that are open at the end of the visited spans, but unknown to the
+        last span's broker.
         """
 
     def skip_to(self, number: int) -> None:

@@ -36,7 +36,7 @@ class ZooKeeperTls:
     """PEM files for TLS to ZooKeeper. ``identity`` has the client's key and certificate; None means no client
     certificate.
 
-    ``authorities`` has the certificates of the authorities that sign the servers' certificates; None means the system's
+    ``authorities`` has the certificates of the authorities that sign servers' certificates. None means the system's
     authorities.
     """
 
@@ -162,7 +162,7 @@ def _own_listener(broker: Mapping[str, str], protocol: str) -> str | None:
 
 
 def tls_of(broker: Mapping[str, str]) -> ZooKeeperTls | None:
-    """Return the TLS settings in the broker's file; None if the broker connects to ZooKeeper without TLS. Raise
+    """Return the TLS settings in the broker's file, or None if the broker connects to ZooKeeper without TLS. Raise
     ConfigError for an unsupported setting."""
     if broker.get(ENABLED, "false").strip().lower() != "true":
         return None

@@ -154,8 +154,8 @@ class _Filling:
     def _candidates(self, gaps: Sequence[Hole]) -> list[Segment]:
         """Return deleted segments that open files or links keep, and all closed segments in the folder.
 
-        The partition's folder must be listed, because the uploader forgets segments after their upload, and a hole may
-        need one of these segments.
+        The uploader forgets segments after their upload, but a hole may need one of these segments. So the partition's
+        folder must be listed.
         """
         partition, folder = self.partition, self.partition.folder
         extents = [(gap.first_offset, gap.last_offset) for gap in gaps]
@@ -176,7 +176,7 @@ class _Filling:
         return None if highs is None else highs.get(self.partition.name, 0)
 
     def _ship(self, segment: Segment, holes: list[Hole], watermark: Watermark) -> LogSegment | None:
-        """Upload the segment and return it; None if it cannot be read or does not match the holes."""
+        """Upload the segment and return it. Return None if it cannot be read or does not match the holes."""
         partition, filler = self.partition, self.filler
         with contextlib.ExitStack() as opened:
             try:
@@ -187,8 +187,8 @@ class _Filling:
                 described = describe_open(
                     held, partition.where.topic_id, partition.epochs, check_crcs=filler.check_crcs
                 )
-                # The segment's log may end before the base offset of the next known segment, because a listing may have
-                # missed a segment in between.
+                # The segment's log may end before the base offset of the next known segment: a listing may have missed
+                # a segment in between.
                 segment.place = replace(segment.place, next_base_offset=described.end_offset + 1)
                 holes = [hole for hole in holes if hole.first_offset <= described.end_offset]
                 if holes and all(agrees(described, hole, partition.epochs, watermark) for hole in holes):

@@ -304,7 +304,7 @@ def _state_path(where: TopicPartition) -> str:
 
 
 def _leader_of(raw: bytes, where: TopicPartition) -> int:
-    """Parse the leading broker's id; return -1 if there is no leader, or if the state is unreadable."""
+    """Parse the leading broker's id. Return -1 if there is no leader, or if the state is unreadable."""
     try:
         leader = json.loads(raw)["leader"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -316,8 +316,8 @@ def _leader_of(raw: bytes, where: TopicPartition) -> int:
 
 
 def _topic_id_of(raw: bytes) -> Uuid:
-    """Parse the topic's id. Return a zero id for a topic from before Kafka 2.8, and for unreadable data, because the
-    topic exists all the same.
+    """Parse the topic's id. Return a zero id for a topic from before Kafka 2.8, and for unreadable data: the topic
+    exists all the same.
     """
     try:
         return Uuid.parse(json.loads(raw)["topic_id"])

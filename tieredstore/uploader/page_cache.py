@@ -16,7 +16,7 @@ _WOULD_WAIT: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK})
 
 @contextlib.contextmanager
 def cache_as_it_was(descriptor: int) -> Generator[None]:
-    """Drop the file's pages that the block read into the page cache; keep pages that were cached before.
+    """Drop the file's pages that the block read into the page cache. Keep pages that were cached before.
 
     ``descriptor`` must be the caller's own, not shared with another process. If the system cannot list cached pages,
     drop nothing.
@@ -31,7 +31,8 @@ def cache_as_it_was(descriptor: int) -> Generator[None]:
 
 
 def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
-    """Yield the uncached ranges (start, length) of a file, in blocks of 1 MiB; none if the system cannot tell."""
+    """Yield the uncached ranges (start, length) of a file, in blocks of 1 MiB. Yield nothing if the system cannot
+    tell."""
     size = os.fstat(descriptor).st_size
     if size <= _BLOCK:
         # Uploads read small files whole, so it is enough to check if the first byte is cached.

@@ -75,7 +75,7 @@ class Progress:
 
     The state is the first row whose condition holds. ``attempt`` is a write of unknown outcome. It has the object
     before the write (with everything uploaded since), and the object to write. ``must_reload`` is true if another
-    uploader may have moved the watermark; the next step then calls :meth:`distrust`.
+    uploader may have moved the watermark. The next step then calls :meth:`distrust`.
     """
 
     value: Watermark | None = None
@@ -183,7 +183,7 @@ class Partition:
     @property
     def first(self) -> Segment | None:
         """The first segment to upload."""
-        # Most of thousands of partitions have no segments, and workers ask several times a second, so avoid the lock.
+        # Workers ask several times a second, and most of thousands of partitions have no segments. So avoid the lock.
         if not self.segments:
             return None
         with self.lock:
@@ -386,7 +386,7 @@ class Partition:
             self.segments.clear()
 
     def abandon(self) -> list[Segment]:
-        """Drop all segments without uploading them; return the segments that were held by open files or links."""
+        """Drop all segments without uploading them. Return the segments that were held by open files or links."""
         with self.lock:
             pinned = [segment for segment in self.segments.values() if segment.is_pinned]
             for segment in self.segments.values():

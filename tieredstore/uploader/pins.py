@@ -199,7 +199,7 @@ def _is_wanted(partition: Partition, segment: Segment) -> bool:
 
 
 def _raise_limit(max_files: int) -> int:
-    """Raise the process's limit of open files as far as possible; return the number of files that pins may open."""
+    """Raise the process's limit of open files as far as possible. Return the number of files that pins may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max_files + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -218,8 +218,8 @@ def _raise_limit(max_files: int) -> int:
 _FIRST_PAUSE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 960.0
 _AT_ONCE: Final = 50
-"""Maximum number of upload watermarks to read in one round, so that thousands of new partitions do not cause thousands
-of requests at once.
+"""Maximum number of upload watermarks to read in one round. Thousands of new partitions then cause no burst of
+requests.
 """
 
 

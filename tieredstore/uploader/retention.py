@@ -74,7 +74,7 @@ class RemoteRetention:
         reports these segments.
 
         Each call lists the segments of each partition once, and reads the manifests of the old segments. It raises the
-        store's errors; only a lasting error in a deletion is reported in the partition's result.
+        store's errors, except a lasting error of a deletion: this error is in the partition's result.
         """
         for where in partitions if self.is_on else ():
             steps = list(self._steps(target, where))

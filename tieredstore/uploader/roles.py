@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _DELETED_S: Final = 60.0
-"""A topic counts as deleted if the broker does not know it for this long, because a broker that has just started knows
-no topics."""
+"""A topic counts as deleted if the broker does not know it for this long. A broker that has just started knows no
+topics."""
 
 _NO_ID: Final = Uuid(bytes(16))
 

@@ -110,8 +110,8 @@ class Schedule:
             self._give_back(partition)
 
     def fail(self, partition: Partition, error: Exception) -> None:
-        """Record a failed upload step. Wait about 1 s before the next step; double this pause, up to a minute, at each
-        further failure."""
+        """Record a failed upload step. Wait about 1 s before the next step. Double this pause at each further failure,
+        up to a minute."""
         with self._something:
             partition.turn.failures += 1
             delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(partition.turn.failures - 1, 16))

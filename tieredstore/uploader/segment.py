@@ -226,7 +226,7 @@ class Segment:
 
 
 def is_stub(place: FoundSegment) -> bool:
-    """Return True for an empty deleted log, which a broker creates when it begins to move a partition to another
+    """Return True for an empty deleted log. A broker creates such a log when it begins to move a partition to another
     disk."""
     if not place.is_deleted:
         return False

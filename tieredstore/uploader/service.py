@@ -127,8 +127,8 @@ class _Threads:
                 if watch.watch(led):
                     whole_at_s = 0.0
                     continue
-                # Pause in proportion to the check's own time. Under constant events, checking must not take the
-                # interpreter from the upload threads, which reduce the backlog.
+                # Pause in proportion to the check's own time. Under constant events, checks must not take the
+                # interpreter from the upload threads.
                 stop.wait(min(_LONGEST_REST_S, _RESTS * spent_s))
                 self._pause(stop, _INCOMPLETE_S if held.incomplete else whole_at_s - time.monotonic())
         finally:

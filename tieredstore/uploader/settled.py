@@ -183,7 +183,7 @@ class Answers:
         return answer is not None and self._monotonic() - answer[0] <= _NEW_S
 
     def of(self, name: TopicPartition) -> Settled | None:
-        """Return the last answer about the partition; None if the answer is so old that its leader epoch may be out of
+        """Return the last answer about the partition. Return None if it is so old that its leader epoch may be out of
         date."""
         answer = self._answers.get(name)
         return answer[1] if answer is not None and self._monotonic() - answer[0] <= self._max_age_s else None

@@ -2,8 +2,8 @@
 
 A step reads the partition's progress and closes a gap before the next segment. If a segment's files are gone or cannot
 be uploaded, the step records the segment as a hole. If a segment is not replicated yet or has an open transaction, the
-step waits. The watermark object may lag, but each offset that it covers is in a segment with a stored manifest, or in a
-recorded hole.
+step waits. The watermark object may lag. Each offset before it is in a segment with a stored manifest, or in a recorded
+hole.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class _Work:
             )
 
     def _move_back(self, value: Watermark) -> Watermark:
-        """Move the upload watermark back to the start of a later leader's epoch: uploads after that offset are no
+        """Move the upload watermark back to the start of a later leader's epoch. Uploads after that offset are no
         longer part of the log."""
         partition, uploads = self.partition, self.shipper.uploads
         began = _later_epoch_began(partition, value)
@@ -415,7 +415,7 @@ class _Work:
         value = value.behind(shipped, next_offset, epoch, uploads.broker_id, uploads.now_ms())
         partition.progress.advance(value, self.shipper.monotonic())
         # During consecutive uploads, save the watermark object once a second. The object may lag behind the uploads,
-        # because each upload first looks into the store, but it must never be ahead of the uploads.
+        # because each upload first looks into the store. It must never be ahead of the uploads.
         if partition.ends_by(value.next_offset):
             # Save the upload watermark before the local files are dropped. If the process is killed in between, the
             # next process finds the files and saves the watermark.
@@ -437,13 +437,14 @@ class _Work:
         return self._close_until(segment.base_offset, _ABSENT, partition.epochs)
 
     def _close_end(self, segment: Segment) -> None:
-        """Account for the offsets between the last record of ``segment``, which is stored, and the segment's assumed
-        end.
+        """Account for the offsets between the last record of the stored ``segment`` and the segment's assumed end.
 
-        The assumed end is the base offset of the next known segment. A segment in between may be missing, because a
-        listing missed a file that was being renamed, or because an earlier process linked only some segments. If the
-        missing segment is neither listed now nor stored by another uploader, record a hole. The stored producer
-        snapshot is the one at the assumed end: the correct snapshot belongs to the missing segment and may be lost too.
+        The assumed end is the base offset of the next known segment. A segment in between may be missing: a listing may
+        have missed a file that was being renamed, or an earlier process linked only some segments. If the missing
+        segment is neither listed now nor stored by another uploader, record a hole.
+
+        The stored producer snapshot is the snapshot at the assumed end. The correct snapshot belongs to the missing
+        segment and may be lost too.
         """
         partition = self.partition
         self._relist()
@@ -559,11 +560,10 @@ class _Work:
 
 
 def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None:
-    """Return the start of the first leader epoch that is later than the upload watermark's epoch; None if there is no
-    such epoch.
+    """Return the start of the first leader epoch after the upload watermark's epoch, or None if there is no such epoch.
 
     If retention has truncated the epoch checkpoint, the later epoch seems to begin at the log's present start. In this
-    case read the epoch's true start from the batches of earlier segments, which are marked deleted but still on disk.
+    case, read the epoch's true start from the batches of earlier segments. They are marked deleted but still on disk.
     """
     later = [start for epoch, start in partition.epochs if epoch > watermark.leader_epoch >= 0]
     if not later or partition.epochs[0][0] <= watermark.leader_epoch:

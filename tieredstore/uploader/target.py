@@ -91,12 +91,12 @@ class Target:
         RawSegmentWriter(self.store, self.manager.layout).reach(segment_id, segment.base_offset)
 
     def quarantine(self, metadata: RemoteLogSegmentMetadata, log: LogSegment) -> str:
-        """Store a segment's files unchanged under a separate prefix, which readers do not list; return the prefix.
+        """Store a segment's files unchanged under a separate prefix that readers do not list. Return the prefix.
 
         The files are stored in the plugin's format with the same encryption, so the same commands read them.
         """
         prefix = f"{self.settings.key_prefix}{QUARANTINE}"
-        # Quarantined segments of a raw bucket are stored in the plugin's format too: the raw layout has no encryption,
+        # Quarantined segments of a raw bucket are stored in the plugin's format too. The raw layout has no encryption,
         # and no place for damaged segments.
         own = {"key_prefix": prefix, "chunk_size": min(self.settings.chunk_size, _QUARANTINE_CHUNK)}
         settings = self.settings.model_copy(update={**own, "endpoint": EndpointSettings()})

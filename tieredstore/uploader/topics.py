@@ -49,7 +49,8 @@ class TopicSelection:
 
 
 def refusal(settings: Mapping[str, str]) -> str | None:
-    """Return why a topic with these settings is uploaded only if forced; None if it is always uploaded."""
+    """Return the reason why a topic with these settings is uploaded only if forced, or None if it is always
+    uploaded."""
     if settings.get("remote.storage.enable") == "true":
         return "the broker tiers it itself (remote.storage.enable)"
     if "compact" in settings.get("cleanup.policy", "delete"):

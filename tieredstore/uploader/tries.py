@@ -58,7 +58,7 @@ class Tries:
     @contextlib.contextmanager
     def under_way(self, what: str, allowed_s: float) -> Generator[Callable[[int], None]]:
         """Register an attempt while the block runs. The block must call the yielded function at each progress of its
-        work; the function raises StoreUnavailableError after the time limit.
+        work. The function raises StoreUnavailableError after the time limit.
         """
         attempt = Try(what, allowed_s, self._monotonic())
         with self._lock:
@@ -91,7 +91,7 @@ class Tries:
             pool.shutdown(wait=False)
 
     def find_lost(self) -> str | None:
-        """Describe an attempt that has exceeded its time limit and the grace period; return None if there is no such
+        """Describe an attempt that has exceeded its time limit and the grace period. Return None if there is no such
         attempt."""
         now_s = self._monotonic()
         with self._lock:
@@ -113,8 +113,8 @@ class WatchedStore(DelegatingStore):
     """Forwards each call to the store ``inner`` within ``watch``, which limits the call's time. In a listing, the limit
     applies to each object.
 
-    If the body of a write is an iterator, this class sets no limit, because the caller that uploads the segment limits
-    the whole upload.
+    If the body of a write is an iterator, this class sets no limit. The caller that uploads the segment limits the
+    whole upload.
     """
 
     def __init__(self, inner: ObjectStore, watch: Watch) -> None:

@@ -54,7 +54,7 @@ _RUN_S: Final = 1.0
 
 
 _NOT_COMPARED: Final = frozenset({"kafka", "server_properties"})
-"""Settings that a reload does not compare: secrets, which may be renewed, and a file that is not read again."""
+"""Settings that a reload does not compare: secrets may be renewed, and the broker's file is not read again."""
 
 
 class Uploader(Closing):
@@ -197,7 +197,7 @@ class Uploader(Closing):
             self.schedule.ring()
 
     def ask_topics(self) -> None:
-        """Read the settings of topics that were not read yet; assign roles if there are new answers."""
+        """Read the settings of topics that were not read yet. Assign roles if there are new answers."""
         try:
             self.topics.ask(partition.where.topic for partition in self.disk.partitions)
         except TieredStoreError as error:
@@ -259,7 +259,7 @@ class Uploader(Closing):
         try:
             while True:
                 target = self.target
-                # The manager runs its calls on this thread, which is watched and can be abandoned like a separate
+                # The manager runs its calls on this thread. The thread is watched, and can be abandoned like a separate
                 # thread.
                 with self._watch(target, partition), target.manager.on_this_thread():
                     step = self._shipper.step(target, partition, self.inquiries.standing(partition))
@@ -484,7 +484,7 @@ class Uploader(Closing):
     def _open_broker(self, opened: contextlib.ExitStack) -> BrokerState | None:
         if not self.environment.client:
             return None
-        # Import the module only now: it needs librdkafka, which an uploader without a broker does not have to install.
+        # Import the module only now: it needs librdkafka, and an uploader without a broker does not.
         from tieredstore.live.broker_state import BrokerState  # noqa: PLC0415
 
         return opened.enter_context(BrokerState(self.environment.client))
