@@ -224,8 +224,8 @@ class _Place:
                 yield listing_prefix(self.prefix, topic, scopes.topic_id), [topic]
 
     def _parse(self, stored_key: str) -> tuple[_Segment, str] | None:
-        """Return the segment to which a stored key belongs, still without any object versions, and the ending of the
-        file's name. Return None if the key belongs to no segment."""
+        """Return the segment to which a stored key belongs, and the ending of the file's name. The segment has no
+        object versions yet. Return None if the key belongs to no segment."""
         if isinstance(self.store, RawStore):
             keys = RawKeys(self.store.prefix, self.store.layout)
             file = keys.parse(stored_key)

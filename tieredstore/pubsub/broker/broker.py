@@ -176,8 +176,8 @@ class Broker:
 
         This broker answers a write to another broker's topic with 302, and its metadata names the other broker.
         Redirects are needed because MemQ's clients do not look for another broker when a connection ends. Once
-        ``is_over()`` is true, wait until every writing client was redirected and had a second to ask for metadata, but
-        at most ten seconds. The whole call takes at most ``seconds``.
+        ``is_over()`` is true, wait until every writing client was redirected and had a second to ask for metadata. This
+        wait takes at most ten seconds, and the whole call at most ``seconds``.
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + seconds
@@ -505,8 +505,8 @@ class ReadPlan:
 def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
     """Return the byte range that a request asks for, without fetching it.
 
-    Raise NotificationCorruptError if the request points outside of the topic, InvalidRangeError if it points outside of
-    the object.
+    Raise NotificationCorruptError if the request points outside of the topic, and InvalidRangeError if it points
+    outside of the object.
     """
     notification = parse_notification(read.notification.encode(), "a READ")
     key = topics.check_place(notification, topic, "a READ")

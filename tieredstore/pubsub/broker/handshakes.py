@@ -33,7 +33,7 @@ HANDSHAKES_AN_ADDRESS: Final = 16
 WAITING: Final = 1024
 WAITING_AN_ADDRESS: Final = 512
 """Limits on sockets that have sent nothing or wait for their TLS handshake: in total, and per client address. Beyond a
-limit, the oldest socket that has sent nothing is closed: a TLS client always sends the first byte.
+limit, the oldest socket that has sent nothing is closed, because a TLS client always sends the first byte.
 """
 
 WAIT_S: Final = 10.0

@@ -136,7 +136,7 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
         begin_s = time.monotonic()
         try:
             # Before the first successful tick, a stop of the service does not wait for the running tick. This broker
-            # has no topics yet, and if the tick has announced the broker, the announcement soon expires.
+            # has no topics yet. If the tick has announced the broker, the announcement soon expires.
             with contextlib.nullcontext() if has_part else nothing_under_way():
                 governor.tick()
             has_part = True

@@ -207,9 +207,9 @@ def gc(
     """Delete batches beyond retention, and orphans: objects that no notification refers to.
 
     Retention (pubsub.retention.ms, pubsub.retention.bytes) first frees notifications; a run at least
-    pubsub.delete.delay.ms later deletes their objects. A writer that dies after it has put an object, but before it
-    appends the notification, leaves an orphan; --min-age applies only to orphans. Without --yes, only print the plan.
-    Repeat a killed run; let only one run work on a topic at a time.
+    pubsub.delete.delay.ms later deletes their objects. A writer that dies between putting an object and appending its
+    notification leaves an orphan. --min-age applies only to orphans. Without --yes, only print the plan. Repeat a
+    killed run; let only one run work on a topic at a time.
 
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """
@@ -259,9 +259,9 @@ def verify(
     without records, which no broker of MemQ stores, so a missing request may have been empty. This project's brokers
     record empty requests.
 
-    With --audit-records, pair MemQ's audit records in Kafka since --from: requests sent by producers and read by
-    consumers, by count and hash of message ids. --follow pairs new records until stopped, begins with the records of
-    the last ten minutes, and serves metrics at pubsub.audit.metrics.listen.
+    With --audit-records, pair MemQ's audit records in Kafka since --from: the records of producers with the records of
+    consumers, by count and hash of message ids. --follow begins with the records of the last ten minutes, and pairs new
+    records until it is stopped. It serves metrics at pubsub.audit.metrics.listen.
 
     Example: tieredstore pubsub verify orders -c store.properties
     """

@@ -33,8 +33,8 @@ class _Sighting:
 class SeenMessages:
     """Messages of one partition that were appended within ``window_ms`` before the batch being read. Not thread-safe.
 
-    An object is read only if its notification lists no requests (MemQ's notifications list no requests), or to confirm
-    a repetition. A copy is skipped only if the first Message exists undamaged.
+    An object is read only if its notification lists no requests (like all notifications of MemQ), or to confirm a
+    repetition. A copy is skipped only if the first Message exists undamaged.
     """
 
     def __init__(self, log: BatchLog, partition: int, window_ms: int) -> None:

@@ -244,7 +244,7 @@ class Governor(Assignment):
 
     @abstractmethod
     def leave(self) -> bool:
-        """Withdraw this broker, so that its topics go to other brokers: call :meth:`follow` to see them go. Return
+        """Withdraw this broker, so that its topics go to other brokers. Call :meth:`follow` to see them go. Return
         False if there is no other broker.
         """
 

@@ -46,8 +46,7 @@ _OTHERS: Final = frozenset(
 
 
 class KafkaGroup(GroupMember):
-    """One member of the group. It pauses its assigned partitions, because it reads no records: the queue reads them by
-    offset."""
+    """One member of the group. It pauses its assigned partitions, because the queue reads their records by offset."""
 
     def __init__(self, properties: Mapping[str, str], group: str, name: str, cluster: LiveCluster) -> None:
         # Eager strategies revoke all partitions before reassigning them, so that a position has one owner at a time.

@@ -209,8 +209,8 @@ class KafkaQueue(NotificationQueue):
         return None
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """Return entries that the client has received. If it has received no entries, wait for the entries up to the
-        current end of the log.
+        """Return entries that the client has received. If there are none, wait for the entries up to the current end of
+        the log.
 
         Raise DataLossError if ``offset`` is below the log's start.
         """

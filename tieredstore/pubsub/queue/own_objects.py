@@ -35,7 +35,7 @@ class OwnFolder:
     def read_with_etag(self, key: str, state: StateKind, kind: TypeAdapter[_Kind]) -> tuple[_Kind, str] | None:
         """Return the object and its etag for a conditional replace; None if the object does not exist.
 
-        The etag is requested before the content: if another write comes between the two requests, the etag is old and
+        The etag is requested before the content. If another write comes between the two requests, the etag is old, and
         the replace fails.
         """
         try:

@@ -92,8 +92,8 @@ class GroupMember(ABC):
     def commit(self, positions: dict[int, Position]) -> None:
         """Make the positions durable.
 
-        If another member owns some of the partitions, commit the other positions first; then give up those partitions
-        and raise FencedError."""
+        If another member owns some of the partitions, first commit the positions of the other partitions. Then give up
+        the lost partitions, and raise FencedError."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -168,10 +168,14 @@ class NotificationQueue(Closing):
         """Append the notifications that are not in the queue at or after offset ``since``.
 
         After a crash or an unknown state, the caller repeats the call with the same arguments. ``mark`` is a permanent
-        name for these notifications. No other notification in the queue has the same bytes, so this default
-        implementation searches the queue for these bytes. A delayed write of a dead process may still duplicate the
-        notifications; a queue that stores the mark can avoid that. Raise DataLossError if retention has freed
-        ``since``, because then it is unknown whether the notifications were appended.
+        name for these notifications.
+
+        No other notification in the queue has the same bytes, so this default implementation searches the queue for
+        these bytes, and ignores ``mark``. A delayed write of a dead process may still duplicate the notifications. A
+        queue that stores the mark can avoid this.
+
+        Raise DataLossError if retention has freed ``since``, because then it is unknown whether the notifications were
+        appended.
         """
         del mark
         wanted = frozenset(notifications)

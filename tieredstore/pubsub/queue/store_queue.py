@@ -99,7 +99,8 @@ _PUTS_AT_ONCE: Final = 24
 class _Tail:
     """The position at which this process appends to one partition.
 
-    The threads of this process take turns by the lock ``turn``: of two concurrent puts to one number, one would fail.
+    The threads of this process take turns with the lock ``turn``, because one of two concurrent puts to one number
+    would fail.
     """
 
     turn: ForkSafeLock = field(default_factory=ForkSafeLock)
@@ -136,8 +137,8 @@ class StoreQueue(NotificationQueue):
         self._sleep = sleep
         self._lock = ForkSafeLock()
         self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)  # by partition
-        # Puts run in these threads: a put that hangs keeps its thread until the store's own deadline, but its hedge can
-        # succeed before that.
+        # Puts run in these threads. A put that hangs keeps its thread until the store's own deadline, but its hedge
+        # (the second attempt) can succeed earlier.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
 
     @property
@@ -445,9 +446,12 @@ class StoreQueue(NotificationQueue):
 class _EntryCursor(QueueCursor):
     """Reads the entries of a partition one by one, each with one GET.
 
-    At the queue's end, a read asks only for the next entry. The first read at the end also checks the queue's start;
-    every fifteenth read after it checks the start instead of asking for the next entry. A cursor's first read, if at
-    the end, and the sixteenth read in a row at the end also check that no entry is missing.
+    At the queue's end, a read asks only for the next entry, with these exceptions:
+
+    - The first read at the end also checks the queue's start.
+    - Every fifteenth read after it checks the start instead of asking for the next entry.
+    - A cursor's first read, if at the end, also checks that no entry is missing.
+    - The sixteenth read in a row at the end also checks that no entry is missing.
     """
 
     def __init__(self, queue: StoreQueue, partition: int, offset: int) -> None:

@@ -112,8 +112,8 @@ class AuditLog(Closing):
 def audit_service(
     topics: Topics, log: AuditLog, tell: Callable[[AuditFinding], None], *, look_s: float = _LOOK_S
 ) -> Service:
-    """Return a service that keeps reading and calls ``tell`` with each finding. If the broker is unavailable, it
-    waits.
+    """Return a service that keeps reading and calls ``tell`` with each finding. The service waits while the broker is
+    unavailable.
     """
     health = Health({_PAIRING: "audit topic not read to its end yet"}, servers={_PAIRING: "audit topic"})
 

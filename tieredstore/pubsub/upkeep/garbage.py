@@ -77,8 +77,8 @@ class GarbageCollection:
         with BatchLog(self.topics, self.topic) as log:
             queue = log.queue
             self._warn(queue)
-            # List the objects before reading the queue: when the queue is read, an old listed object either has its
-            # notification there already, or never gets a notification.
+            # List the objects before reading the queue. When the queue is read, an old listed object then already has
+            # its notification there, or never gets one.
             objects = [info for info, _ in self.topics.objects(self.topic)]
             partitions = range(queue.partitions)
             pending = {_digest(key) for key in list_pending_keys(self.topics, self.topic)}

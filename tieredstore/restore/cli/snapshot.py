@@ -1,5 +1,4 @@
-"""``restore snapshot`` and ``schemas``: save in the bucket what a cluster needs besides its segments, and restore
-schemas.
+"""``restore snapshot`` and ``schemas``: save the state of a cluster that its segments do not have, and restore schemas.
 
 This module is separate from the other commands of ``restore``, because it restores no records.
 """
@@ -81,7 +80,8 @@ def snapshot(
     """Write a snapshot of a running cluster into the bucket: the state that its segments do not have.
 
     A snapshot has the topics' own settings and partition counts, ACLs, the committed offsets of consumer groups, and
-    the schemas of a registry. The output names what could not be read. The uploader writes a snapshot each hour.
+    the schemas of a registry. The output names the parts that could not be read. The uploader writes a snapshot each
+    hour.
 
     Example: tieredstore restore snapshot -c store.properties --bootstrap-server broker1:9092
     """

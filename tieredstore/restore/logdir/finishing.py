@@ -24,9 +24,10 @@ def plan_finish(
     """Return a plan that gives the prepared topics the cluster's defaults back, and sets ``settings`` in each topic.
 
     Each outcome has the number of bytes that retention will delete at once, according to the segments' times in the
-    bucket. The outcome also names empty partitions, and the time after which replicas may be added. If a topic is not
-    the prepared topic, raise ConfigError before the first change: otherwise the topics of another cluster that have the
-    same names would lose their settings.
+    bucket. The outcome also names empty partitions, and the time after which replicas may be added.
+
+    Raise ConfigError before the first change if a topic is not the prepared topic. Otherwise, topics of the same names
+    in another cluster would lose their settings.
     """
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:

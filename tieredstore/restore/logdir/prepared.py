@@ -21,8 +21,8 @@ class PreparedPartition:
     """An empty partition: its brokers, the leader first, and the start and the end (exclusive) of its log in the
     bucket.
 
-    Each broker's host restores exactly these offsets, even if the bucket gets more segments later, so that all replicas
-    have the same end. For a partition without a log, the two offsets are equal.
+    Each broker's host restores exactly these offsets, so that all replicas have the same end. Segments that the bucket
+    gets later are not restored. For a partition without a log, the two offsets are equal.
     """
 
     replicas: tuple[int, ...]

@@ -60,9 +60,10 @@ def restore_logs(
     """Write the partitions of one broker into its log directories; yield the outcome of each segment.
 
     All checks come before the first write. From the first write until the restore is complete, the broker cannot start.
-    If the process is killed, the same call completes the work. A call after a complete restore changes nothing. Raise
-    ConfigError if a log directory or a partition is not as prepared, or if none of these directories has one of the
-    broker's partitions.
+    If the process is killed, the same call completes the work. A call after a complete restore changes nothing.
+
+    Raise ConfigError if a log directory or a partition is not as prepared, or if none of these directories has one of
+    the broker's partitions.
     """
     _check_window(prepared, options)
     with contextlib.ExitStack() as stack:

@@ -1,9 +1,10 @@
 """The choice of each restored record's target partition, in the way that the applications' Kafka clients choose it.
 
-The hash must be the applications' hash: otherwise the later records of a key would go to another partition than its
-restored records. Java's clients use murmur2, librdkafka's default partitioner CRC-32. librdkafka offers both, but a run
-must know each record's partition before it sends the record: it verifies offsets by the number of records in each
-partition.
+The hash must be the hash that the applications use. Otherwise, the later records of a key would go to another partition
+than its restored records. Java's clients use murmur2; librdkafka's default partitioner uses CRC-32.
+
+librdkafka offers both, but a run must know each record's partition before it sends the record. The run verifies offsets
+by the number of records in each partition.
 
 This module is separate from ``producing``, because this module depends on keys only.
 """

@@ -178,8 +178,8 @@ class ProduceRun:
             position = self._begin(transactions, reader, targets, position)
             self._begun = self._begun or position
             if not position.is_produced:
-                # Set CreateTime only now: the committed position already records the topics' old setting, so if this
-                # process is killed, the next process can restore that setting.
+                # Set CreateTime only after the committed position has recorded the topics' old setting. If this process
+                # is killed, the next process can then restore that setting.
                 cluster.set_times(dict.fromkeys(position.append_times, "CreateTime"))
             position = self._produce(transactions, control, position)
             position = self._map(transactions, control, position)

@@ -196,8 +196,8 @@ class RunPosition:
 
     @classmethod
     def from_bytes(cls, raw: bytes | None, where: str) -> RunPosition:
-        """Parse the value of the record with key RUN; if it is invalid, raise CorruptDataError, which begins with
-        ``where``."""
+        """Parse the value of the record with key RUN. Raise CorruptDataError if the value is invalid; the message
+        begins with ``where``."""
         stored = RESTORE_POSITION.parse(_POSITION, raw, where)
         left_out: dict[TopicPartition, tuple[OffsetSpan, ...]] = {}
         for topic, number, *span in stored.left_out:
@@ -247,5 +247,6 @@ def offsets_to_bytes(runs: Iterable[OffsetRun]) -> bytes:
 
 
 def offsets_from_bytes(raw: bytes | None, where: str) -> Sequence[OffsetRun]:
-    """Parse the value of a record RUN/NUMBER; if it is invalid, raise CorruptDataError, which begins with ``where``."""
+    """Parse the value of a record RUN/NUMBER. Raise CorruptDataError if the value is invalid; the message begins with
+    ``where``."""
     return RESTORE_OFFSETS.parse(_OFFSETS, raw, where).runs

@@ -226,9 +226,9 @@ class TransactionSearch:
             follow(self._open, header)
 
     def find_late(self, newest: Mapping[int, int]) -> Epochs:
-        """Return the transactions that end only at the cut (where a restore to a time stops) or later, and that have a
-        separate producer epoch. A transaction counts only if some partition has a later epoch of its producer before
-        the cut, because that partition may have records of the transaction before the cut.
+        """Return the transactions that end at the cut (where a restore to a time stops) or later, and that have their
+        own producer epoch. A transaction counts only if some partition has a later epoch of its producer before the
+        cut. That partition may have records of the transaction before the cut.
         """
         late: Epochs = {}
 

@@ -108,8 +108,10 @@ class Transactions(Closing):
 
         After a partition's first record, its other records have consecutive offsets. The method checks this by the
         first and the last offset: a broker appends an idempotent producer's records in order, so the distance between
-        the two offsets must fit the number of records. Raise BrokerUnavailableError if an offset is not known, or if
-        another producer wrote between the two records.
+        the two offsets must fit the number of records.
+
+        Raise BrokerUnavailableError if an offset is not known, or if another producer wrote between the first and the
+        last record.
         """
         doing = f"records of the run {self._run} were not acknowledged"
         left, end = -1, 0.0
