@@ -74,7 +74,8 @@ class Consumer(confluent_kafka.Consumer):
     def poll(  # type: ignore[override]
         self, timeout: float | None = -1
     ) -> Received | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the next message or event, from bucket or broker; None if there is none within ``timeout`` seconds."""
+        """Return the next message or event, from bucket or broker, or None if none arrives within ``timeout``
+        seconds."""
         if self._parts is None:
             return self._client.poll(-1 if timeout is None else timeout)
         messages = self._collect(1, timeout)
@@ -100,7 +101,7 @@ class Consumer(confluent_kafka.Consumer):
         parts = self._expect_open()
         end = _end(timeout)
         parts.commits.commit_when_due()
-        # Call the client once, even if the bucket always has more records: the client must take part in the group.
+        # The client must take part in the group. So call it once, even if the bucket always has more records.
         self._take_live(parts, 0.0, max_rows or _MANY)
         while True:
             self._tick(parts)
@@ -187,7 +188,7 @@ class Consumer(confluent_kafka.Consumer):
             return None
         if parts.core.is_busy:
             parts.news.wait(min(left, _SLICE_S))
-            # Clear the event before the caller checks for results: a result that arrives after the check then sets the
+            # Clear the event before the caller checks for results. A result that arrives after the check then sets the
             # event again.
             parts.news.clear()
             return 0.0

@@ -115,7 +115,7 @@ class Core:
             partition.log = replace(partition.log, topic_id=None)
         self._leave(partition)
         partition.at, partition.retry, partition.eof_at = start, Retry(), -1
-        # A start such as ``latest`` means the present end of the log, so look the end up even if the partition is
+        # A start such as ``latest`` means the present end of the log. So look up the end even if the partition is
         # paused.
         if not partition.paused or partition.position is None:
             self._look(partition)
@@ -207,8 +207,8 @@ class Core:
         return None
 
     def lose_by_client(self, partition: Partition, *, was_cut: bool, reason: str) -> None:
-        """Handle a partition that the client cannot fetch: retention has deleted the record at its position, or the
-        log was truncated (``was_cut``).
+        """Handle a partition that the client cannot fetch. Retention has deleted the record at the position, or the log
+        was truncated (``was_cut``).
         """
         self.live.locate()
         self._leave(partition)
@@ -334,8 +334,7 @@ class Core:
             case Cut():
                 return True
             case InBucket(stop) if found.lineage is not None and found.at is not None:
-                # If the settings prefer the broker, a look-up finds the position in the bucket only if the broker no
-                # longer has it.
+                # If the settings prefer the broker, such an answer means that the broker no longer has the position.
                 return self._settings.mode is Mode.KAFKA_PREFERRED or lags(found.at.offset, stop, found.lineage)
             case _:
                 return False
@@ -378,7 +377,7 @@ class Core:
 
     def _go_on(self, partition: Partition, offset: int, lineage: Lineage | None) -> None:
         """Continue reading a partition at ``offset``, after skipped offsets. Take the leader epoch from the bucket's
-        log, because the last skipped record may have a later epoch than the returned records.
+        log: the last skipped record may have a later epoch than the returned records.
         """
         if offset != partition.position:
             partition.at = Position(offset, None if lineage is None else lineage.epoch_at(offset - 1))
@@ -424,8 +423,8 @@ class Core:
         self._due_at = min([phase.until for _, phase in resting if phase.until > now] + [self._review_at])
 
     def _ask_reviews(self) -> None:
-        """Begin a look-up of each partition that the Kafka client fetches, to check if it should rather be read from
-        the bucket."""
+        """Begin a look-up of each partition that the Kafka client fetches. It shows if the bucket should be read
+        instead."""
         self.live.locate()
         looks: list[Look] = []
         for partition, live in self.live:

@@ -109,7 +109,7 @@ class Group:
         self._parts.core.live.forget_all()
 
     def take_ended(self) -> set[TopicPartition]:
-        """Return the partitions that were revoked since the last call; some of them may be assigned again."""
+        """Return the partitions that were revoked since the last call. Some of them may be assigned again."""
         ended, self._ended = self._ended, set()
         return ended
 
@@ -278,8 +278,8 @@ class Commits:
         """Messages that the running call has collected but not returned yet, so they must not be committed."""
 
     def places(self) -> dict[TopicPartition, KafkaPartition]:
-        """Return the offset to commit for each partition: the offset after the last returned record, or the offset
-        given to ``store_offsets``."""
+        """Return the offset to commit for each partition: the offset given to ``store_offsets``, or the offset after
+        the last returned record."""
         known = self._core.partitions.values()
         if not self._auto_store:
             return {one.where: one.commit.stored for one in known if one.commit.stored is not None}
@@ -349,7 +349,7 @@ class Commits:
         if not new:
             return
         try:
-            # Do not wait: the client sends its requests in order, so this commit goes out before a request to leave the
+            # Do not wait. The client sends its requests in order, so this commit goes out before a request to leave the
             # group.
             self._client.commit(new)
         except KafkaException as error:

@@ -71,7 +71,7 @@ class LiveSide:
         """Pause or resume a partition in the client, as the partition's flag says."""
         where = partition.where
         if partition.paused:
-            # Pause again, even after an earlier pause: the client ignores the call for a partition that is not assigned
+            # Pause again, even after an earlier pause. The client ignores the call for a partition that is not assigned
             # yet.
             self._client.pause([where])
             self._paused.add(where)
@@ -132,8 +132,7 @@ class LiveSide:
                 continue
             assert partition.position is not None
             try:
-                # librdkafka checks the leader epoch when it seeks, but not when it is assigned a partition: so seek to
-                # the position.
+                # librdkafka checks the leader epoch at a seek, but not at an assignment. So seek to the position.
                 self._client.seek(partition.where, partition.position, partition.epoch)
             except KafkaException:
                 continue  # the client does not fetch the partition yet
@@ -175,8 +174,7 @@ class LiveSide:
         self._drained_at = self._clock()
 
     def is_stalled(self, partition: Partition, live: Live, end: int | None) -> bool:
-        """Return True if a partition has not moved for too long, although the broker has readable records up to
-        ``end``.
+        """Return True if a partition makes no progress for too long, but the broker has readable records up to ``end``.
 
         After an outage of a broker, librdkafka sometimes fetches nothing from a partition for minutes. It waits for a
         lost answer about the leader epoch. A new assignment ends the wait.

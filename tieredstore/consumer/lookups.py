@@ -1,8 +1,8 @@
 """Look-ups in the background of a consumer: where a partition starts, and where it continues.
 
-One thread asks the broker and another thread the bucket, so that an unresponsive store delays only look-ups that need
-the store. A look-up asks the broker first: if the broker deletes records after its answer, the later listing of the
-bucket has them.
+One thread asks the broker, and another thread asks the bucket. A slow store then delays only look-ups that need the
+store. A look-up asks the broker first. If the broker deletes records after its answer, the later listing of the bucket
+has them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Look:
     """From this offset on, prefer the broker in every mode, because the logs of bucket and broker diverge there."""
 
     is_commit: bool = False
-    """True if ``start`` is the group's commit: the group has read the log up to there, even if the epoch is unknown."""
+    """True if ``start`` is the group's commit. The group has read the log up to there, even if the epoch is unknown."""
     topic_id: Uuid | None = None
     """The id of the topic that has this name now."""
     broker: BrokerSpan | None = None
@@ -339,8 +339,7 @@ class BrokerInquiry:
             return
         wheres = [look.where for look in there]
         starts = self._cluster.within(self._left_s).earliest_offsets(wheres)
-        # The end is the high watermark, because offsets between the last stable offset and the high watermark are in
-        # range too.
+        # The end is the high watermark: offsets between the last stable offset and the high watermark are in range too.
         heads = self._cluster.within(self._left_s).ends(wheres, "read_uncommitted")
         stable: dict[TopicPartition, int] = {}
         by_end = any(look.is_review or _is_by_end(look.start) for look in there)
@@ -474,7 +473,7 @@ class BucketInquiry:
         )
 
     def _fresh_offset(self, look: Look) -> int | None:
-        """Return the start offset from a listing that is fresh enough; None if there is no start yet."""
+        """Return the start offset from a listing that is fresh enough, or None if there is no start yet."""
         position = self._offset(look)
         if self._may_begin_earlier(look, position):
             self._reload(look)
@@ -517,8 +516,8 @@ class BucketInquiry:
             return Cut(at)
         stored = None if lineage is None else lineage.epoch_at(position)
         if lineage is not None and stored is not None and look.epoch is not None and stored < look.epoch:
-            # From this position on, the bucket's records have an older leader epoch than the log being read, so ignore
-            # them. The new leader's records are not uploaded yet.
+            # From this position on, ignore the bucket's records: their leader epoch is older than that of the log being
+            # read. The new leader's records are not uploaded yet.
             lineage = lineage.until(position)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)
@@ -568,8 +567,7 @@ class BucketInquiry:
 
 
 def seconds_left(end: float, settings: ConsumerSettings, clock: Callable[[], float]) -> float:
-    """Return the time left for a request: at least a second, because a broker that has just restarted needs that
-    long."""
+    """Return the time left for a request, at least a second: a broker that has just restarted needs that long."""
     return max(min(_LEAST_S, settings.timeout_s), round(end - clock(), 1))
 
 

@@ -1,4 +1,4 @@
-"""The policy for failures and losses of partitions: errors are logged, or raised by a later call to the consumer."""
+"""The policy for failures and losses of partitions. Errors are logged, or a later call to the consumer raises them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LossPolicy:
         return self._to_raise.pop(next(iter(self._to_raise))) if self._to_raise else None
 
     def note_failure(self, partition: Partition, error: Exception, lasted_s: float = 0.0) -> float:
-        """Record the error of a look-up or read that has lasted ``lasted_s``; return the seconds until the retry.
+        """Record the error of a look-up or read that has lasted ``lasted_s``. Return the seconds until the retry.
 
         The consumer's next call raises a permanent error. A transient error is raised only if the failures have lasted
         for ``timeout.ms``.
@@ -51,7 +51,7 @@ class LossPolicy:
         retry.tries += 1
         if retry.since is None:
             retry.since = now - lasted_s
-        # A missing segment is a transient error: retention may have deleted it since the last listing, and the next
+        # A missing segment is a transient error. Retention may have deleted it since the last listing, and the next
         # listing omits it.
         is_passing = isinstance(error, TieredStoreError) and (
             error.retryable or isinstance(error, SegmentNotFoundError)

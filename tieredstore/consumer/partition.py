@@ -105,7 +105,7 @@ class Bucket:
 
 
 class Stall(NamedTuple):
-    """The position at which a live partition makes no progress, and the time of the first check that found it there."""
+    """The position at which a live partition makes no progress, and the time of the first check at this position."""
 
     position: int
     since: float
@@ -177,8 +177,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Retry:
-    """The number of failures since the last success, and the time when the first of the failed look-ups or reads
-    began."""
+    """Failures since the last success: their number, and the time when the first failed look-up or read began."""
 
     tries: int = 0
     since: float | None = None

@@ -64,7 +64,7 @@ class OutOfRange:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The log was truncated at the offset ``at``, before the position, and a later leader has written other records
+    """The log was truncated at the offset ``at``, before the position. A later leader has written other records
     there."""
 
     at: int
@@ -128,7 +128,7 @@ def _stop(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage, de
     """
     if mode is not Mode.KAFKA_PREFERRED or live is None:
         return decided
-    # Do not stop at the broker's first offset itself: retention soon deletes it, and the reader would have to return to
+    # Do not stop at the broker's first offset itself. Retention soon deletes it, and the reader would have to return to
     # the bucket.
     ends = (span.stop for span in lineage.spans if span.stop > position and span.stop >= live[0])
     return min(next(ends, decided), decided)
@@ -161,13 +161,13 @@ def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Pl
     assert lineage is not None  # without the bucket's log, all offsets in range are the broker's
     later = _next_start(position, lineage)
     if later is None and position < lineage.end_offset:
-        # The broker has deleted the beginning of the open transaction: wait for the upload of the segment with the
+        # The broker has deleted the beginning of the open transaction. So wait for the upload of the segment with the
         # transaction's end.
         return Waits()
     return Lost(start if later is None else min(start, later))
 
 
 def _next_start(position: int, lineage: Lineage) -> int | None:
-    """Return the end of the first gap at or after the position; None if there is no gap."""
+    """Return the end of the first gap at or after the position, or None if there is no gap."""
     gaps = lineage.gaps_between(max(position, lineage.earliest_offset), lineage.end_offset)
     return gaps[0].stop if gaps else None

@@ -1,5 +1,5 @@
-"""Background reads of the bucket for a consumer. A few threads read all partitions in turns, and share one limit on the
-bytes of records that wait for the caller.
+"""Background reads of the bucket for a consumer. A few threads read all partitions in turns. One limit applies to the
+bytes of all records that wait for the caller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNREADABLE: Final = (CorruptDataError, UnknownKeyError, WrongKeyError)
 _MIB: Final = 1024 * 1024
 _BATCH_BYTES: Final = 4 * _MIB
 _TURN_BYTES: Final = 16 * _MIB
-"""The bytes of one partition that a thread may read before it goes on to a partition that waits for a thread."""
+"""Bytes that a thread may read of one partition while another partition waits for a thread."""
 
 
 class Turn(enum.Enum):
@@ -209,8 +209,8 @@ class StoredStreams:
             return batch is not None and has_room and (read_bytes < _TURN_BYTES or not self._turns)
 
     def _end_turn(self, stream: StoredStream, reading: Generator[pa.RecordBatch, None, None]) -> None:
-        """End a stream's turn on this thread. If no other stream needs the thread, keep the stream's read open, because
-        a new read would repeat requests to the store.
+        """End a stream's turn on this thread. If no other stream needs the thread, keep the stream's read open: a new
+        read would repeat requests to the store.
         """
         with self._changed:
             is_open = stream.turn is Turn.QUEUED and not self._is_closed

@@ -1,4 +1,4 @@
-"""The current state of partitions at the brokers, for callers that ask every second: each call returns or fails
+"""The current state of partitions at the brokers, for callers that ask every second. Each call returns or fails
 soon.
 """
 
@@ -102,7 +102,7 @@ class BrokerState(Closing):
         ends = {
             where: PartitionEnd(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
             for where, answer in answers.items()
-            # Leave out negative offsets: if a dead leader does not answer in time, the library returns a negative
+            # Leave out negative offsets. If a dead leader does not answer in time, the library returns a negative
             # offset instead of an error.
             if answer.offset >= 0
         }

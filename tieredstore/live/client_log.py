@@ -1,5 +1,5 @@
-"""Log lines from the messages of librdkafka's clients: one line when a broker becomes unreachable, and one line when it
-is back."""
+"""Log lines from the messages of librdkafka's clients. One line reports an unreachable broker, and another line its
+return."""
 
 from __future__ import annotations
 

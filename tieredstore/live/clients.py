@@ -39,8 +39,7 @@ class Statistics:
 
 
 class _Family:
-    """The Kafka clients of this process, and a flag that is True if this process was forked from a process with
-    clients."""
+    """The Kafka clients of this process. A flag is True if this process was forked from a process with clients."""
 
     def __init__(self) -> None:
         self._clients: weakref.WeakSet[object] = weakref.WeakSet()
@@ -91,7 +90,7 @@ class LiveConsumer(Consumer):
         _family.add(self)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Consume like the library's method, but raise KeyboardInterrupt if Ctrl-C interrupts the call, and
+        """Consume like the library's method. But raise KeyboardInterrupt if Ctrl-C interrupts the call, and
         KafkaException for a fatal error."""
         try:
             return call_client(super().consume, num_messages, timeout)
@@ -155,8 +154,8 @@ class LiveAdmin(AdminClient):
     def hear(self) -> None:
         """A broker has answered, so drop earlier connection errors. Log that the broker is back.
 
-        This method also polls the client. If all answers arrive at once, no other code polls the client, and error
-        reports would accumulate in the client's queue.
+        This method also polls the client. If all answers arrive at once, no other code polls the client. Error reports
+        would then accumulate in the client's queue.
         """
         with self._log.of_the_past():
             self.poll(0)
@@ -254,8 +253,8 @@ _STATISTICS_MS: Final = 1000
 _FETCH_WAIT_MS: Final = 20
 """At the end of a log, a broker waits this many milliseconds for new records before it answers a fetch.
 
-If a read's range ends with a transaction marker, this read and the consumer's next read both wait for the broker's
-answer. With the library's default of 500 ms, each read would take half a second longer.
+If a read's range ends with a transaction marker, this read waits for the broker's answer. The consumer's next read
+waits too. With the library's default of 500 ms, each read would take half a second longer.
 """
 
 
@@ -336,6 +335,6 @@ class ConsumerPool:
 
 
 def _close(consumer: LiveConsumer) -> None:
-    # A forked child does not close a consumer of its parent: closing would wait for threads that only the parent has.
+    # A forked child does not close a consumer of its parent. Closing would wait for threads that only the parent has.
     if not is_inherited(consumer):
         consumer.close()

@@ -329,8 +329,8 @@ class LiveCluster(Closing):
     def _settings_of(
         self, topics: Sequence[str], doing: str
     ) -> tuple[dict[str, dict[str, ConfigEntry]], dict[str, BrokerDeniedError]]:
-        """Return each topic's settings in the library's form, and the errors of the topics that the login may not
-        read."""
+        """Return two mappings by topic: the settings in the library's form, and the errors for topics that the login
+        may not read."""
         resources = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in topics]
 
         def ask(timeout_s: float) -> dict[str, Future[dict[str, ConfigEntry]]]:

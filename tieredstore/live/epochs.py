@@ -54,8 +54,8 @@ class EpochInquiry:
         self._answers: dict[TopicPartition, EpochEnd | None] = {}
 
     def ask(self, timeout_s: float) -> dict[TopicPartition, EpochEnd]:
-        """Return the answers. The result omits a partition if its leader has no epoch up to the requested epoch, or if
-        the leader's answer was not understood.
+        """Return the answers. The result omits a partition if its leader has no epoch up to the requested epoch. It
+        also omits a partition if the leader's answer was not understood.
 
         Raise BrokerUnavailableError if an answer is missing after ``timeout_s``. Raise BrokerDeniedError or BrokerError
         if a broker refuses a request.

@@ -21,8 +21,8 @@ from tieredstore.errors import (
 _UNKNOWN_S: Final = 5.0
 """Brokers may report an existing topic or partition as unknown for this many seconds, before it counts as absent.
 
-Each broker learns of a new topic separately: within milliseconds with KRaft, within two seconds if the broker lags or
-uses ZooKeeper. Waiting for the whole timeout, as Java's clients do, would report a misspelled name only after a minute.
+Each broker learns of a new topic separately. This takes milliseconds with KRaft, and up to two seconds if the broker
+lags or uses ZooKeeper. Java's clients wait for the whole timeout. They report a misspelled name only after a minute.
 """
 
 _DENIED: Final = frozenset(

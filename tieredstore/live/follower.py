@@ -35,7 +35,7 @@ class LiveEvent:
     """New ``records`` of a partition, in offset order. After this event, the follower has returned all records before
     ``next_offset``.
 
-    ``records`` is None if the broker lacks the next offset: retention deleted it, the log was truncated, or the topic
+    ``records`` is None if the broker lacks the next offset. Retention deleted it, the log was truncated, or the topic
     is gone. The follower then no longer follows the partition.
     """
 
@@ -125,8 +125,8 @@ class LiveFollower(Closing):
     ) -> None:
         """Follow these partitions from these offsets. A partition that is already followed continues at the new offset.
 
-        ``epochs`` are the leader epochs of the records before the offsets. If an election has since truncated a
-        partition's log below the given offset, the partition's next event has no records.
+        ``epochs`` are the leader epochs of the records before the offsets. An election may have truncated a partition's
+        log below the given offset since. The partition's next event then has no records.
         """
         self.remove(positions)
         if positions:
@@ -249,7 +249,7 @@ class LiveFollower(Closing):
         broker_error = fault(error, self._doing)
         if code in OUT_OF_RANGE or isinstance(broker_error, ResourceNotFoundError):
             if where in runs:
-                # The records before the error are undamaged, so return them before the event: the caller may then
+                # The records before the error are undamaged, so return them before the event. The caller may then
                 # continue in the bucket.
                 self._release(where, runs)
             if where in self._followed:
@@ -293,8 +293,8 @@ class LiveFollower(Closing):
             return
         if trouble.noted is None and not self._list_silent():
             return
-        # The last connection error may no longer apply: librdkafka does not report a restored connection while the log
-        # does not grow. So ask a broker.
+        # The last connection error may no longer apply. While the log does not grow, librdkafka does not report a
+        # restored connection. So ask a broker.
         self._look_for_broker()
         if self._list_silent():
             raise trouble.unavailable(self._doing, self._timeout_s)
@@ -321,7 +321,7 @@ class LiveFollower(Closing):
 
     def _look_for_broker(self) -> None:
         try:
-            # Ask about one topic only: any answer shows that a broker is available, and the metadata of all topics may
+            # Ask about one topic only. Any answer shows that a broker is available, and the metadata of all topics may
             # be large.
             self._consumer.list_topics(next(iter(self._followed))[0], timeout=min(_LOOK_S, self._timeout_s))
         except KafkaException as error:

@@ -108,7 +108,7 @@ def _column(name: str, kind: pa.DataType, messages: Sequence[Message]) -> pa.Arr
         case "timestamp":
             return array_of([moment for _, moment in map(Message.timestamp, messages)], kind)
         case "timestampType":
-            # librdkafka's numbers of timestamp types are larger by one than Kafka's: for example, 0 instead of -1 means
+            # librdkafka's numbers of timestamp types are larger by one than Kafka's. For example, 0 instead of -1 means
             # no timestamp.
             return array_of([theirs - 1 for theirs, _ in map(Message.timestamp, messages)], kind)
         case _:

@@ -90,8 +90,8 @@ class LiveReader(Closing):
         if extent.start == extent.stop:
             return
         self._check_identity(extent.topic, topic_id)
-        # Check the topic's id before and after the read, because offsets do not show if the topic was created again
-        # during the read.
+        # Check the topic's id before and after the read. Offsets do not show if the topic was created again during the
+        # read.
         with self._consumers.get().lent() as consumer:
             yield from BoundedRead(consumer, extent, shape, self._timeout_s).batches()
         self._check_identity(extent.topic, topic_id)
@@ -203,13 +203,12 @@ class BoundedRead:
         A call of ``consume(many, timeout)`` would wait for all these messages. At the end of the log, they never
         arrive.
         """
-        # Limit the number of messages, and so the memory: without a limit, librdkafka returns messages as long as more
+        # Limit the number of messages, and so the memory. Without a limit, librdkafka returns messages as long as more
         # arrive.
         return self._consumer.consume(self._rows, 0) or self._consumer.consume(1, _WAIT_S)
 
     def _take(self, messages: list[Message]) -> None:
-        # Errors arrive as messages too, and show that a broker answers: so the timeout is checked only if nothing
-        # arrives.
+        # Errors arrive as messages too, and show that a broker answers. So check the timeout only if nothing arrives.
         nothing = not messages
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)

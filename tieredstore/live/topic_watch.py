@@ -50,8 +50,8 @@ class TopicWatch:
     def faults(self, topic: str, partitions: Iterable[int], doing: str) -> dict[int, TieredStoreError]:
         """Return the permanent errors of these partitions, by partition number. This takes one request.
 
-        A missing topic is an error only after a few seconds, because brokers may not know a new topic yet. Temporary
-        errors are kept in the client's ``trouble``.
+        A missing topic is an error only after a few seconds: brokers may not know a new topic yet. Temporary errors are
+        kept in the client's ``trouble``.
         """
         errors = self.errors(topic, partitions)
         now = time.monotonic()
@@ -65,8 +65,7 @@ class TopicWatch:
                     is_waited_for = True
                     continue
             if kind is BrokerUnavailableError:
-                # Keep a temporary error, such as a partition without a leader, so that it is reported if the timeout
-                # passes.
+                # Keep a temporary error, such as a partition without a leader. It is reported if the timeout passes.
                 self._client.trouble.note(error)
             else:
                 faults[number] = fault(error, doing)

@@ -23,7 +23,7 @@ _ANSWER_S: Final = 5.0
 class ZooKeeperSession:
     """A session that connects at the first call, and reconnects by itself. Thread-safe.
 
-    Calls raise BrokerUnavailableError if no answer comes in time, BrokerDeniedError if access is denied, and
+    Calls raise BrokerUnavailableError if no answer comes in time. They raise BrokerDeniedError if access is denied, and
     ResourceNotFoundError for a missing node. If a node already exists, or has another version, calls raise kazoo's own
     error (see :attr:`errors`).
     """

@@ -85,7 +85,8 @@ class EpochInquiry:
         self._moves.look(lineage.partition for lineage in lineages if last_epoch(lineage) > NO_EPOCH)
 
     def stored_history(self, lineage: Lineage) -> History | None:
-        """Return the history of a log that the broker does not have, according to the log's watermark in the bucket.
+        """Return the history of a log that the broker does not have. The log's watermark in the bucket gives the
+        history.
 
         Return None if no later epoch truncated the log.
         """

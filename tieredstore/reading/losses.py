@@ -1,7 +1,7 @@
 """Data loss: requested offsets that no longer exist. This module describes losses in messages, and applies the query's
 policy.
 
-A query decides whether a loss of data raises an error, or whether the read logs a warning and continues.
+A query chooses between two policies: a loss raises an error, or the read logs a warning and continues.
 """
 
 from __future__ import annotations
@@ -329,9 +329,9 @@ class Losses:
     ) -> None:
         """Apply the policy to unreadable segments that may have records of the windows.
 
-        An unreadable segment is no loss if another segment or the broker has its offsets, or if it belongs to another
-        topic id. At the beginning or end of a log, an unreadable segment leaves no gap that a reader could notice. So
-        it counts as a loss there.
+        An unreadable segment is no loss if another segment or the broker has its offsets. It is no loss either if it
+        belongs to another topic id. At the beginning or end of a log, an unreadable segment leaves no gap that a reader
+        could notice. So it counts as a loss there.
 
         For partitions in ``starts_there``, the caller gave the start as an offset. Readers then notice that the
         beginning is missing, and an unreadable segment there is no loss. The same applies to ``stops_there`` and the

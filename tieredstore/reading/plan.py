@@ -35,7 +35,7 @@ WindowSplit: TypeAlias = RecordSplit | LiveSplit
 class SplitLimits:
     """The largest size of a split in bytes and offsets, and the least number of splits. None means no limit.
 
-    If ``since_ms`` is set, the splits leave out parts of the bucket's log that contain only records before that time.
+    With ``since_ms``, the splits leave out parts of the bucket's log that have only earlier records.
     """
 
     max_bytes: int

@@ -68,7 +68,7 @@ class TopicReader(Closing):
         """Return a snapshot of the selected logs, and log its problems.
 
         Raise ResourceNotFoundError for named topics and partitions that do not exist. If the query does not accept
-        losses, raise DataLossError for unreadable partitions, and if bucket and broker contradict each other.
+        losses, raise DataLossError for unreadable partitions, and for contradictions between bucket and broker.
         """
         snapshot = self.look()
         for problem in snapshot.problems:

@@ -35,8 +35,8 @@ class LogSnapshots:
     """Snapshots of the logs that a query selects, renewed if older than ``fresh_s``. Not thread-safe. The owner closes
     this object.
 
-    A renewal of the snapshot is cheap, because manifests are cached after the first read and the broker's connection
-    stays open. ``clock`` returns monotonic seconds.
+    A renewal is cheap: manifests are cached after the first read, and the broker's connection stays open. ``clock``
+    returns monotonic seconds.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class LogSnapshots:
                 source, query, catalog_file=self._file, cluster=self.cluster(), before=self.last,
                 moves=self._moves,
             )  # fmt: skip
-            # Set the time after the snapshot: otherwise a snapshot that takes longer than fresh_s would be stale at
+            # Set the time after the snapshot. Otherwise, a snapshot that takes longer than fresh_s would be stale at
             # once.
             self._taken_at = self._clock()
             self._tell_of_problems(self.last)
@@ -137,7 +137,7 @@ class LogSnapshots:
         return self._cluster
 
     def _tell_of_problems(self, snapshot: LogSnapshot) -> None:
-        """Log each problem once, even if it disappears and returns: otherwise a segment that is still being copied
+        """Log each problem once, even if it disappears and returns. Otherwise, a segment that is still being copied
         would be reported every second.
         """
         for problem in snapshot.problems:

@@ -46,8 +46,8 @@ def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindo
 
 @dataclass(frozen=True, slots=True)
 class LiveSplit:
-    """A range of offsets to read from the broker (``stop`` is exclusive), with the state of the log at planning. Small
-    and picklable.
+    """A range of offsets to read from the broker (``stop`` is exclusive). It has the state of the log at planning.
+    Small and picklable.
 
     ``derived_id`` stands for the topic's id in a bucket that stores no topic ids. ``epoch`` is the leader epoch at
     planning. If an election truncated the log, ``cut`` tells where the broker's log diverges from the bucket's.
@@ -125,7 +125,7 @@ class QuerySources:
                 # there.
                 late = self._late_copies(split, position, stop)
                 if late is not None:
-                    # No record is lost so far: the bucket has the records up to ``end``, and the broker may have the
+                    # No record is lost so far. The bucket has the records up to ``end``, and the broker may have the
                     # later records.
                     lineage, end = late
                     yield from StoredRead(self, lineage, (position, end)).batches()
@@ -203,7 +203,7 @@ class StoredRead:
         """Yield the records. No record batch is empty. When a batch is yielded, ``position`` is already past it."""
         for first, last in stored_runs(self._lineage, *self._window):
             self.position = max(self.position, first)
-            # The loop has a second pass only if a segment is deleted during the read: that pass begins after the
+            # The loop has a second pass only if a segment is deleted during the read. That pass begins after the
             # deleted segment.
             while self.position < last:
                 report = ReadReport(self.position, aborted=self.aborted)
@@ -217,8 +217,8 @@ class StoredRead:
                     self._lose_deleted(last, error)
                 else:
                     self._judge(report, last)
-        # Move past the window's last offsets, even if they have no records: they may be transaction markers, or aborted
-        # or lost records.
+        # Move past the window's last offsets, even if no records came from there. They may be transaction markers, or
+        # aborted or lost records.
         self.position = max(self.position, self._window[1])
 
     def take_lost(self) -> list[LostOffsets]:
@@ -286,7 +286,7 @@ def _only(records: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
 def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, error: DataLossError) -> int:
     """Return the present first offset of the broker's log, which is after ``position``.
 
-    Raise ``error`` if the topic was re-created or the log still has ``position``, because retention is not the cause in
+    Raise ``error`` if the topic was re-created, or if the log still has ``position``. Retention is not the cause in
     these cases.
     """
     where = partition.topic, partition.partition

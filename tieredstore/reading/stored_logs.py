@@ -51,7 +51,7 @@ class StoredLogs:
         self._source = source
         self._wanted = wanted
         self._lives: dict[str, Uuid | None] = {}
-        """The id under which each listed topic is read; None if the bucket does not have the topic."""
+        """The id under which each listed topic is read. None if the bucket does not have the topic."""
         self._logs: dict[TopicPartition, Lineage] = {}
         self._told: dict[str, None] = {}
         self.listings = 0
@@ -104,12 +104,12 @@ class StoredLogs:
             self._logs[where] = replace(lineage, problems=(*earlier, *problems))
 
     def lineage(self, where: TopicPartition) -> Lineage | None:
-        """Return the partition's log as the last listing found it; None if the bucket has no segment of the
+        """Return the partition's log as the last listing found it. Return None if the bucket has no segment of the
         partition."""
         return self._logs.get(where)
 
     def topic_id(self, topic: str) -> Uuid | None:
-        """Return the id under which a topic is read; None if the bucket does not have the topic."""
+        """Return the id under which a topic is read, or None if the bucket does not have the topic."""
         return self._lives.get(topic)
 
     def contradicts(self, topic: str, one: Uuid | None, other: Uuid | None) -> bool:

@@ -104,7 +104,7 @@ def survey_logs(
     log ends before the bucket's. Raise ConfigError for a re-created topic if neither broker nor query names the topic
     id to read.
 
-    ``before`` is an earlier snapshot with the same isolation; it saves requests for logs that have not changed.
+    ``before`` is an earlier snapshot with the same isolation. It saves requests for logs that have not changed.
     ``moves`` holds watermark objects that the caller has already read.
     """
     own = query.open_cluster() if cluster is None else None
@@ -246,8 +246,8 @@ class _Survey:
         return one._replace(lineage=cut.applied(lineage), history=history)
 
     def _of_one_log(self, one: _FoundPartition) -> _FoundPartition:
-        """If the broker's leader epoch is earlier than the bucket's, the broker has another log: report it, and ignore
-        the bucket.
+        """If the broker's leader epoch is earlier than the bucket's, the broker has another log. Report this, and
+        ignore the bucket.
         """
         epoch = None if one.live is None else one.live.epoch
         if one.lineage is None or epoch is None or epoch >= one.left:
@@ -284,7 +284,7 @@ class _Survey:
         if known.lineage is None:
             return log
         seam = max(stored_end, known.lineage.earliest_offset)
-        # The broker's log should not end before the bucket's. There is one exception: a leader with a later epoch has
+        # The broker's log should not end before the bucket's. There is one exception. A leader with a later epoch has
         # the same log, but may not know the log's end yet.
         if log.on_broker and live_end < seam and not known.is_left_behind:
             self._lose(Behind(known.lineage.partition, live_end, seam))
@@ -312,8 +312,8 @@ class _Survey:
         last, end = lineage.spans[-1], lineage.end_offset
         is_cut = known.history is not None and known.history.cut is not None and end <= last.segment.end_offset
         if is_cut and known.live is not None and known.live.start <= last.start:
-            # After an election has cut (truncated) the log, transactions in the last segment may have another outcome
-            # in the broker's log. So read the segment's offsets from the broker.
+            # After an election has cut (truncated) the log, a transaction in the last segment may have another outcome
+            # at the broker. So read the segment's offsets from the broker.
             end = last.start
         return decided_end(self._source, lineage, first, end) if first < end else end
 

@@ -38,7 +38,7 @@ _PAUSE_S: Final = 0.1
 """The least time between two look-ups of the logs during a wait, even if ``look_s`` is shorter."""
 
 _SLEEP_S: Final = 0.5
-"""Seconds of the longest uninterrupted wait, so that the tail notices soon if the bucket is closed or a simulated clock
+"""Seconds of the longest uninterrupted wait. After it, the tail notices if the bucket is closed or a simulated clock
 advances.
 """
 
@@ -70,13 +70,12 @@ class TailRecords:
 
 @dataclass(frozen=True, slots=True)
 class _ToLook:
-    """The partition waits for the next look-up of the logs, which decides whether the bucket or the broker is read
-    next."""
+    """The partition waits for the next look-up of the logs. The look-up chooses the bucket or the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Queued:
-    """The next offset is in the bucket's part of ``log`` (below its seam); the partition waits to be read."""
+    """The next offset is in the bucket's part of ``log``, below the seam. The partition waits to be read."""
 
     log: PartitionLog
 
@@ -328,7 +327,7 @@ class LogTail(Closing):
         """Look at the logs of waiting partitions, and decide how each continues."""
         self._looks.begin()
         to_look = sorted(self._followed.within[_ToLook])
-        # Look up only the waiting partitions: each topic costs a listing, and losses of other partitions do not matter
+        # Look up only the waiting partitions. Each topic costs a listing, and losses of other partitions do not matter
         # here.
         snapshot = self._snapshots.current(Assign(tuple(to_look)))
         positions = {where: self._followed[where].at for where in to_look}
@@ -336,7 +335,7 @@ class LogTail(Closing):
         for where in to_look:
             log, followed = snapshot.logs.get(where), self._followed[where]
             if log is None:
-                # Leave the partition in the phase `_ToLook`: a later look-up may find that it was created, or that it
+                # Leave the partition in the phase `_ToLook`. A later look-up may find that it was created, or that it
                 # is back.
                 if followed.topic_id is not None:
                     self._losses.accept(Gone(where, followed.topic_id, followed.offset))
@@ -475,7 +474,7 @@ class LogTail(Closing):
         self._looks.ask_soon()
 
     def _check_identity(self, fresh_s: float) -> None:
-        """Stop following partitions whose topic was deleted or re-created: old offsets mean nothing in a new topic."""
+        """Stop following partitions whose topic was deleted or re-created. Old offsets mean nothing in a new topic."""
         cluster = self._snapshots.cluster()
         if cluster is None or self._follower is None or not self._follower.positions:
             return

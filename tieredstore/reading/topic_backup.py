@@ -1,4 +1,4 @@
-"""Interface to a topic's copies in other forms than segments: files of a pipeline or of Secor, or batches of MemQ.
+"""Interface to copies of a topic that are not segments: files of a pipeline or of Secor, or batches of MemQ.
 
 Optional packages implement :class:`TopicBackup`, see ``Format.topics`` in ``tieredstore.cli.records.formats``.
 """

@@ -1,6 +1,6 @@
 """Converts requested places (an offset, a time, or a number of last records) to windows of offsets in the present logs.
 
-Commands and queries clamp places: an end beyond the log, or a time without a later record, becomes the end of the log.
+Commands and queries clamp places. An end beyond the log, or a time without a later record, becomes the end of the log.
 Spark's options are exact, as in Spark's Kafka source.
 """
 
@@ -36,8 +36,8 @@ _END: Final = Latest()
 _TIMES: Final = ReadSettings(columns=("offset",))
 
 OffsetAtTime: TypeAlias = Callable[["PartitionLog", int], int | None]
-"""Returns the offset of a log's first record at or after a time (ms); None if the log has no such record before its
-end."""
+"""Returns the offset of a log's first record at or after a time (ms). Returns None if the log has no such record before
+its end."""
 
 StartOfLast: TypeAlias = Callable[["PartitionLog", int, int], int]
 """A function of a log, a number and an end offset. It returns the offset where the last ``number`` records before the
@@ -48,8 +48,8 @@ Windows: TypeAlias = "dict[TopicPartition, OffsetWindow]"
 
 
 def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: PartitionLog, timestamp_ms: int) -> int | None:
-    """Return the offset of the first record at or after ``timestamp_ms``; None if the log has no such record before its
-    end.
+    """Return the offset of the first record at or after ``timestamp_ms``. Return None if the log has no such record
+    before its end.
     """
     if log.lineage is not None:
         offset = offset_at(source, log.lineage, timestamp_ms, _TIMES)
@@ -123,7 +123,7 @@ class PlaceLookup:
         words = self.query.words
         self._check_same(places, words.ending, words.ending_times)
         ends = {where: self._offset(log, place_of(places, where)) for where, log in self.snapshot.logs.items()}
-        # Use the log's end if no record is at or after the time: then all records are before the time.
+        # If no record is at or after the time, all records are before it. So use the log's end.
         return {where: self.snapshot.logs[where].end if end is None else end for where, end in ends.items()}
 
     def exact(self, starting: Places, ending: Places, *, if_too_late: Literal["error", "latest"] = "error") -> Windows:
@@ -144,7 +144,7 @@ class PlaceLookup:
 
     def check_readable(self, windows: Mapping[TopicPartition, OffsetWindow], starts: Places, stops: Places) -> None:
         """Apply the query's loss policy to unreadable segments that may have records of the windows."""
-        # Check up to the requested end: a window is clamped to the end of its log, but the caller may have requested
+        # Check up to the requested end. A window is clamped to the end of its log, but the caller may have requested
         # more.
         asked = {
             where: (first, max(last, stop) if isinstance(stop := place_of(stops, where), int) else last)
@@ -163,8 +163,8 @@ class PlaceLookup:
             last = min(last, log.end_from(log.earliest))
             return self.start_of_last(log, start.count, last), last
         first = self._reach(log, start)
-        # Clamp the end to the log's end. Also clamp it to the start: an end found by time may come before the start,
-        # because timestamps need not ascend with offsets.
+        # Clamp the end to the log's end. Also clamp the end to the start. Timestamps need not ascend with offsets, so
+        # an end found by time may come before the start.
         return first, max(first, min(last, log.end_from(first)))
 
     def _start(self, log: PartitionLog, places: Places, if_too_late: Literal["error", "latest"], losses: Losses) -> int:
@@ -204,7 +204,7 @@ class PlaceLookup:
         return log.end if offset is None else offset
 
     def _offset(self, log: PartitionLog, place: Place) -> int | None:
-        """Convert a place to an offset; return None if no record is at or after the requested time."""
+        """Convert a place to an offset. Return None if no record is at or after the requested time."""
         match place:
             case Earliest():
                 return log.earliest

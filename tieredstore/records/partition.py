@@ -106,8 +106,8 @@ class RunRead:
         self._report = report
         self._committed = reader.settings.isolation == "read_committed"
         self._transactions = Transactions(reader.source, spans, start)
-        # Outcomes of transactions are read only when a transaction is found, so that topics without transactions do not
-        # pay for them.
+        # Read outcomes of transactions only when a transaction is found. Topics without transactions then do not pay
+        # for them.
         self._watching = self._committed
 
     def read(self) -> Generator[pa.RecordBatch, None, None]:
@@ -154,7 +154,7 @@ class RunRead:
 
     def _meet_transaction(self, number: int, span: Span, decoder: RecordDecoder) -> None:
         self._transactions.skip_to(number)
-        # Read the transaction indexes before the next step: they may already prove that every transaction in the read
+        # Read the transaction indexes before the next step. They may already prove that every transaction in the read
         # has an outcome.
         decoder.leave_out(self._aborted(number, span))
         self._settle()
@@ -165,7 +165,7 @@ class RunRead:
         return aborted
 
     def _following(self, number: int) -> RemoteLogSegmentMetadata | None:
-        """Return the next segment if it is read from its first byte to its last, so that it can be read ahead."""
+        """Return the next segment if it is read from its first byte to its last. It can then be read ahead."""
         span = self._read_of(number + 1)
         if span is None or span.start > span.segment.start_offset or span.stop <= span.segment.end_offset:
             return None
@@ -197,8 +197,8 @@ class RunRead:
 class _TransactionWatch:
     """Scans the bytes of a log on their way to the decoder, for the first transaction.
 
-    ``act`` is called once, for a transactional batch that begins before offset ``stop``, or for bytes that are not a
-    batch. It is called before the decoder gets the buffer. The first buffer must begin with a batch.
+    ``act`` is called once: for the first transactional batch before offset ``stop``, or for bytes that are not a batch.
+    It is called before the decoder gets the buffer. The first buffer must begin with a batch.
     """
 
     def __init__(self, stop: int, act: Callable[[], None]) -> None:

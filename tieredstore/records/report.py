@@ -58,7 +58,7 @@ class ReadReport:
 
     The next read should start at ``next_offset``: every earlier record was returned or deliberately left out.
     ``unreadable`` are segments that cannot be read and may contain records. ``unreadable`` and ``lost`` are known
-    before the first record, with one exception. The log of the last segment may end earlier than its manifest says; the
+    before the first record, with one exception. The log of the last segment may end earlier than its manifest says. The
     missing offsets are then added to ``lost``.
 
     ``aborted`` are the transactions whose records were left out. It may include later transactions of the current

@@ -2,7 +2,7 @@
 the read is complete.
 
 An entry of the offset index has the **last** offset of one append, and the position of that append. It proves two
-things: a batch begins exactly at that position, and the log before the next entry's position contains that offset. No
+things. A batch begins exactly at that position, and the log before the next entry's position contains that offset. No
 index says where the batch of a given offset begins. If index entries are far apart, batch headers are read instead.
 """
 
@@ -94,7 +94,7 @@ def end_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
 
 def around(ends: SectionEnds, start: int, stop: int) -> Ends:
     """Return the two closest section ends that enclose all records with offsets from ``start`` up to ``stop``."""
-    # Begin one batch before the batch that may contain `start`: only the preceding batch proves where the offsets of
+    # Begin one batch before the batch that may contain `start`. Only the preceding batch proves where the offsets of
     # the next batch begin.
     first = bisect_left(ends, start, lo=1, key=lambda end: end.high) - 1
     # Search only after the first end: the last end must come after it, even if the window lies within one batch.
@@ -240,8 +240,8 @@ def _between(
     for header in headers:
         if header.position == begin.position:
             _expect(segment, begin, header.base_offset)
-        # Make an end only about every ``spacing`` bytes. A batch at which no end is made belongs to the section before
-        # it, so a section stays below twice the spacing.
+        # Make an end only about every ``spacing`` bytes. A batch without an end belongs to the section before it, so a
+        # section stays below twice the spacing.
         if header.position == begin.position or header.position - kept + header.size_in_bytes >= 2 * spacing:
             yield SectionEnd(header.position, next_offset, header.base_offset)
             kept = header.position
@@ -311,8 +311,10 @@ class SectionReader:
         """Yield the records of a section. Errors name the segment.
 
         If the iterator is exhausted, no batch of the section is missing, except damaged batches that the settings say
-        to skip. Raise IndexesCorruptError if the log contradicts the offsets known at the section's ends, and
-        BatchCorruptError if its batches do not follow each other.
+        to skip.
+
+        Raise IndexesCorruptError if the log contradicts the offsets known at the section's ends. Raise
+        BatchCorruptError if the batches do not follow each other.
         """
         settings = self.settings
         with section.open(
@@ -321,7 +323,7 @@ class SectionReader:
             records = decoder.decode(
                 look(buffers),
                 start_offset=section.start_offset,
-                # Do not stop at the offset that the index claims for the section's end: a wrong index would drop
+                # Do not stop at the offset that the index gives for the section's end. A wrong index would drop
                 # records. The offset is checked below.
                 stop_offset=None if section.is_read_to_its_end else section.stop_offset,
                 end_offset=section.segment.end_offset + 1,

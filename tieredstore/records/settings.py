@@ -29,7 +29,7 @@ class ReadSettings:
 
     With ``decode_ahead``, the manager's threads decrypt and decompress chunks ahead of the reader. Without
     ``decode_ahead``, the reader's own thread does so. This saves processor time and memory if there are as many
-    parallel readers as processors. An error about lost data ends with the text ``accept_loss``, which tells the user
+    parallel readers as processors. An error about lost data ends with the text ``accept_loss``. The text tells the user
     how to accept the loss. Raise ConfigError for invalid values.
     """
 

@@ -92,7 +92,7 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
 
 
 def _to_read_ahead(section: SplitSection | None) -> RemoteLogSegmentMetadata | None:
-    """Return the section's segment if it is read from its first byte to its last, so that it can be read ahead."""
+    """Return the section's segment if it is read from its first byte to its last. It can then be read ahead."""
     if section is None or len(section.byte_range) < section.segment.segment_size_in_bytes:
         return None
     return section.segment if section.is_read_to_its_end else None
@@ -133,8 +133,8 @@ def plan_splits(
     No split covers more than ``max_split_records`` offsets. Logs are divided at entries of their offset index. Where
     the entries are more than ``max_split_bytes`` apart, logs are divided at batch headers.
 
-    With ``since_ms``, leave out segments, and parts of segments, that have only earlier records according to their
-    greatest timestamp or time index. Some returned records may still be earlier.
+    With ``since_ms``, leave out segments and parts of segments that have only earlier records. Their greatest timestamp
+    or time index shows this. Some returned records may still be earlier.
 
     A segment that one split reads whole costs no request. Any other segment costs two requests for its indexes.
     read_committed costs two more requests for each segment with aborted transactions, and for the last segment. Up to

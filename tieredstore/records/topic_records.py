@@ -104,7 +104,7 @@ def read_records(
 
 
 def offset_at(source: SegmentSource, lineage: Lineage, timestamp_ms: int, settings: ReadSettings) -> int:
-    """Return the offset of the first record at or after ``timestamp_ms``; the log's end if there is none.
+    """Return the offset of the first record at or after ``timestamp_ms``, or the log's end if there is none.
 
     Transaction markers count as records. For the cost see :func:`offset_for_time`.
     """

@@ -2,7 +2,7 @@
 
 As in Kafka, the ``.txnindex`` of a segment has an entry for each transaction whose abort marker is in the segment. The
 entry also has the last stable offset at the time of the marker. Every transaction that began before this offset had an
-outcome. A committed transaction has no entry, so only the producer snapshot at the end of a segment shows which
+outcome. A committed transaction has no entry. So only the producer snapshot at the end of a segment shows which
 transactions are open there.
 
 A broker makes index and snapshot from its own copy of the log. If retention deleted the first part of a transaction
@@ -82,8 +82,8 @@ class Transactions:
         """Return True if a transaction that began before ``start`` is open at the end of the first span.
 
         A transaction that began before ``start`` may have no record after it, and still have no outcome. Return True
-        also if the span ends before its segment does, because the segment's snapshot then describes a later offset.
-        This costs two requests for the producer snapshot, or none if the offset index was read before.
+        also if the span ends before its segment does. The segment's snapshot then describes a later offset. This costs
+        two requests for the producer snapshot, or none if the offset index was read before.
         """
         first = self._spans[0]
         is_cut = first.stop <= first.segment.end_offset
@@ -96,7 +96,7 @@ class Transactions:
         costs no request if an index has already shown that every transaction in the read has an outcome.
         """
         if self._pending is None:
-            # Visit all spans: a snapshot built from the logs includes an earlier open transaction only if the earlier
+            # Visit all spans. A snapshot built from the logs includes an earlier open transaction only if the earlier
             # logs were read.
             while self._looked_into < len(self._spans):
                 self._look_into(self._looked_into)
@@ -234,8 +234,7 @@ class PendingTransactions:
         while first and _is_cut(self._spans[first]):
             first -= 1
         span = self._spans[first]
-        # If a segment is used only in part, its snapshot does not describe the end of the span, so its batches are
-        # read.
+        # If a segment is used only in part, its snapshot does not describe the end of the span. So read its batches.
         opened = {} if _is_cut(span) else opened_at_end(self._source, span.segment)
         for later in self._spans[first + (not _is_cut(span)) : number + 1]:
             least = later.start if later is not self._spans[0] else 0
@@ -246,8 +245,7 @@ class PendingTransactions:
     def _knows_from(self, segment: RemoteLogSegmentMetadata) -> int:
         """Return the offset from which on the segment's broker had the log; MAX_OFFSET if unknown.
 
-        The log's first offset is the start of the first leader epoch, because a broker truncates its epochs at its
-        log's start.
+        The log's first offset is the start of the first leader epoch: a broker truncates its epochs at its log's start.
         """
         try:
             with self._source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
@@ -263,8 +261,8 @@ def aborted_in_each(
 ) -> dict[Span, Sequence[AbortedTransaction]]:
     """Return the result of :func:`aborted_in` for each span, in parallel.
 
-    Indexes that are built from the logs are read one after the other, because each needs the open transactions of the
-    previous span.
+    Indexes that are built from the logs are read one after the other. Each needs the open transactions of the previous
+    span.
     """
     look = partial(aborted_in, source)
     if source.layout.tells_transactions:

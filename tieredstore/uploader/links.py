@@ -142,7 +142,7 @@ class Links:
 
     def make(self, where: TopicIdPartition, segment: OpenSegment, epochs: LeaderEpochs) -> Link | None:
         """Link the open files of a segment; return None if that fails. The first failure is logged."""
-        # The partition may have moved to another disk since its files were opened, so use the folder where they were
+        # The partition may have moved to another disk since its files were opened. So use the folder where they were
         # opened.
         device = self._devices.get(segment.place.directory.parent)
         if not self.is_on or device is None:

@@ -1,4 +1,4 @@
-"""Reading of files without displacing pages in the system's page cache, because a broker serves its consumers from this
+"""Reading of files without displacing pages in the system's page cache. A broker serves its consumers from this
 cache.
 """
 

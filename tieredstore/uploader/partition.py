@@ -196,7 +196,7 @@ class Partition:
             return any(segment.is_pinned for segment in self.segments.values())
 
     def has(self, segment: Segment) -> bool:
-        """Return True if the segment is still part of the log, that is, no listing has shown that it was truncated."""
+        """Return True if the segment is still part of the log: no listing has shown that it was truncated."""
         return self.segments.get(segment.base_offset) is segment
 
     # Changes seen on disk
@@ -253,7 +253,7 @@ class Partition:
         if has_changed and not have_same_leaders(segment.epochs, self.epochs, base, end - 1):
             return False
         # The listed end of a segment is the base offset of the next listed segment. The listed end of a deleted segment
-        # may be after its true end, because the next segments may be gone.
+        # may be after its true end: the next segments may be gone.
         if named is not None and (named.is_deleted or named.next_base_offset == end):
             # Suspect a truncation only in a follower's log, or if the leader epoch is new. A new epoch means that this
             # leader may have been a follower in between.
@@ -277,8 +277,8 @@ class Partition:
             return True
         if named is not None and segment.is_log(named.path("log")):
             return False  # The log was truncated within this segment.
-        # Keep a pinned segment beyond the log's end, because a broker that refills the log from the start may still
-        # reach its offsets.
+        # Keep a pinned segment beyond the log's end. A broker that refills the log from the start may still reach its
+        # offsets.
         return segment.is_pinned and end > active
 
     def adopt(self, links: Iterable[Link], now_s: float) -> None:
@@ -313,8 +313,7 @@ class Partition:
                 del self.segments[segment.base_offset]
 
     def ship_to(self, next_offset: int) -> None:
-        """Note that each offset before ``next_offset`` is in the store, or is recorded as a hole in the upload
-        watermark."""
+        """Note that each offset before ``next_offset`` is in the store, or in a hole of the upload watermark."""
         self.shipped = next_offset
         self.release(next_offset)
 
@@ -402,7 +401,7 @@ class Partition:
     def lag(self) -> list[Segment] | None:
         """Return the segments that end after ``shipped``, in offset order.
 
-        Return None if there are segments but ``shipped`` is unknown, as after a restart: all segments may be in the
+        Return None if there are segments but ``shipped`` is unknown, as after a restart. All segments may be in the
         store already.
         """
         with self.lock:

@@ -169,7 +169,7 @@ class Pins:
 
 
 def free_percent(folder: Path) -> float:
-    """Return the percentage of the folder's disk that is free for users other than root; 100 if unknown."""
+    """Return the percentage of the folder's disk that is free for users other than root, or 100 if unknown."""
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -192,7 +192,7 @@ def _is_wanted(partition: Partition, segment: Segment) -> bool:
     """Return True if the segment needs a pin (open files or hard links). The partition's role and progress decide
     this."""
     if partition.role is Role.FOLLOWED:
-        # While it is unknown which segments the store has, pin only segments that the broker is deleting: most others
+        # While it is unknown which segments the store has, pin only segments that the broker is deleting. Most others
         # are uploaded already.
         return partition.shipped is not None or segment.place.is_deleted
     return partition.role is Role.LED

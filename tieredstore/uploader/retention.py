@@ -31,8 +31,8 @@ _READERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The segments of a partition that retention deleted, or would delete in a dry run, and the size of their
-    objects.
+    """The segments of a partition that retention deleted, and the size of their objects. In a dry run, retention would
+    delete them.
     """
 
     where: TopicIdPartition

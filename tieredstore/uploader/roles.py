@@ -1,7 +1,7 @@
 """Assigns each partition its role: led, followed or ignored here, or leaving this broker.
 
-This is a separate module because only leadership, topic settings and the log directories decide about roles, and
-uploads never do.
+This is a separate module because roles do not depend on uploads. Only leadership, topic settings and the log
+directories decide about roles.
 """
 
 from __future__ import annotations

@@ -15,8 +15,10 @@ lost       any     any      any    a missing file arrives: seen; else quarantine
 ========== ======= ======== ====== =============================================================================
 
 In every state, a segment is forgotten once it is uploaded, recorded as a hole, or truncated. A later leader epoch, or
-another file under the segment's name, shows a truncation. In every state, a segment is lost if three things hold:
-retention has deleted it, the log has had other leaders since, and the segment was never known to be replicated.
+another file under the segment's name, shows a truncation.
+
+In every state, a segment is lost if three things hold: retention has deleted it, the log has had other leaders since,
+and the segment was never known to be replicated.
 
 A pin is dropped only if the segment is forgotten, its partition is ignored, too many files are open, or a disk is
 nearly full.
@@ -83,7 +85,7 @@ class Segment:
     def is_gone(self) -> bool:
         """True if the broker deleted the files before they were pinned.
 
-        Two listings must agree that the files are gone, because one listing may miss a file that is being renamed.
+        Two listings must agree that the files are gone: one listing may miss a file that is being renamed.
         """
         return not self.is_pinned and self.absences > 1
 

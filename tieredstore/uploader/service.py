@@ -147,7 +147,7 @@ class _Threads:
                 self._uploader.ask_topics()
 
     def fill(self, stop: Stop) -> None:
-        """Look for holes about once a minute, at random times: replicas that look at different times do not repeat
+        """Look for holes about once a minute, at random times. Replicas that look at different times do not repeat
         work.
         """
         while not stop.wait(_FILL_S * (0.5 + random.random())):  # noqa: S311

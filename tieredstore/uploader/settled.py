@@ -42,10 +42,10 @@ class Settled:
     leader_epoch: int | None
 
     def obstacle(self, end_offset: int, epochs: LeaderEpochs, *, is_deleted: bool) -> str | None:
-        """Return why the segment that ends at ``end_offset`` (inclusive) must wait; None if it may be uploaded.
+        """Return why the segment that ends at ``end_offset`` (inclusive) must wait, or None if it may be uploaded.
 
-        A segment that the broker is about to delete does not wait for transactions, because retention does not wait for
-        them.
+        Retention does not wait for transactions. So a segment that the broker is about to delete does not wait for them
+        either.
         """
         if end_offset >= self.high_watermark:
             return f"the high watermark is {self.high_watermark}"
@@ -60,8 +60,8 @@ class Settled:
 class Standing:
     """The offsets of a partition that may be uploaded now. ``settled`` is None if the high watermark is unknown.
 
-    If ``only_deleted`` is true, the partition's leader is unknown, and only segments that the broker is deleting may be
-    uploaded.
+    If ``only_deleted`` is true, the partition's leader is unknown. Only segments that the broker is deleting may then
+    be uploaded.
     """
 
     settled: Settled | None

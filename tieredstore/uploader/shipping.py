@@ -212,8 +212,8 @@ class _Work:
     # Progress: the upload watermark and its object in the store
 
     def _know_progress(self) -> Watermark:
-        """Return the partition's watermark. Read it from the store if it is unknown, and move it back if a later
-        leader's epoch begins before it.
+        """Return the partition's watermark. Read it from the store if it is unknown. Move it back if a later leader's
+        epoch begins before it.
         """
         progress = self.partition.progress
         if progress.stored is None:
@@ -454,7 +454,7 @@ class _Work:
             partition.forget(segment)
 
     def _end_of(self, segment: Segment) -> int | None:
-        """Return the end of the offsets that only ``segment`` can have: they are neither in the store nor in another
+        """Return the end of the offsets that only ``segment`` can have. They are neither in the store nor in another
         known segment. Return None if there are no such offsets.
         """
         value = self.partition.progress.value

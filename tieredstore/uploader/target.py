@@ -79,7 +79,7 @@ class Target:
         this package's watermark, and before moving it.
 
         Pinterest's readers know only the watermark of Pinterest's uploader. Through these calls, that watermark never
-        falls behind this package's watermark, even if a process is killed between the two writes.
+        falls behind this package's watermark. Even a process killed between the two writes does no harm.
         """
         segment = watermark.segment
         if segment is None or not self.settings.endpoint.is_raw:

@@ -1,5 +1,5 @@
 """The uploader: keeps closed segments by open files or hard links (pins). In partitions that this broker leads, it
-uploads the segments that are replicated and have no open transaction (settled), in order.
+uploads the settled segments in order. A settled segment is replicated and has no open transaction.
 """
 
 from __future__ import annotations
@@ -450,7 +450,7 @@ class Uploader(Closing):
         is_in_doubt = partition.progress.state is ProgressState.IN_DOUBT
         if first is None and not is_in_doubt and not self._shipper.must_begin(partition):
             return False
-        # Wait for the partition's first listing: segments that an earlier process linked may no longer be part of the
+        # Wait for the partition's first listing. Segments that an earlier process linked may no longer be part of the
         # log.
         if partition.role is not Role.LED or partition.first_active is None:
             return False

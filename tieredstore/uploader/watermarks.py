@@ -76,7 +76,7 @@ class WatermarkStore:
         self._committed, self._made_id = committed, made_id
         self._is_layout_known = False
         # A segment's manifest never changes, so cache its metadata. With an unreliable store, a new attempt then
-        # repeats only failed requests, instead of needing hundreds of successes in a row.
+        # repeats only failed requests. Otherwise, it would need hundreds of successes in a row.
         self._known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
 
     def load(
@@ -132,9 +132,8 @@ class WatermarkStore:
     def advance(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
         """Advance the upload watermark over adjoining stored segments, as far as ``until``.
 
-        The call lists the store from the watermark on, and makes a request for each manifest that the listing finds. If
-        these segments do not reach ``until``, read earlier segments too, because another replica's segments have other
-        boundaries.
+        The call lists the store from the watermark on, and makes a request for each listed manifest. If these segments
+        do not reach ``until``, it reads earlier segments too: another replica's segments have other boundaries.
         """
         where = watermark.where
         value = chain_of(where, self._segments(where, watermark.next_offset, until), history, watermark) or watermark
@@ -222,7 +221,7 @@ def chain_of(
 ) -> Watermark | None:
     """Return ``watermark`` advanced over the segments that follow it without a gap.
 
-    If ``watermark`` is None, begin with the first segment, or at the offset that ``begins`` returns if this offset is
+    If ``watermark`` is None, begin at the first segment, or at the offset that ``begins`` returns, whichever is
     earlier. Ignore segments whose leader epochs differ from ``history``: they are no longer part of the log.
     """
     for segment in sorted(segments, key=lambda segment: (segment.start_offset, segment.end_offset)):

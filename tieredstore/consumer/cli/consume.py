@@ -114,7 +114,7 @@ class ConsumedTopic:
         return stats is not None and all(one["at_end"] for one in stats.values())
 
     def _tell_held_back(self) -> None:
-        """Report that a partition waits for an open transaction in the bucket; report each position only once."""
+        """Report that a partition waits for an open transaction in the bucket. Report each position only once."""
         for where, one in (self._consumer.tiered_stats() if self._is_assigned else {}).items():
             position, stored_end = one["position"], one["stored_end"]
             if one["phase"] != "waiting" or stored_end is None or position is None or position >= stored_end:
