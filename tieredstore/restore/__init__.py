@@ -1,2 +1,2 @@
-"""Restores Kafka from a bucket: the segments of a bucket as log directories of a broker, or its records in topics of a
-running cluster."""
+"""Restores Kafka from a bucket: segments into log directories of a broker, or records into topics of a running
+cluster."""

@@ -61,7 +61,7 @@ class ComparedPartition:
     ``records`` and ``target_records`` count committed records. The digests (SHA-256, hexadecimal) cover the records'
     offsets in the target, timestamps, keys, values and headers. ``not_restored`` counts source records that are not in
     the run's map; no digest covers them. Two kinds of offsets are not compared, and are listed as inclusive spans:
-    ``lost`` has the offsets that the source has lost, and ``left_out`` those that a restore to a time did not
+    ``lost`` has the offsets that the source has lost. ``left_out`` has the offsets that a restore to a time did not
     restore.
     """
 
@@ -94,8 +94,8 @@ class MappedOffsets:
         self._ends = [run.end for run in self.runs]
 
     def pieces(self, offsets: Sequence[int]) -> Iterator[tuple[int, int, OffsetRun | None]]:
-        """Split ascending offsets at the limits of the offset runs: yield row ranges ``[first, stop)``, each with its
-        offset run, or with None if the rows are between two offset runs."""
+        """Split ascending offsets at the limits of the offset runs. Yield row ranges ``[first, stop)``, each with its
+        offset run. Rows between two offset runs have None."""
         row = 0
         for run in islice(self.runs, bisect_right(self._ends, offsets[0]), None):
             first = bisect_left(offsets, run.start, row)
@@ -125,8 +125,8 @@ class MappedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A source partition to compare: its offsets ``[start, stop)``, and the rules that decide which target partition
-    each record went to.
+    """A source partition to compare. It has the offsets ``[start, stop)``, and rules that decide the target partition
+    of each record.
 
     The source partition has a single target partition, unless keys were hashed again; then ``partitioning`` computes
     each record's partition.

@@ -1,4 +1,4 @@
-"""Moves consumer groups: translates each group's offsets to the offsets that the same records got in a run of ``restore
+"""Moves consumer groups. Each offset of a group becomes the offset that the same record got in a run of ``restore
 produce``.
 
 The groups' old offsets come from a running cluster, a snapshot, or a file.
@@ -193,8 +193,8 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterSta
 
 
 def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
-    """Raise ConfigError if the cluster's topics are too short to have the records of the run: groups would be moved
-    beyond the ends."""
+    """Raise ConfigError if the cluster's topics are too short to have the records of the run. Groups would be moved
+    beyond the topics' ends."""
     wanted = {
         (mapped.target, partition): end
         for topic, mapped in offset_map.topics.items()
@@ -312,7 +312,7 @@ def _first_unread(
         if offset > restored[partition].stop
     ]
     notes += [f"no offset in {topic}-{partition}, all unread" for partition in restored if partition not in offsets]
-    # The metadata of a commit belongs to one source partition, so keep it only if it is the same for all source
+    # The metadata of a commit belongs to one source partition. Keep it only if it is the same for all source
     # partitions.
     texts = sorted({commit.metadata for commit in commits})
     if len(texts) > 1:

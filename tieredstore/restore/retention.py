@@ -14,8 +14,8 @@ _UNLIMITED: Final = -1
 
 
 def deleted_spans(spans: Sequence[Span], settings: Mapping[str, str], now_ms: int) -> Sequence[Span]:
-    """Return the segments that a broker would delete by the retention settings of a topic: the oldest segments, before
-    the first segment to keep.
+    """Return the segments that a broker would delete by the retention settings of a topic. They are the oldest
+    segments, before the first segment to keep.
 
     Raise ConfigError for a setting that is not a number.
     """

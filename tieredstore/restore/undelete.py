@@ -4,9 +4,9 @@ The restore works on stored keys, because a deleted segment of the raw layout ha
 see a segment when its last file exists: the manifest, or the log in the raw layout. So this file is restored last,
 after a check of each other file.
 
-Until the last object is back, a garbage collection would delete the segment's other objects, because they look like
-leftovers of an old copy. Later, a garbage collection that asks brokers would delete the whole segment, because the
-brokers have deleted the topic. So a legal hold is placed first, and stays until the user releases it.
+Until the last object is back, a garbage collection would delete the segment's other objects. They look like leftovers
+of an old copy. Later, a garbage collection that asks brokers would delete the whole segment, because the brokers have
+deleted the topic. So a legal hold is placed first, and stays until the user releases it.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ class _Place:
         return FILES if isinstance(self.store, RawStore) else _PLUGIN_FILES
 
     def segments(self, scopes: Scopes) -> Iterator[_Segment]:
-        """List all segments in scope that exist, or that have left a version or a delete marker, by partition and
-        offset."""
+        """List all segments in scope by partition and offset. A deleted segment is listed if it has left a version or a
+        delete marker."""
         found: dict[tuple[TopicIdPartition, str], _Segment] = {}
         for prefix, topics in self._listings(scopes):
             for version in self.versions.list(prefix):

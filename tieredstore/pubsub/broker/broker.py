@@ -1,7 +1,7 @@
 """A broker that speaks MemQ's packets: it stores Messages of many producers in batches, then acknowledges them.
 
-This module is separate from ``running``, which wraps the broker as a service: a process that has its own event loop
-needs only this module."""
+This module is separate from ``running``, which wraps the broker as a service. A process with its own event loop needs
+only this module."""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ class Answers:
                 self._loop.call_soon(self.flush)
             self._unsent.append(packet)
             self._unsent_bytes += len(packet)
-            # Write now: if the client does not read its answers, asyncio then calls ``pause_writing``, and the broker
-            # reads no more requests from this client.
+            # Write now. If the client does not read its answers, asyncio then calls ``pause_writing``. After that, the
+            # broker reads no more requests from this client.
             if self._unsent_bytes > _UNSENT_BYTES:
                 self.flush()
         return True
@@ -236,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the protocol's signature
         """Give back all that the connection holds."""
-        # A TLS transport and its connection refer to each other, so break the cycle now instead of at a garbage
+        # A TLS transport and its connection refer to each other. Break this cycle now, instead of at a garbage
         # collection.
         self._answers.transport = None
         self._answers.writable.set()
@@ -367,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
             self._inlet.turns.wait(self.address, partial(self._go_on, Stop.OTHERS))
 
     def _take_frame(self, came: memoryview) -> int:
-        """Pass the next complete frame to the broker, or begin a large frame; return the number of bytes taken from
+        """Pass the next complete frame to the broker, or begin a large frame. Return the number of bytes taken from
         ``came``.
 
         Return 0 if the frame has to wait or the connection ends."""
@@ -425,14 +425,14 @@ class Connection(asyncio.BufferedProtocol):
         self._coming = _Arriving(memory, len(came), now_s)
         if self._began_s is None:
             self._began_s = now_s
-        # The request may have little time left, so schedule a check instead of waiting for the periodic check: other
-        # clients need the memory.
+        # The request may have little time left, and other clients need the memory. So schedule a check instead of
+        # waiting for the periodic check.
         elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:
             loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(loop.time()))
 
     def _take_granted(self) -> None:
-        # Continue in the next iteration of the event loop, because ``Room`` is still granting memory to other waiters
-        # in this call.
+        # Continue in the next iteration of the event loop. In this call, ``Room`` is still granting memory to other
+        # waiters.
         self._inlet.loop.call_soon(self._go_on, Stop.NO_ROOM)
 
     def _refuse(self, why: str) -> None:

@@ -195,7 +195,7 @@ class TopicProcessor:
             self._seal(lane)
 
     def _new_batch(self, lane: int | None, least: int) -> _OpenBatch:
-        # Most topics of a broker get little data, so begin with a buffer of the last batch's size instead of
+        # Most topics of a broker get little data. So begin with a buffer of the last batch's size, not of
         # ``batch_bytes``.
         memory = BatchMemory(
             self._pool,
@@ -347,8 +347,8 @@ MOST: Final = 200_000
 class StoredHeaders:
     """Headers of recently stored Messages: at most 200,000, for ten minutes.
 
-    A header has the producer, the request id and a checksum of the body, so Messages with equal headers are the same.
-    Headers without a producer are never remembered as stored. Used only on the broker's loop.
+    A header has the producer, the request id and a checksum of the body. Messages with equal headers are therefore the
+    same. Headers without a producer are never remembered as stored. Used only on the broker's loop.
     """
 
     def __init__(

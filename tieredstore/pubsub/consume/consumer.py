@@ -43,7 +43,7 @@ _SHORTEST_WAIT_S: Final = 0.005
 
 
 class BatchConsumer(Closing):
-    """Reads a topic of batches, each record at least once: after a crash, the consumer returns the records after the
+    """Reads a topic of batches, each record at least once. After a crash, the consumer returns the records after the
     last commit again. For one thread.
 
     Without ``group``, a consumer reads all partitions from ``start``, and ignores partitions added later. With a

@@ -48,7 +48,7 @@ class FetchedObject(NamedTuple):
 
 
 class Fetches:
-    """The threads with which a consumer prefetches objects, and their budget: at most ``objects`` objects, and at most
+    """The threads with which a consumer prefetches objects, and their budget. The budget is ``objects`` objects, and
     ``most_bytes`` bytes in total.
 
     An object larger than ``most_bytes`` is fetched alone.

@@ -1,8 +1,8 @@
 """Detection of repeated Messages in a read partition: a producer, a broker or ``gc --adopt`` may store a Message twice.
 
 Two Messages are the same if their headers, which include the producer's request id, are equal. The window of seen
-Messages is not stored. Each reader rebuilds the window from the queue's last entries, so that all readers at a position
-skip the same Messages.
+Messages is not stored. Each reader rebuilds the window from the queue's last entries. All readers at a position
+therefore skip the same Messages.
 """
 
 from __future__ import annotations

@@ -175,8 +175,8 @@ class BatchBackup:
 
 
 def _record_counts(batch: QueuedBatch, fetched: FetchedObject) -> Iterator[int]:
-    """Yield the number of records of each Message; raise MessageCorruptError for a damaged header, and ConfigError for
-    more records than a batch has offsets.
+    """Yield the number of records of each Message. Raise MessageCorruptError for a damaged header. Raise ConfigError if
+    a batch has more records than it has offsets.
     """
     total = 0
     for _, header in headers_in(fetched.body, batch.key):

@@ -133,8 +133,8 @@ class IdsHash:
 
 
 def _fold(ids: memoryview, count: int) -> bytes:
-    """Return the XOR of ``count`` ids of equal length: repeatedly combine the first half of the ids with the second
-    half."""
+    """Return the XOR of ``count`` ids of equal length. To compute it, repeatedly combine the first half of the ids with
+    the second half."""
     size = len(ids) // count
     folded = int.from_bytes(ids)
     while count > 1:

@@ -208,7 +208,8 @@ def message_checksum(message: Buffer, before: int = 0) -> int:
 
 
 def split_checksum(message: Buffer) -> tuple[int, int]:
-    """Return the CRC-32 of a Message and of its body, computed in one pass; the checksum in the header is not used."""
+    """Return the CRC-32 of a Message and of its body, computed in one pass. This does not use the checksum in the
+    header."""
     view = memoryview(message)
     (size,) = _HEADER_SIZE.unpack_from(view) if len(view) >= _HEADER_SIZE.size else (0,)
     body = view[min(max(size, 0), len(view)) :]

@@ -95,7 +95,7 @@ class BatchFacts:
 class Notification:
     """One batch: its object (``bucket`` and ``key``, or ``path`` of MemQ's file handler), and its sizes.
 
-    ``object_size`` is MemQ's number: for an object in a bucket it excludes the index, for a file it includes the index.
+    ``object_size`` is MemQ's number. It excludes the index of an object in a bucket, but includes the index of a file.
     ``total_size`` is the size of the whole object.
     """
 

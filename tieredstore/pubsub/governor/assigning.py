@@ -16,8 +16,7 @@ from tieredstore.pubsub.format.packets import BrokerAddress
 DEFAULT: Final = "free-capacity"
 
 STICKY_MS: Final = 5 * 60_000
-"""Time for which an assigned topic stays at its broker while the broker lives, even if other brokers have more free
-capacity."""
+"""An assigned topic stays at its living broker for this time, even if other brokers have more free capacity."""
 
 FORMING_MS: Final = 60_000
 """Time for which an assigned topic may still move to a broker without topics. Otherwise the first of several starting
@@ -45,8 +44,8 @@ class TopicLoad:
     clustering_multiplier: float = 3.0
 
     def partitions(self, racks: int) -> int:
-        """Return the number of write partitions by MemQ's formula: each rack has the same number of write partitions,
-        at least one."""
+        """Return the number of write partitions by MemQ's formula. Each rack has the same number of them, at
+        least one."""
         wanted = math.floor(self.input_mb * (1 << 20) / (self.batch_bytes * self.clustering_multiplier))
         # Round as Java does: halves up.
         return max(racks, math.floor(wanted / racks + 0.5) * racks)
@@ -154,7 +153,7 @@ def _seat(seat: _Seat, topic: str, share: float) -> None:
 
 
 def _is_clearly_better(other: _Seat, holder: _Seat, share: float) -> bool:
-    """Return True if ``other`` would be the better broker even after the move, so that the topic does not move back."""
+    """Return True if ``other`` would be the better broker even after the move. Otherwise, the topic would move back."""
     if share > 0:
         return other.free_mb - share > holder.free_mb
     return other.free_mb >= holder.free_mb and len(other.topics) + 1 < len(holder.topics)

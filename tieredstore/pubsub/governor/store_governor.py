@@ -11,8 +11,8 @@ Every broker increments its own heartbeat and watches the others. A broker is go
 ``PATIENCE_S`` on the watcher's clock.
 
 The holder of the lease governs. Each new holder raises the lease's generation. A governor writes its generation into
-the assignments. It replaces assignments only if they have the same or an earlier generation, and only if their etag has
-not changed. A delayed write of an earlier governor therefore fails.
+the assignments. It replaces assignments only if their generation is not later, and if their etag has not changed. A
+delayed write of an earlier governor therefore fails.
 """
 
 from __future__ import annotations
@@ -365,6 +365,6 @@ class StoreGovernor(Governor):
 
 
 def broker_name(address: BrokerAddress) -> str:
-    """Return a broker's name, made of its address, so that a restarted broker has the same name and gets its topics
+    """Return a broker's name, made of its address. A restarted broker therefore has the same name, and gets its topics
     back."""
     return f"{address.ip.replace(':', '-').replace('/', '-')}_{address.port}"

@@ -159,8 +159,8 @@ class ZooKeeperGovernor(Governor):
             _logger.info("%s: another session has just created it", path)
 
     def _check_own(self, raw: bytes, path: str, seat: BrokerSeat) -> None:
-        """Raise ConfigError if a node belongs to another broker at the same address, and not to an earlier session of
-        this broker."""
+        """Raise ConfigError if a node belongs to another broker at the same address. A node of an earlier session of
+        this broker is no error."""
         try:
             address = parse_broker_node(raw, path).seat.address
         except CorruptDataError as error:

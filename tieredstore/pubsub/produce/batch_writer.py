@@ -114,8 +114,8 @@ class BatchWriter:
         try:
             (offset,) = self._queue.append(partition, [notification.to_json()], deadline)
         except TieredStoreError as error:
-            # Either readers do not see the object (it is an orphan), or the append to the queue succeeded and only its
-            # answer was lost.
+            # Either the object is an orphan that readers do not see, or the append succeeded and only its answer was
+            # lost.
             raise DeliveryFailedError(
                 f"{key} is stored, but its notification failed: {error}", maybe_stored=True
             ) from error

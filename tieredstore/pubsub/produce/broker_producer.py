@@ -159,8 +159,8 @@ class BrokerDelivery:
             delay_s = min(2 * delay_s, _MOST_DELAY_S)
 
     async def _try(self, request: Request, deadline: Deadline) -> tuple[str | None, bool, bool]:
-        """Send the Message once. Return three values: the reason of a failure (None if the broker accepted the
-        Message), True if the Message may be stored, and True if the result is final.
+        """Send the Message once. Return three values. The first is the reason of a failure, or None if the broker
+        accepted the Message. The second is True if the Message may be stored. The third is True if the result is final.
         """
         if self._brokers is None:
             self._brokers = TopicBrokers(self._topic, self._client)
@@ -317,8 +317,8 @@ class TopicBrokers:
             known = [(broker.ip, broker.port) for broker in self._brokers]
             seeds = random.sample(self._seeds, len(self._seeds))
             error: TieredStoreError | None = None
-            # Ask recently failed brokers last: a broker that is cut off from the others still claims, in its metadata,
-            # to have the topic.
+            # Ask recently failed brokers last. A broker that is cut off from the others still claims in its metadata to
+            # have the topic.
             for place in sorted(dict.fromkeys([*known, *seeds]), key=self._failed_s):
                 try:
                     self._brokers = await self._ask(place)

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 
 class RecordPlace(NamedTuple):
-    """Place of a record: read partition, offset of its batch in the queue, number of the Message in the batch, number
-    of the record in the Message."""
+    """Place of a record: the read partition, and the offset of the record's batch in the queue. ``message`` is the
+    Message's number in the batch, and ``record`` the record's number in the Message."""
 
     partition: int
     offset: int

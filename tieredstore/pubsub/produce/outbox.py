@@ -45,7 +45,8 @@ class OpenMessage:
     """Length of the message ids: MemQ's reader stops at a Message with ids of different lengths."""
 
     def takes(self, message_id: bytes | None) -> bool:
-        """Return True if a record with this id may be added to the Message; a record without an id always may."""
+        """Return True if a record with this id may be added to the Message. A record without an id may always be
+        added."""
         return not message_id or self.id_size in (0, len(message_id)) or not self.body.count
 
     def note_id(self, message_id: bytes | None, *, is_audited: bool) -> None:
@@ -161,7 +162,8 @@ class Outbox:
         self._open: OpenMessage | None = None
         self._closed: deque[OpenMessage | BatchEnd] = deque()
         self._next_request = 0
-        # Bytes and records of closed Messages that are not stored yet, and the size to which the open Message may grow.
+        # The first two count bytes and records of closed Messages that are not stored yet. The third is the size to
+        # which the open Message may grow.
         self._closed_bytes = self._closed_records = self._room_for_open = 0
         self._is_closed = self._is_flushing = False
         self._is_plain = sending.auditor is None
@@ -246,7 +248,7 @@ class Outbox:
                 self._counts.refused_records += 1
                 raise InvalidRecordError(f"a record does not fit a Message of {self._sending.message_bytes} bytes")
         if self._open is None:
-            # Use a request id only once the Message has accepted its first record: a refused record must leave no gap
+            # Use a request id only once the Message has accepted its first record. A refused record must leave no gap
             # in the request ids.
             self._open = message
             self._next_request += 1
@@ -286,8 +288,8 @@ class Outbox:
             raise AlreadyClosedError("the producer was closed")
 
     def _make_audited_id(self, message_id: bytes | None) -> bytes:
-        """Return the record's id, or a new id if it has none: an audit compares hashes of ids, so every record needs an
-        id."""
+        """Return the record's id, or a new id if it has none. Every record needs an id, because an audit compares
+        hashes of ids."""
         if not message_id:
             self._next_id = (self._next_id + 1) % (1 << 64)
             message_id = self._next_id.to_bytes(8)
@@ -299,8 +301,8 @@ class Outbox:
         return OpenMessage(body, request, self._sending.monotonic(), memory)
 
     def _ends_batch(self) -> bool:
-        """Try to end the batch, because a record was too large for an empty Message in the rest of the batch. Return
-        True if the batch ended."""
+        """Try to end the batch: a record was too large for an empty Message in the rest of the batch. Return True if
+        the batch ended."""
         if not self._packer.has_other_room():
             return False
         self._closed.append(BatchEnd())

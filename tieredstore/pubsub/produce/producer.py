@@ -208,7 +208,7 @@ class BatchPacker:
         return self._memory.body(self._message_bytes, _HEADER_BYTES), self._memory
 
     def close(self, message: OpenMessage) -> bool:
-        """Add the Message to the batch; return True if the rest of the batch's memory is too small for another
+        """Add the Message to the batch. Return True if the rest of the batch's memory is too small for another
         Message.
         """
         if (memory := message.memory) is None:

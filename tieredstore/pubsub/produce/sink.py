@@ -6,11 +6,12 @@ repetitions.
     <own folder>/sinks/<topic>/<query>    {"epoch", "isDone", "aborts",
                                            "entries": [{"partition", "since", "notifications"}]}
 
-Tasks store an epoch's batches. The driver writes a list of them into the query's record, appends their notifications to
-the topic's queue, then marks the record as done. After a crash, the next driver continues from the record, and deletes
-batches that its tasks have stored a second time.
+Tasks store an epoch's batches. The driver writes a list of these batches into the query's record. Then it appends their
+notifications to the topic's queue, and marks the record as done. After a crash, the next driver continues from the
+record. It deletes batches that its tasks have stored a second time.
 
-Each epoch and each abort changes the record by a conditional replace, so a delayed write of an older record fails.
+Each epoch and each abort changes the record by a conditional replace. A delayed write of an older record therefore
+fails.
 
 The record lists only the latest epoch's batches. A driver that is late with an earlier epoch therefore cannot tell if
 its batches were notified. It leaves them to ``pubsub gc``, which checks the queue.
@@ -170,8 +171,8 @@ class SinkCommits:
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
             except PreconditionFailedError:
-                # Read the record again to see which write has won: another driver's, the failed commit's, or this
-                # write, if only its answer was lost.
+                # Read the record again to see which write has won. It may be another driver's, the failed commit's, or
+                # this write if only its answer was lost.
                 stored = self._read()
             else:
                 self._discard(None, batches)

@@ -5,9 +5,9 @@
     <own folder>/groups/<group>/<topic>/members/<member>        {"beat": n}
     <own folder>/groups/<group>/<topic>/partitions/<partition>  {"owner", "generation", "position"}
 
-A group's objects change only by conditional replace. Each member watches the heartbeats of the other members: if a
-heartbeat has not changed for 15 s of the watcher's clock, that member counts as dead. Taking over a dead member's
-partition raises the partition's generation, so that the old owner's next commit raises FencedError.
+A group's objects change only by conditional replace. Each member watches the heartbeats of the other members. A member
+counts as dead if its heartbeat has not changed for 15 s of the watcher's clock. Taking over a dead member's partition
+raises the partition's generation, so that the old owner's next commit raises FencedError.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class StoreGroup(GroupMember):
         try:
             owned.etag = self._folder.store.replace(key, body, owned.etag)
         except PreconditionFailedError:
-            # Read the state again: either another member has changed it, or an earlier commit of this member succeeded
+            # Read the state again. Either another member has changed it, or an earlier commit of this member succeeded
             # and its answer was lost.
             stored = self._read_state(partition)
             if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):

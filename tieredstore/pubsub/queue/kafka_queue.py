@@ -1,5 +1,5 @@
-"""A notification queue in Kafka, compatible with MemQ: each record's value is a notification as JSON, and the Kafka
-topic's partitions are the read partitions.
+"""A notification queue in Kafka, compatible with MemQ. Each record's value is a notification as JSON. The Kafka topic's
+partitions are the read partitions.
 
 An idempotent producer writes the records. A notification's offset is the offset of its Kafka record, so MemQ's
 consumers can read the queue.
@@ -414,8 +414,8 @@ class PartitionLogs:
         if partition is None or stream is None or offset < stream.end:
             return
         if error is not None:
-            # The client reports the partition's end. The offsets before it need not be records: they may be transaction
-            # markers or compacted records, so move on to the end.
+            # The client reports the partition's end. Move on to the end, because the offsets before it may be
+            # transaction markers or compacted records.
             stream.end = offset
             return
         stream.held.append(QueuedNotification(offset, message.timestamp()[1], message.value() or b""))

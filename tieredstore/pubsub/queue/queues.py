@@ -32,8 +32,8 @@ class QueuedNotification(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The next record to read: the offset of the record's batch in the queue, the number of the Message in the batch,
-    and the number of the record in the Message."""
+    """The next record to read. ``offset`` is the offset of the record's batch in the queue. ``message`` is the
+    Message's number in the batch, and ``record`` the record's number in the Message."""
 
     offset: int
     message: int = 0
@@ -56,8 +56,8 @@ class GroupPartition:
 class Claim(NamedTuple):
     """A member's claim on a partition. ``term`` numbers the periods in which members own it.
 
-    If a member loses a partition and takes it again, the claim has a new ``term``, even if nobody noticed the loss.
-    ``committed`` is None before the first commit.
+    If a member loses a partition and takes it again, the claim has a new ``term``. This is so even if nobody noticed
+    the loss. ``committed`` is None before the first commit.
     """
 
     term: int
@@ -131,8 +131,9 @@ class NotificationQueue(Closing):
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
         """Append notifications in order, and return their offsets once they are durable.
 
-        If the answer to a write is lost, the retry causes no second entry, because the queue recognizes its own writes.
-        Raise StoreUnavailableError (retryable) if the append has failed, or its state is unknown at the deadline.
+        The queue recognizes its own writes. If the answer to a write is lost, the retry therefore causes no second
+        entry. Raise StoreUnavailableError (retryable) if the append has failed, or its state is unknown at the
+        deadline.
         """
 
     @abstractmethod
@@ -170,9 +171,9 @@ class NotificationQueue(Closing):
         After a crash or an unknown state, the caller repeats the call with the same arguments. ``mark`` is a permanent
         name for these notifications.
 
-        No other notification in the queue has the same bytes, so this default implementation searches the queue for
-        these bytes, and ignores ``mark``. A delayed write of a dead process may still duplicate the notifications. A
-        queue that stores the mark can avoid this.
+        This default implementation ignores ``mark``. It searches the queue for the notifications' bytes, because no
+        other notification has the same bytes. A delayed write of a dead process may still duplicate the notifications.
+        A queue that stores the mark can avoid this.
 
         Raise DataLossError if retention has freed ``since``, because then it is unknown whether the notifications were
         appended.
@@ -195,8 +196,8 @@ class NotificationQueue(Closing):
 
     @abstractmethod
     def offset_at(self, partition: int, ms: int) -> int:
-        """Return the offset of the first entry appended at ``ms`` or later by the writers' clocks; the end if there is
-        no such entry."""
+        """Return the offset of the first entry appended at ``ms`` or later by the writers' clocks. If there is no such
+        entry, return the end."""
 
     @abstractmethod
     def free(self, partition: int, offset: int) -> None:

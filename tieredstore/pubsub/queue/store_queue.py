@@ -99,8 +99,7 @@ _PUTS_AT_ONCE: Final = 24
 class _Tail:
     """The position at which this process appends to one partition.
 
-    The threads of this process take turns with the lock ``turn``, because one of two concurrent puts to one number
-    would fail.
+    The threads of this process take turns with the lock ``turn``. Of two concurrent puts to one number, one would fail.
     """
 
     turn: ForkSafeLock = field(default_factory=ForkSafeLock)
@@ -137,8 +136,8 @@ class StoreQueue(NotificationQueue):
         self._sleep = sleep
         self._lock = ForkSafeLock()
         self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)  # by partition
-        # Puts run in these threads. A put that hangs keeps its thread until the store's own deadline, but its hedge
-        # (the second attempt) can succeed earlier.
+        # Puts run in these threads. A put that hangs keeps its thread until the store's own deadline. Its hedge (the
+        # second attempt) can succeed earlier.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
 
     @property
@@ -181,7 +180,7 @@ class StoreQueue(NotificationQueue):
         """Append exactly once.
 
         Look for the mark in every entry from ``since`` on, and put the entry at the first free number. An earlier
-        request that is still under way puts the same entry at the same number, so it does no harm."""
+        request that is still under way does no harm: it puts the same entry at the same number."""
         entry = self._new_entry(partition, notifications, mark)
         attempt = _Attempt(partition, entry, since // ENTRY_NOTIFICATIONS)
         self.check_not_freed(partition, since)
@@ -226,8 +225,8 @@ class StoreQueue(NotificationQueue):
             attempt.number = number + 1
             return None
         self._saw_taken(partition, number)
-        # If retention has freed the entry's number in the meantime, raise an error: it is unknown if any reader has
-        # seen the entry.
+        # If retention has freed the entry's number in the meantime, raise an error. It is then unknown if any reader
+        # has seen the entry.
         self.check_not_freed(partition, number * ENTRY_NOTIFICATIONS)
         return number
 

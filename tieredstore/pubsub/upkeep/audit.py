@@ -28,8 +28,8 @@ LATE_MS: Final = 60_000
 class AuditFault(enum.StrEnum):
     """A fault of some requests.
 
-    Three of these kinds may be harmless: a ``pending`` request may still arrive, a ``lost_or_empty`` request may have
-    had no records, and an ``unannounced`` Message was read."""
+    Three of these kinds may be harmless. A ``pending`` request may still arrive. A ``lost_or_empty`` request may have
+    had no records. An ``unannounced`` Message was read."""
 
     LOST = "lost"
     LOST_OR_EMPTY = "lost_or_empty"
@@ -87,7 +87,7 @@ def _make_finding(
 
 @dataclass(slots=True)
 class TopicAudit:
-    """One audit of a topic, from the start of its queue to the end that it has when the audit begins.
+    """One audit of a topic. It covers the queue from its start to its end at the beginning of the audit.
 
     An audit takes a GET per batch, or a small GET per Message if Messages are large. With ``bodies`` it reads every
     object and compares the checksums. It holds about 200 bytes of memory per Message. A missing request counts as

@@ -190,8 +190,8 @@ class _Known:
 class AuditPairs:
     """Pairs the audit records of one topic. Not thread-safe.
 
-    If a Message was read before or soon after ``begin_ms``, the Message is not reported as unannounced, because its
-    producer may have reported it before ``begin_ms``.
+    A Message that was read before or soon after ``begin_ms`` is not reported as unannounced. Its producer may have
+    reported it before ``begin_ms``.
     """
 
     def __init__(
@@ -246,8 +246,8 @@ class AuditPairs:
             yield _make_finding(AuditFault.LATE, request, f"read {lag_ms / 1000:.1f} s after it was sent", place)
 
     def overdue(self, now_ms: int) -> Iterator[AuditFinding]:
-        """Yield a finding for each Message that was reported only as sent or only as read, and for which ``settle_ms``
-        has passed. Forget the oldest Messages.
+        """Yield a finding for each Message that was reported only as sent or only as read until ``settle_ms`` had
+        passed. Forget the oldest Messages.
         """
         for request, known in list(self._waiting.items()):
             if known.since_ms < now_ms - self._settle_ms or len(self._waiting) > self._most:

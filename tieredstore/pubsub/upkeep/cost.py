@@ -1,5 +1,5 @@
-"""Monthly costs of a topic of batches, compared with the costs of the same records in Kafka with replicas in other
-zones.
+"""Monthly costs of a topic of batches, compared with Kafka. Kafka's costs are for the same records, with replicas in
+other zones.
 
 The published bytes come from the queue; the prices and the number of readers come from the price file. No object is
 read.

@@ -141,7 +141,7 @@ class GarbageCollection:
     def _list_freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
         """Return the freed objects in a record of retired batches, except objects in ``kept``.
 
-        Leave out entries at or after the queue's start: a run has recorded them, but was killed before it freed them.
+        Leave out entries at or after the queue's start. The run that recorded them was killed before it freed them.
         """
         path = self.topic.path
         return [

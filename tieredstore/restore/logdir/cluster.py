@@ -118,7 +118,6 @@ class RestoreCluster(LiveCluster):
 
 
 def _without_own(entry: ConfigEntry) -> str:
-    """Return the value that a setting would have if the topic did not set it (the cluster's value, or Kafka's
-    default)."""
+    """Return the value that a setting has without the topic's own value: the cluster's value, or Kafka's default."""
     others = [each.value for each in entry.synonyms.values() if not is_of_topic(each)]
     return str(others[0] if others else entry.value)

@@ -39,13 +39,13 @@ class LogDirectory(Closing):
     """The log directory of a stopped broker. The object holds the lock that a broker takes, so that the broker cannot
     start.
 
-    Raise ConfigError if no broker has used the directory, if a broker uses it now, or if its broker was not shut down
-    cleanly: such a broker would rewrite logs at its next start.
+    Raise ConfigError if no broker has used the directory, or if a broker uses it now. Also raise ConfigError if its
+    broker was not shut down cleanly, because such a broker rewrites logs at its next start.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # The lock file may exist: at a clean stop, brokers of Kafka 4 delete it, but brokers of Kafka 3.9 leave it.
+        # The lock file may exist. At a clean stop, brokers of Kafka 4 delete it, but brokers of Kafka 3.9 leave it.
         self._made_lock = not (path / _LOCK).exists()
         try:
             self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -104,7 +104,7 @@ class LogDirectory(Closing):
         sync_folder(self.path)
 
     def checkpoint(self, bounds: Mapping[tuple[str, int], tuple[int, int]]) -> None:
-        """Write the start and the end (exclusive) of these partitions' logs into the broker's checkpoint files; lines
+        """Write the start and the end (exclusive) of these partitions' logs into the broker's checkpoint files. Lines
         of other partitions stay unchanged.
 
         The end of a log becomes its recovery point and its high watermark. The log cleaner's line for a partition is
@@ -161,7 +161,7 @@ def replace_file(path: Path, content: bytes, *, like: Path) -> None:
     """Write a file completely or not at all, with the owner and the mode of the folder ``like`` (see
     :func:`take_owner`).
 
-    Unlike ``whole_file``, this function gives the draft (unfinished file) a fixed name: if the process is killed, a
+    Unlike ``whole_file``, this function gives the draft (unfinished file) a fixed name. If the process is killed, a
     later restore with other options must find and remove the draft.
     """
     draft = path.with_name(f"{path.name}{DRAFT}")

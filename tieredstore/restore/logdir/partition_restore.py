@@ -186,7 +186,7 @@ class PartitionRestore:
         sync_folder(self.folder)
 
     def _close(self) -> None:
-        """Write the leader epochs, and an empty segment at the end of the log; remove the empty segment that the broker
+        """Write the leader epochs, and an empty segment at the end of the log. Remove the empty segment that the broker
         created."""
         epochs = format_leader_epochs(((0, self.start_offset),))
         replace_file(self.folder / LEADER_EPOCH_CHECKPOINT, epochs, like=self.folder)

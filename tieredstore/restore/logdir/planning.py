@@ -84,8 +84,8 @@ def producers_at_end(
 ) -> Producers:
     """Return the producers at the end of the spans, from the last stored snapshot and the batches after it.
 
-    A snapshot has the producers at the end of a segment, so it cannot be used for a span that ends earlier. ``before``
-    has the producers at the beginning of the spans.
+    A snapshot has the producers at the end of a segment. It cannot be used for a span that ends earlier. ``before`` has
+    the producers at the beginning of the spans.
 
     In the raw layout, snapshots are computed. They have the open transactions, but no producer epochs. They are used
     only if the caller needs no epochs (``has_epochs`` is False).

@@ -1,7 +1,7 @@
 """The state of idempotent producers that brokers keep, computed from the batches of a log.
 
-This module is separate from ``planning``, because this module uses no bucket: it computes states from batches, as
-Kafka's ProducerStateManager does.
+This module is separate from ``planning``, because this module uses no bucket. It computes states from batches, like
+Kafka's ProducerStateManager.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Restore of one broker's log directories from a bucket: it chooses the partitions and their order, and reports each
-segment's outcome.
+"""Restore of one broker's log directories from a bucket. This module chooses the partitions and their order, and
+reports each segment's outcome.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def restore_logs(
     All checks come before the first write. From the first write until the restore is complete, the broker cannot start.
     If the process is killed, the same call completes the work. A call after a complete restore changes nothing.
 
-    Raise ConfigError if a log directory or a partition is not as prepared, or if none of these directories has one of
-    the broker's partitions.
+    Raise ConfigError if a log directory or a partition is not as prepared. Also raise ConfigError if none of these
+    directories has a partition of the broker.
     """
     _check_window(prepared, options)
     with contextlib.ExitStack() as stack:

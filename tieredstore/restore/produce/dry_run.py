@@ -57,8 +57,8 @@ class ScannedRecords:
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """The segments of a topic that a restore reads, by partition, and the result of a scan of their records, if there
-    was a scan.
+    """The segments of a topic that a restore reads, by partition. If their records were scanned, ``scanned`` has the
+    result.
 
     For a restore to a time, the segments end at the cut (the offset where the restore stops).
     """
@@ -265,7 +265,7 @@ def _skipped(check: str, detail: str) -> Check:
 
 RECORDS_PER_S: Final = 100_000
 BYTES_PER_S: Final = 20 * 1024 * 1024
-"""The assumed maximum speed of a run, in records per second, and in bytes of keys, values and headers per second. A
+"""Two assumed limits on the speed of a run: records per second, and bytes of keys, values and headers per second. A
 test measured 20 MB per second with records of 500 bytes. One broker and the run shared two busy cores.
 """
 
@@ -276,8 +276,8 @@ _HEADER_BYTES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """The result of an examination. ``records`` and ``size`` are exact if the records were scanned; otherwise they are
-    the number of offsets, and the bytes of the segments.
+    """The result of an examination. ``records`` and ``size`` are exact if the records were scanned. Otherwise,
+    ``records`` is the number of offsets, and ``size`` the bytes of the segments.
     """
 
     checks: Sequence[Check]
@@ -349,7 +349,7 @@ def examine(
 def prepare_target(topics: SourceTopics, properties: Mapping[str, str], new: NewTopics | None) -> list[str]:
     """Create missing topics with the settings that ``new`` returns, and return their names.
 
-    Raise ConfigError if the target would refuse records or delete them at once, and BrokerError if a topic cannot be
+    Raise ConfigError if the target would refuse records or delete them at once. Raise BrokerError if a topic cannot be
     created.
     """
     found = examine(topics, properties, new=new)

@@ -1,4 +1,5 @@
-"""The offset map of a restore run: the old and the new offsets of its records, as an object in the bucket.
+"""The offset map of a restore run. It has the old and the new offsets of the run's records, and is an object in the
+bucket.
 
 This module is separate from ``producing``, because the commands that move consumer groups need only the map.
 
@@ -15,8 +16,8 @@ columns of integers follow, each with a value per offset run:
 A column stores the lowest bytes of all values first, then the second lowest bytes, and so on. The zeros in the high
 bytes therefore lie together, and compress well.
 
-The offset map is not encrypted: like keys of segments and catalog files, it has names of topics and offsets, but no
-records.
+The offset map is not encrypted, because it has no records. Like keys of segments and catalog files, it has names of
+topics and offsets.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _LEVEL: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class MappedTopic:
-    """The target topic of a source topic. With ``is_rehashed``, keys were hashed again, so a record may be in another
-    partition in the target than in the source."""
+    """The target topic of a source topic. With ``is_rehashed``, keys were hashed again. A record's partition may then
+    differ between the source and the target."""
 
     target: str
     is_rehashed: bool = False
@@ -75,7 +76,7 @@ class Translation:
 
 @dataclass(frozen=True, slots=True)
 class FirstUnread:
-    """The smallest offset in a target partition that a group may not have read, for a run that hashed keys again.
+    """The smallest offset in a target partition that a group may not have read. Used if the run hashed keys again.
 
     ``read_again`` is the maximum number of records from ``offset`` on that the group may read a second time.
     """
@@ -115,8 +116,8 @@ class _PairRuns:
         return bisect_right(self.end, offset)
 
     def add(self, run: OffsetRun, *, is_rehashed: bool) -> bool:
-        """Append an offset run, or join the offset run with the last one; return False if the offset run does not come
-        after the last one."""
+        """Append an offset run, or join it with the last one. Return False if the new offset run does not come after
+        the last one."""
         last = self[len(self) - 1] if len(self) else None
         if last is not None and (run.start < last.end or run.target_start < last.target_end):
             return False
@@ -258,7 +259,7 @@ class OffsetMap:
         return Translation(topic.target, partition, target, "at" if is_inside else "gap")
 
     def first_unread(self, topic: str, offsets: Mapping[int, int]) -> dict[int, FirstUnread]:
-        """Return the first offset that a group should read in each target partition, for a topic whose keys were hashed
+        """Return the first offset that a group should read in each target partition. The topic's keys were hashed
         again.
 
         ``offsets`` has the group's next offset in each source partition; a partition without an offset counts as
@@ -340,8 +341,8 @@ class OffsetMap:
 
 
 class OffsetMapFile:
-    """The offset map of a run of ``restore produce`` in the bucket, and the object's etag, which the next save
-    requires. Not thread-safe.
+    """The offset map of a run of ``restore produce`` in the bucket. It also holds the object's etag, which the next
+    save requires. Not thread-safe.
     """
 
     def __init__(self, store: ObjectStore, prefix: str, run: str) -> None:
@@ -374,7 +375,7 @@ class OffsetMapFile:
 
 
 def load_map(store: ObjectStore, prefix: str, run: str) -> OffsetMap:
-    """Return the offset map (source to target) of a run of ``restore produce``; raise ObjectNotFoundError if the run
+    """Return the offset map (source to target) of a run of ``restore produce``. Raise ObjectNotFoundError if the run
     has no map.
     """
     check_run(run)
@@ -409,7 +410,7 @@ def _is_valid(run: OffsetRun) -> bool:
 
 def _first_unread(runs: _PairRuns, offset: int) -> int | None:
     """Return the target offset of the first record whose source offset is at least ``offset``; None if there is no such
-    record. If the record's offset run has gaps, the exact target offset is unknown; in this case return the lowest
+    record. If the record's offset run has gaps, the exact target offset is unknown. In this case, return the lowest
     possible offset."""
     at = runs.find(offset)
     if at == len(runs):

@@ -26,8 +26,8 @@ from tieredstore.records.settings import OnDataLoss
 from tieredstore.versions import RESTORE_OFFSETS, RESTORE_POSITION
 
 Partitioner: TypeAlias = Literal["keep", "java", "librdkafka"]
-"""The choice of a record's target partition: the number of its source partition (``keep``), or a hash of its key as in
-Java's clients or librdkafka."""
+"""The choice of a record's target partition. With ``keep``, it has the number of the source partition. Otherwise, a
+hash of the key decides, as in Java's clients or librdkafka."""
 
 OnProgress: TypeAlias = Callable[[int, int], object]
 """A callback for each commit. It gets the number of committed records, and the bytes of their keys and values."""
@@ -36,7 +36,7 @@ CONTROL_TOPIC: Final = "__tieredstore_restores"
 """The compacted topic of the target cluster with the positions of all runs. It has one partition."""
 
 SPARSE_RECORDS: Final = 1000
-"""The maximum number of records in an offset run with gaps. A larger number makes the offset map smaller, but a moved
+"""The maximum number of records in an offset run with gaps. A larger number makes the offset map smaller. But a moved
 group may read up to this many records again in each target partition.
 """
 
@@ -45,11 +45,11 @@ _LONGEST_NAME: Final = 150
 
 
 class OffsetRun(NamedTuple):
-    """A sequence of ``length`` records of a source partition, which are in the same order at consecutive offsets of a
+    """A sequence of ``length`` records of a source partition. They are in the same order at consecutive offsets of a
     target partition.
 
     The source offsets from ``start`` on are consecutive too, except that ``gaps`` of them are missing. Offsets are
-    missing only if keys are hashed again: the records at these offsets went to other partitions, or do not exist.
+    missing only if keys are hashed again. The records at these offsets went to other partitions, or do not exist.
     """
 
     topic: str
@@ -73,7 +73,7 @@ class OffsetRun(NamedTuple):
         return self.target_start + self.length
 
     def joined(self, later: OffsetRun, *, is_rehashed: bool) -> OffsetRun | None:
-        """Join this run and a later run of the same partitions; return None if other target records lie between them,
+        """Join this run and a later run of the same partitions. Return None if other target records lie between them,
         or if the source offsets are not consecutive.
 
         If keys are hashed again, source offsets between the two runs may be missing. A run with missing offsets has at

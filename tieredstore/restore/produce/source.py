@@ -80,8 +80,8 @@ class SourceBatch:
 
 
 class SourceTopics(Closing, ABC):
-    """The topics that a run of ``restore produce`` restores, in their state at the run's start. This state is shared by
-    the search for the cut (where a restore to a time stops), by the checks and by the run.
+    """The topics that a run of ``restore produce`` restores, in their state at the run's start. The run, its checks,
+    and the search for the cut (where a restore to a time stops) share this state.
 
     The run reads records from ``bucket`` or from a backup. The offset map is always in ``bucket``.
     """

@@ -126,8 +126,8 @@ class TargetCluster(LiveCluster):
         return client.metadata(self._timeout_s, f"the brokers of {self._servers} cannot be listed").brokers
 
     def control_topic(self) -> TargetTopic:
-        """Return the control topic; create it if it is missing, with three replicas, or with one replica per broker if
-        there are fewer brokers.
+        """Return the control topic; create it if it is missing. A new topic has three replicas, or one replica per
+        broker if there are fewer brokers.
 
         Raise ConfigError if the control topic is not compacted, because retention would then delete positions of runs.
         """

@@ -5,8 +5,8 @@ the timestamps of transaction end markers count too. A transaction is restored o
 cut.
 
 In protocol v2 (KIP-890) each transaction has a separate producer epoch, and its marker has that epoch plus 1. So the
-parts of a transaction in several partitions can be recognized. If the marker of one part is at its partition's cut or
-later, or not in the bucket yet, the restore leaves out all parts. In older protocols an epoch covers many transactions,
+parts of a transaction in several partitions can be recognized. The restore leaves out all parts if the marker of one
+part is at its partition's cut or later, or not in the bucket yet. In older protocols an epoch covers many transactions,
 so each partition is cut independently. The search does not notice a part that never reached the bucket.
 
 Three passes over the batch headers find the transactions to leave out. The first pass reads from the start of each
@@ -107,8 +107,8 @@ class TimeCut:
 
     @classmethod
     def read(cls, path: Path) -> TimeCut:
-        """Read a file. Raise CorruptDataError if it is invalid, NewerVersionError if a later release has written it,
-        and ResourceNotFoundError if it does not exist.
+        """Read a file. Raise CorruptDataError if it is invalid, and NewerVersionError if a later release has written
+        it. Raise ResourceNotFoundError if it does not exist.
         """
         raw = read_named(
             path, absent="find the end offsets by --to TIME first; --cut-file then writes them to this file"
@@ -210,8 +210,8 @@ class TransactionSearch:
         """
         self._source = source
         self._spans = lineage.spans
-        # The index of the segment that has the cut (where a restore to a time stops); the number of segments if no
-        # segment has it.
+        # The index of the segment that has the cut (where a restore to a time stops). If no segment has it, the number
+        # of segments.
         self._number = sum(span.stop <= stop for span in lineage.spans)
         self._open: dict[int, LoggedTransaction] = {}
 

@@ -54,7 +54,7 @@ _DEFAULTS: Final = {
     # down the producer, sending them must not take longer than the transaction timeout.
     "queue.buffering.max.kbytes": "32768",
     "transaction.timeout.ms": str(TRANSACTION_MS),
-    # The broker limits the size of messages, so librdkafka must not. librdkafka also limits a batch by this setting, so
+    # The broker limits the size of messages, so librdkafka must not. This setting of librdkafka also limits a batch, so
     # batch.size below sets a lower limit for batches.
     "message.max.bytes": "1000000000",
 }
@@ -107,8 +107,8 @@ class Transactions(Closing):
         transaction.
 
         After a partition's first record, its other records have consecutive offsets. The method checks this by the
-        first and the last offset: a broker appends an idempotent producer's records in order, so the distance between
-        the two offsets must fit the number of records.
+        first and the last offset. A broker appends an idempotent producer's records in order. The distance between the
+        two offsets must therefore fit the number of records.
 
         Raise BrokerUnavailableError if an offset is not known, or if another producer wrote between the first and the
         last record.
