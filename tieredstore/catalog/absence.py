@@ -133,7 +133,7 @@ def _absent_topics(absent: Sequence[str], known: Iterable[str], where: str) -> s
 
 
 def _like(topic: str, known: Iterable[str]) -> list[str]:
-    """Return the most similar names; if one differs only in case, return only that one."""
+    """Return the most similar names. If one name differs only in case, return only this name."""
     by_folded: dict[str, str] = {name.casefold(): name for name in known}
     near = difflib.get_close_matches(topic.casefold(), by_folded, n=_LIKE)
     return [by_folded[name] for name in near][: 1 if topic.casefold() in by_folded else _LIKE]

@@ -84,8 +84,9 @@ class Catalog:
         return tuple(self.lives)
 
     def incarnations(self, topic: str) -> tuple[Incarnation, ...]:
-        """Return a topic's incarnations, sorted by the time of their last copy; raise ResourceNotFoundError without
-        any.
+        """Return a topic's incarnations, sorted by the time of their last copy.
+
+        Raise ResourceNotFoundError if there are none.
 
         Raise DataLossError if the topic has segments but none is readable.
         """
@@ -160,7 +161,7 @@ class Catalog:
 def _with_problems(
     segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem]
 ) -> Iterator[PartitionSegments]:
-    """Yield each partition with its problems: segments that cannot be used, and so are not part of the
+    """Yield each partition with its problems. These are segments that cannot be used, and are not part of the
     partition's log."""
     by_partition: defaultdict[TopicIdPartition, list[Problem]] = defaultdict(list)
     for problem in problems:

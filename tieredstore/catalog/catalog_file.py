@@ -1,4 +1,4 @@
-"""The catalog file: a cache of the facts in manifests, so that the next run reads only new manifests.
+"""The catalog file: a cache of the facts in manifests. The next run then reads only new manifests.
 
 The file is an Arrow IPC stream of uncompressed record batches, sorted by path. The schema's metadata has the version of
 this layout, and the store and key prefix of the rows. After the end of the stream, 32 bytes follow: the SHA-256 of all
@@ -41,7 +41,8 @@ _ATTEMPTS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """The object that contains a catalog's rows. It may be in the same store, or in another one such as a local folder.
+    """The object that contains a catalog's rows. The object may be in the same store, or in another one such as a local
+    folder.
 
     The catalog file is only a cache. A row counts only if the listing shows the segment's manifest with the same etag
     (or size and time). A file that is damaged, of another version, or of another store is rebuilt. Several processes
@@ -78,7 +79,7 @@ class CatalogFile:
         return LoadedRows(rows or StoredRows(), info.etag)
 
     def save(self, loaded: LoadedRows, origin: Origin, rows: Iterable[SegmentRow], gone: set[str]) -> bool:
-        """Merge ``rows`` into the file and remove the paths in ``gone``; return True on success.
+        """Merge ``rows`` into the file, and remove the paths in ``gone``. Return True on success.
 
         The file is replaced only if it is still the loaded version. If another process replaced it first, load that
         file and merge again. Give up after several attempts, because the rows can be read from the store again.
@@ -93,7 +94,7 @@ class CatalogFile:
                     self.store.put(self.key, body, if_absent=True)
                 else:
                     self.store.replace(self.key, body, loaded.etag)
-            # Another process has saved the file first: merge our rows into its file, and retry.
+            # Another process has saved the file first. Merge our rows into that file, and retry.
             except PreconditionFailedError:
                 loaded = self.load(origin)
             else:
@@ -120,7 +121,7 @@ def _name(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Version of a manifest: its etag if listings have it, else its size and time."""
+    """Version of a manifest: its etag, or its size and time if listings have no etags."""
 
     size: int
     etag: str | None
@@ -272,7 +273,7 @@ def decode_rows(raw: bytes, origin: Origin, name: str = "it") -> StoredRows | No
 
 
 CATALOG_HEAD_BYTES: Final = 1 << 16
-"""A catalog file's first bytes always include its version, if this many bytes are read."""
+"""The first bytes of a catalog file; this many bytes always include its version."""
 
 
 def catalog_version(head: bytes) -> int | None:

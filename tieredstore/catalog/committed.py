@@ -163,7 +163,7 @@ class CommittedSegments:
     def _make_room(self, partition: TopicIdPartition, known: _Partition) -> None:
         """Drop the least recently used partitions, but never the latest one, however large it is."""
         with self._lock:
-            # Only add the difference to the sum, because it takes too long to add up thousands of partitions each time.
+            # Only add the difference to the sum. Adding up thousands of partitions each time would take too long.
             if self._partitions.get(partition) is known:
                 self._size += known.size - known.counted
                 known.counted = known.size
@@ -204,7 +204,7 @@ class _Partition:
             ):  # a segment without a manifest was never committed, or is being deleted
                 by_offset[objects.start_offset].append(objects)
         committed = {objects.segment_id.id: objects for group in by_offset.values() for objects in group}
-        # Keep the identities that were read from manifests: a manifest never changes, because each attempt has its own
+        # Keep the identities that were read from manifests. A manifest never changes, because each attempt has its own
         # id. Read a manifest again only if it was unreadable, or if its segment has lost or regained an object.
         self._identities = {
             segment_id: identity

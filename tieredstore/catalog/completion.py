@@ -22,7 +22,8 @@ _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
 
 
 def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentMetadata:
-    """Return complete and checked metadata of a segment; read fields that its manifest lacks from the segment itself.
+    """Return complete and checked metadata of a segment. Fields that its manifest lacks are read from the segment
+    itself.
 
     The call makes requests in only two cases. Either the manifest has no segment metadata, or its leader epochs
     contradict the segment's offsets.

@@ -46,7 +46,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """The offsets ``start`` to ``stop`` (half-open) of ``segment`` whose leader epochs are not part of the log."""
+    """The offsets ``start`` to ``stop`` (half-open) of ``segment``. Their leader epochs are not part of the log."""
 
     segment: RemoteLogSegmentMetadata
     start: int
@@ -137,7 +137,7 @@ class Lineage:
         )
 
     def gaps_between(self, start: int, stop: int) -> tuple[Gap, ...]:
-        """Return the gaps between ``start`` and ``stop`` (half-open); offsets outside the log are no gap."""
+        """Return the gaps between ``start`` and ``stop`` (half-open). Offsets outside the log are no gap."""
         low, high = max(start, self.earliest_offset), min(stop, self.end_offset)
         around = self._touching(low, high, margin=1) if low < high else ()
         extents = ((max(a.stop, low), min(b.start, high)) for a, b in itertools.pairwise(around))
@@ -238,7 +238,7 @@ def earliest_of_first_epoch(
     """
     epoch, start = history[0]
     named = [(segment, _epochs_of(segment)) for segment in segments]
-    # Return None if no epochs are missing: the history begins at offset 0, or no segment has an earlier epoch.
+    # No epochs are missing if the history begins at offset 0, or if no segment has an earlier epoch.
     if not start or all(epochs[0][0] >= epoch for _, epochs in named):
         return None
     bridging = [
@@ -260,7 +260,8 @@ def with_earliest_start(segments: Iterable[RemoteLogSegmentMetadata], history: L
 def last_before(
     segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs
 ) -> tuple[RemoteLogSegmentMetadata, LeaderEpochs] | None:
-    """Return the last segment that begins before ``history``, with the segment's epochs before ``history``; or None.
+    """Return the last segment that begins before ``history``, and the segment's epochs before ``history``. Return None
+    if there is no such segment.
 
     The caller needs this segment if no segment has records on both sides of the beginning of ``history``. There are two
     possible reasons. Either a segment began exactly with the new leader, or retention deleted records before
@@ -284,7 +285,7 @@ def trace_lineage(
 ) -> Lineage:
     """Assemble the log that the ruling segment (``ruler``) describes, from the checked ``segments`` of its partition.
 
-    ``history`` is the ruling segment's leader-epoch index, with its truncated beginning restored from other segments as
+    ``history`` is the ruling segment's leader-epoch index. Its truncated beginning was restored from other segments as
     far as possible. ``history`` may be None if ``needs_history`` is False. Raise IndexesCorruptError if the index
     contradicts the ruling segment.
     """
@@ -330,8 +331,8 @@ def _side_by_side(
 
 
 def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-    """Return the leader epochs that have records in the segment; the first epoch begins with the segment."""
-    # Give a segment from before Kafka's leader epochs an epoch that is older than all others.
+    """Return the leader epochs that have records in the segment. The first one begins with the segment."""
+    # A segment from before Kafka's leader epochs gets an epoch that is older than all others.
     named = segment.segment_leader_epochs or ((NO_EPOCH, segment.start_offset),)
     if len(named) == 1:  # the usual case: one leader
         return ((named[0][0], max(named[0][1], segment.start_offset)),)
@@ -351,9 +352,7 @@ def _reigns(epochs: LeaderEpochs) -> dict[int, OffsetSpan]:
 
 
 def _keep(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, OffsetSpan]) -> list[OffsetSpan]:
-    """Return the ranges of the segment's offsets at which log and segment have the same leader epoch. Adjacent ranges
-    are joined.
-    """
+    """Return the ranges of offsets at which log and segment have the same leader epoch. Adjacent ranges are joined."""
     own = _epochs_of(segment)
     if len(own) == 1:  # the usual case
         start, stop = reigns.get(own[0][0], (0, 0))

@@ -34,14 +34,14 @@ class Scope:
     first_offset: int | None = None
 
     def listing_prefix(self, prefix: str) -> str:
-        """Return the longest common prefix of all keys in scope; other keys may have this prefix too."""
+        """Return the longest common prefix of all keys in scope. Other keys may have this prefix too."""
         if self.topics is not None:
             # The common prefix of the first and the last of sorted texts is the common prefix of all.
             return prefix + _common(min(self.topics, default=""), max(self.topics, default=""))
         return listing_prefix(prefix, self.topic, self.topic_id, self.partition)
 
     def start_after(self, prefix: str) -> str | None:
-        """Return a text that sorts right before the keys of ``first_offset``, so that the store does not list earlier
+        """Return a text that sorts right before the keys of ``first_offset``. With it, the store does not list earlier
         keys.
 
         Return None if the scope has several partitions, because their keys are not sorted by offset. Keys with
@@ -86,7 +86,7 @@ def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[Seg
     path = foreign = ""
     objects: list[tuple[Suffix, ObjectInfo]] = []
     for info in _list(store, prefix, scope):
-        # The three keys of a segment differ only in their suffix, so a sorted listing has them side by side. Parse
+        # A sorted listing has the three keys of a segment side by side, because they differ only in their suffix. Parse
         # their common part once.
         own, _, ending = info.key.rpartition(".")
         if (suffix := _SUFFIXES.get(ending)) is None or own == foreign:
@@ -117,8 +117,8 @@ def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]
 
 
 def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
-    """Yield the keys with one of ``prefixes``, in order. A listing reads past other keys between two prefixes only if
-    they fill less than a page.
+    """Yield the keys with one of ``prefixes``, in order. A listing reads past the keys between two prefixes only if
+    these keys fill less than a page.
 
     The listings are limited by prefixes, not by a start key: some services read all pages before a start key.
     """
@@ -172,7 +172,7 @@ _EVERY: Final = tuple(Suffix)
 
 @dataclass(frozen=True, slots=True)
 class SegmentObjects:
-    """Up to three objects under one main path, which is the part of a key between prefix and suffix."""
+    """Up to three objects under one main path. The main path is the part of a key between prefix and suffix."""
 
     segment_id: RemoteLogSegmentId
     start_offset: int

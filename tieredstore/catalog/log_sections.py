@@ -42,7 +42,7 @@ class SectionEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogSection:
-    """The part of a segment's log between two borders; the wanted offsets are ``[start_offset, stop_offset)``."""
+    """The part of a segment's log between two borders. The wanted offsets are ``[start_offset, stop_offset)``."""
 
     segment: RemoteLogSegmentMetadata
     begin: SectionEnd
@@ -71,9 +71,9 @@ class LogSection:
     ) -> Generator[SectionBytes]:
         """Yield the section's bytes, in buffers of at most ``buffer_bytes``, each valid until the next is requested.
 
-        The stream requests the manifest, then each chunk when the caller reaches it, or shortly before. After the
-        section, the stream requests only the first eight bytes of the next batch. See ``fetch_log_segment`` for
-        ``next_segment``, and the stream's ``chunks`` for ``decode_ahead``.
+        The stream requests the manifest first. It requests each chunk when the caller reaches the chunk, or shortly
+        before. After the section, the stream requests only the first eight bytes of the next batch. See
+        ``fetch_log_segment`` for ``next_segment``, and the stream's ``chunks`` for ``decode_ahead``.
         """
         if not len(self.byte_range):
             yield SectionBytes(self, iter(()))
@@ -134,7 +134,7 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
 
 
 def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
-    """Return an offset such that, by the time index, all records before it are earlier than ``timestamp_ms``.
+    """Return an offset. By the time index, all records before this offset are earlier than ``timestamp_ms``.
 
     The search takes at most two requests. Raise IndexesCorruptError for a damaged index.
     """
@@ -154,7 +154,9 @@ def position_before(source: SegmentSource, segment: RemoteLogSegmentMetadata, of
 
 
 def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
-    """Read a segment's offset index, by at most two requests; raise IndexesCorruptError if it does not fit the log."""
+    """Read a segment's offset index, by at most two requests.
+
+    Raise IndexesCorruptError if the index does not fit the log."""
     try:
         index = read_offset_index(_content(source, segment, IndexType.OFFSET), segment.start_offset)
     except BatchCorruptError as error:
@@ -168,7 +170,9 @@ def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
 
 
 def time_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> TimeIndex:
-    """Read a segment's time index, by at most two requests; raise IndexesCorruptError if it is damaged."""
+    """Read a segment's time index, by at most two requests.
+
+    Raise IndexesCorruptError if the index is damaged."""
     try:
         return read_time_index(_content(source, segment, IndexType.TIMESTAMP), segment.start_offset)
     except BatchCorruptError as error:
@@ -234,7 +238,8 @@ class SectionBytes:
         The last batch must end at the section's end. If damaged batches were left out (``is_whole`` is False), it may
         end earlier.
 
-        Raise IndexesCorruptError if it ends elsewhere, and BatchCorruptError if batches do not follow each other.
+        Raise IndexesCorruptError if the last batch ends elsewhere. Raise BatchCorruptError if batches do not follow
+        each other.
         """
         low, high = self._section.end.low, self._section.end.high
         reached = self._walk_rest(decoder)
@@ -273,11 +278,11 @@ class SectionBytes:
         return kept or bytes(next(self, b""))
 
     def _check_zeros(self, reached: int) -> None:
-        """Raise BatchCorruptError unless the zeros are the unused end of a preallocated log, after all offsets of the
-        segment."""
+        """Raise BatchCorruptError unless the zeros are the unused end of a preallocated log. All offsets of the segment
+        must come before them."""
         if not self._ends_log:
             raise BatchCorruptError(f"{self._segment}: the log has zeros before byte {self._stop}, where it continues")
-        # Zeros before the claimed end are probably a lost disk page: a broker trims a log before closing it.
+        # A broker trims a log before closing it. So zeros before the claimed end are probably a lost disk page.
         if reached <= self._segment.end_offset:
             raise BatchCorruptError(
                 f"{self._segment}: the log has only zeros from offset {reached} on, but must reach offset "
@@ -288,7 +293,7 @@ class SectionBytes:
         """Return the base offset of the batch after the section; None at the log's end."""
         if self._ends_log:
             return None
-        # Read the remaining buffers of the last batch, which the walk over the headers leaves unread.
+        # Read the remaining buffers of the last batch. The walk over the headers leaves them unread.
         for _ in self:
             pass
         while len(self._behind) < BASE_OFFSET_SIZE:

@@ -56,7 +56,7 @@ class PartitionDeleteState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """A segment's metadata and state at the start of its copy, when the record was written."""
+    """A segment's metadata and state at the start of its copy. The broker writes the record at that time."""
 
     metadata: RemoteLogSegmentMetadata
     state: SegmentState
@@ -288,7 +288,7 @@ class SegmentStates:
         elif isinstance(record, SegmentUpdate):
             self._update(record)
         else:
-            # Drop the partition's segments: the partition must not be read any more, and its topic id is never used
+            # Drop the partition's segments. The partition must not be read any more, and its topic id is never used
             # again.
             self._segments.pop(record.partition, None)
 

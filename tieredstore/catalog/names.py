@@ -25,7 +25,7 @@ def topic_names(store: ObjectStore, prefix: str, *, until: float = math.inf) -> 
 
 
 def partition_numbers(store: ObjectStore, prefix: str, topic: str, *, until: float = math.inf) -> dict[Uuid, list[int]]:
-    """Return the partitions, ascending, of each id of a topic; empty if the topic is absent.
+    """Return the partitions of each id of a topic, ascending. The result is empty if the topic is absent.
 
     Requests and ``until`` are as in ``topic_names``.
     """
@@ -50,7 +50,7 @@ def base_offsets(
 ) -> list[int]:
     """Return the base offsets of a partition's segments, ascending, for all ids of the topic.
 
-    Return at most ``most`` offsets, and only offsets listed before ``until``, a time of ``time.monotonic``.
+    Return at most ``most`` offsets. Stop listing at ``until``, a time of ``time.monotonic``.
     """
     offsets: set[int] = set()
     for topic_id in partition_numbers(store, prefix, topic, until=until):

@@ -57,9 +57,9 @@ def load_catalog(
     If a catalog ``file`` is given, only the manifests that it lacks are read. The file is then updated, unless
     ``update_file`` is False.
 
-    Some segments take further requests: a few if the manifest has no segment metadata, and three if the segment
-    overlaps another one. A partition takes two more if it has older leader epochs than its newest segment. Only these
-    further requests need private keys. Segments that cannot be used are in the catalog's ``problems``.
+    Some segments take further requests. A manifest without segment metadata takes a few, and an overlapping segment
+    takes three. A partition takes two more if it has older leader epochs than its newest segment. Only these further
+    requests need private keys. Segments that cannot be used are in the catalog's ``problems``.
 
     Raise StoreError if the store fails. If only the write of the catalog file fails, log the error and continue.
     """
@@ -84,8 +84,8 @@ def catalog_of_metadata_topic(
     """Make the catalog that ``__remote_log_metadata`` describes, from the values of its records in order.
 
     Records of several partitions of the metadata topic may be mixed, if the records of each partition are in order. The
-    call lists nothing. A partition costs two requests if it has older leader epochs than those of its newest segment.
-    Each overlapping segment costs three. Raise CorruptDataError for a record that Kafka did not write.
+    call lists nothing. A partition costs two requests if it has older leader epochs than its newest segment. Each
+    overlapping segment costs three. Raise CorruptDataError for a record that Kafka did not write.
     """
     states = SegmentStates()
     for value in values:
@@ -112,7 +112,7 @@ class _Survey:
     def row_of(self, segment: RemoteLogSegmentMetadata) -> SegmentRow:
         """Return the row of a valid segment."""
         own = segment.remote_log_segment_id
-        # Try the usual path first; a JVM may have written the offset in the digits of another locale.
+        # Try the usual path first. A JVM may have written the offset in the digits of another locale.
         row = self.rows.get(main_path(own, segment.start_offset))
         if row is not None and row.metadata.remote_log_segment_id == own:
             return row
@@ -147,7 +147,7 @@ def _unknown(
     segments as problems, known segments with their rows from the catalog file."""
     for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
-        # Report an incomplete segment: without a manifest it was never committed; without another object it is
+        # Report an incomplete segment. Without a manifest, it was never committed. Without another object, it is
         # unreadable.
         if manifest is None or objects.missing:
             survey.problems.append(_incomplete(objects))
@@ -169,7 +169,7 @@ def _read(
         if isinstance(loaded, TieredStoreError):
             raise loaded
         return SegmentRow(objects.main_path, Stamp.of(loaded.manifest_object), describe_segment(source, loaded))
-    # Retention may delete a segment between the listing and the read of its manifest, so this is no damage.
+    # This is no damage, because retention may delete a segment between the listing and the read of its manifest.
     except SegmentNotFoundError:
         return None
     except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
@@ -185,8 +185,8 @@ def _incomplete(objects: SegmentObjects) -> Problem:
 
 
 def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> Traced:
-    """Trace the lineages (the valid segments of each log) of the survey; add the facts read from segments to their
-    rows.
+    """Trace the lineages (the valid segments of each log) of the survey. Add the facts that were read from segments to
+    their rows.
     """
     rows = survey.rows
     known = KnownProofs(

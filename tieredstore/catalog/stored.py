@@ -59,7 +59,7 @@ class StoredSegment:
 
     @property
     def metadata(self) -> RemoteLogSegmentMetadata:
-        """Metadata from key and manifest; fields are -1 or () if the manifest has no segment metadata."""
+        """Metadata from key and manifest. If the manifest has no segment metadata, some fields are -1 or ()."""
         recorded = self.manifest.metadata
         if recorded is None:
             size = self.manifest.chunk_index.original_file_size
@@ -96,7 +96,7 @@ def load_batch(
 def _manifests(store: ObjectStore, segments: list[SegmentObjects]) -> list[_Manifest]:
     """Return the text of each manifest; None for a manifest that is too large, an error for an absent manifest."""
     read = [objects.find(Suffix.MANIFEST) for objects in segments]
-    # Skip manifests that are too large: the listing has the size, so they cost no request.
+    # Skip manifests that are too large by the listing. They cost no request.
     keys = [info.key for info in read if info is not None and info.size <= MAX_MANIFEST_SIZE]
     # Limit the size again, because the object may have been replaced since it was listed.
     answers = store.get_small_batch(keys, MAX_MANIFEST_SIZE)
@@ -142,7 +142,8 @@ def load_each(
     *,
     at_once: int,
 ) -> Iterator[_Result]:
-    """Call ``job`` with each segment and the result of loading it; yield the results of ``job`` in the order listed.
+    """Load each segment, and call ``job`` with the segment and the result. Yield the results of ``job`` in the order
+    listed.
 
     While the listing continues, up to ``at_once`` requests run in the pool. A request may be for a batch of objects, if
     the store can read several together. The total size of the manifests in flight is bounded too. The caller owns the
@@ -199,7 +200,7 @@ def load_segments(
 ) -> Iterator[StoredSegment | SegmentNotFoundError | CorruptDataError]:
     """Read many manifests in parallel; yield them in the order listed.
 
-    ``at_once`` limits the number of requests in flight; another limit bounds the total size of the requested manifests.
+    ``at_once`` limits the number of requests in flight. Another limit bounds the total size of the requested manifests.
     An error takes the place of a segment that cannot be loaded.
     """
     return load_each(store, listed, rules, pool, _report, at_once=at_once)
@@ -220,7 +221,7 @@ def known_segment(objects: SegmentObjects) -> KnownSegment:
 
 
 def manifest_size(objects: SegmentObjects) -> int:
-    """Return the listed size of the manifest, which bounds the cost of reading it; 0 if there is none."""
+    """Return the listed size of the manifest; 0 if there is none. It bounds the cost of reading the manifest."""
     info = objects.find(Suffix.MANIFEST)
     return 0 if info is None else info.size
 

@@ -109,7 +109,7 @@ def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
     Raise ConfigError without ``tieredstore[arrow]``, EncryptionError without the key, BatchCorruptError for a damaged
     batch.
     """
-    # Decode only up to the first record: with this setting, the decoder returns records as soon as it has any.
+    # Decode only up to the first record. With this setting, the decoder returns records as soon as it has any.
     decoder = _decoder(_CHECKED, "reading the times of first records", target_bytes=1)
     try:
         with (
@@ -165,7 +165,7 @@ def _search_doubtful(
 
 def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: BatchDecoding) -> OffsetAndTimestamp | None:
     """Return the first record of the span at ``timestamp_ms`` or later, or None."""
-    # Use the time index first: it limits the bytes to read, however long the segment is.
+    # Use the time index first. It limits the bytes to read, however long the segment is.
     section = section_for_time(source, span, timestamp_ms)
     try:
         decoder = _decoder(decoding)

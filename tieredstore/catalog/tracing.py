@@ -108,8 +108,8 @@ def trace_partitions(
     before: TopicIdPartition | None = None
     for segment in segments:
         where = segment.remote_log_segment_id.topic_id_partition
-        # Compare partitions by identity: consecutive segments usually share one partition object, and hashing takes a
-        # hundred times as long.
+        # Compare partitions by identity, because hashing takes a hundred times as long. Consecutive segments usually
+        # share one partition object.
         if where is not before:
             group, before = grouped[where], where
         group.append(segment)
@@ -149,8 +149,7 @@ class _Tracing:
                 history = self._history(ruler)
                 lineage = trace_lineage(list(self._segments.values()), ruler, history)
                 doubtful = [part.segment for part in lineage.superseded]
-            # Keep the error in place of the lineage (the valid segments of one log), so that other partitions stay
-            # usable.
+            # Keep the error in place of the lineage (the valid segments of one log). Other partitions then stay usable.
             except (
                 CorruptDataError,
                 UnknownKeyError,
@@ -216,8 +215,8 @@ class _Tracing:
         return self._known.histories.get(segment.remote_log_segment_id) or read_history(self._source, segment)
 
     def _prove(self, doubtful: Iterable[RemoteLogSegmentMetadata]) -> bool:
-        """Compare the manifests of these segments with their logs and indexes, once per segment; return True if any
-        was compared.
+        """Compare the manifests of these segments with their logs and indexes, once per segment. Return True if any was
+        compared.
         """
         asked = {segment.remote_log_segment_id for segment in doubtful} - self._asked - set(self._known.segments)
         for segment_id in sorted(asked):
@@ -247,7 +246,7 @@ def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> Tiered
 
 
 def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield the segments that, by their manifests, overlap a following segment; ignore copies with equal offsets."""
+    """Yield the segments that overlap a following segment by their manifests. Ignore copies with equal offsets."""
     ordered = sorted(segments, key=attrgetter("start_offset"))
     if all(one.end_offset < following.start_offset for one, following in itertools.pairwise(ordered)):
         return  # the usual case
@@ -285,7 +284,7 @@ def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: 
     indexed = segment_leader_epochs(history, segment.start_offset, segment.end_offset)
     if not indexed:
         return said
-    # Let the last batch, which has its leader's epoch, decide between index and manifest: neither has a checksum.
+    # Index and manifest have no checksum. Let the last batch, which has its leader's epoch, decide between them.
     index_is_wrong = last.partition_leader_epoch not in (-1, indexed[-1][0])
     return said if said and index_is_wrong else indexed
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
-    """Return the producers with open transactions at the segment's end, and the transactions' first offsets.
+    """Return the producers with open transactions at the segment's end, and the first offset of each transaction.
 
     The call makes two requests for the producer snapshot. It makes none if another index of the segment was read
     before.
@@ -39,7 +39,7 @@ def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Se
     The call takes two requests, or none if the segment is known to have no entries. Raise IndexesCorruptError if the
     index is damaged.
     """
-    # If the field is None, it is unknown whether the index is empty, so read the index.
+    # None means that the index may be empty or not, so read the index.
     if segment.txn_idx_empty:
         return ()
     try:

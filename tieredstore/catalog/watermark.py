@@ -52,8 +52,8 @@ class Hole:
     """Offsets (both ends inclusive) that were not uploaded, with reason, time, and broker.
 
     ``quarantine`` is the key prefix under which the uploader saved the remaining bytes of these offsets; None if no
-    bytes remained. ``leader_epochs`` are the epochs of the records, as far back as known (see :func:`epochs_within`);
-    empty without records.
+    bytes remained. ``leader_epochs`` are the epochs of the records, as far back as known (see :func:`epochs_within`).
+    They are empty if there are no records.
     """
 
     first_offset: _Offset
@@ -65,7 +65,8 @@ class Hole:
     leader_epochs: _Epochs = ()
 
     def without(self, first: int, last: int) -> Iterator[Hole]:
-        """Yield the hole without the offsets from ``first`` to ``last`` (inclusive): no part, one part or two."""
+        """Yield the parts of the hole without the offsets from ``first`` to ``last`` (inclusive). These are no part,
+        one part or two."""
         if last < self.first_offset or self.last_offset < first:
             yield self
             return
@@ -147,7 +148,7 @@ class Watermark:
         )
 
     def back(self, to_offset: int, epoch: int, broker_id: int, at_ms: int) -> Watermark:
-        """Return the watermark moved back to ``to_offset``: a newer leader epoch begins there, with other records than
+        """Return the watermark moved back to ``to_offset``. A newer leader epoch begins there, with other records than
         the uploaded ones."""
         move = MoveBack(self.next_offset, to_offset, epoch, at_ms)
         return dataclasses.replace(
@@ -159,7 +160,8 @@ class Watermark:
         )
 
     def filled(self, shipped: Iterable[tuple[int, int]]) -> Watermark:
-        """Return the watermark without the parts of holes that were uploaded since; ends are inclusive."""
+        """Return the watermark without the parts of holes that were uploaded since. The ends in ``shipped`` are
+        inclusive."""
         holes = list(self.holes)
         for first, last in shipped:
             holes = [part for hole in holes for part in hole.without(first, last)]
@@ -360,8 +362,8 @@ def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
 
 
 def watermark_key(prefix: str, where: TopicIdPartition, *, is_derived: bool = False) -> str:
-    """Return the key of a partition's watermark. With ``is_derived``, the topic id is derived from the topic's name, so
-    the key has no topic id.
+    """Return the key of a partition's watermark. If the topic id is derived from the topic's name (``is_derived``), the
+    key does not contain it.
     """
     return f"{prefix}{_FOLDER}{where.topic}{'' if is_derived else f'-{where.topic_id}'}/{where.partition}.json"
 

@@ -76,7 +76,7 @@ class LazyNumbers(Sequence[int]):
 
 @dataclass(frozen=True, slots=True)
 class ChunkSizes(LazyNumbers):
-    """A list of sizes kept in its binary form; each size becomes a number on access.
+    """A list of sizes, kept in its binary form. Each size becomes a number on access.
 
     A manifest of a kilobyte can list ten million sizes. As Python numbers these sizes would take hundreds of megabytes.
     """
@@ -118,13 +118,13 @@ class ChunkSizes(LazyNumbers):
     def are_most_within(self, least: int, most: int) -> bool:
         """Return True if all sizes except the last lie within ``least..most``.
 
-        The check is slow only if a size is near ``most``, or if the list is not packed as the plugin packs it.
+        The check is fast for lists that the plugin packed, unless a size is near ``most``.
         """
         if self.length < 2:
             return True
         shift = 8 * (self.width - 1)
         if self.base >= least and self.base <= most:
-            # Look only at the highest byte of each difference: usually that alone shows that all differences are small
+            # Look only at the highest byte of each difference. Usually these bytes show that all differences are small
             # enough.
             small = _BYTES[: (most - self.base) >> shift]
             if not self.differences[:: self.width].translate(None, small):
@@ -142,7 +142,8 @@ class ChunkSizes(LazyNumbers):
 
 
 class _OfThread(threading.local):
-    """A decompressor for each thread, with its memory: allocating the memory takes longer than decompressing a list."""
+    """A decompressor for each thread, with its memory. Allocating this memory takes longer than decompressing a
+    list."""
 
     def __init__(self) -> None:
         self.zstd = zstandard.ZstdDecompressor()
@@ -221,10 +222,10 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
             "not be negative, and a difference takes 1 to 4 bytes"
         )
     stop = _HEAD.size + (count - 1) * width
-    # A damaged `count` may be too large, so compare it with the length of the bytes before allocating memory.
+    # Compare `count` with the length of the bytes before allocating memory. A damaged count may be too large.
     _check_length(raw, stop + _INT.size)
     sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
-    # The sizes need a check only if a difference of this width can make a size exceed the limit.
+    # Check the sizes only if a difference of this width can make a size exceed the limit.
     if base + (1 << 8 * width) - 1 > MAX_INT32 and not sizes.are_most_within(base, MAX_INT32):
         raise _corrupt_list(f"holds a size above {MAX_INT32}")
     return sizes
@@ -391,7 +392,7 @@ class VariableChunkIndex(ChunkIndex):
     last_size: int = field(init=False, repr=False, compare=False)
     """The last chunk's stored size."""
     base_size: int = field(init=False, repr=False, compare=False)
-    """The smallest stored size of all chunks except the last; the list stores differences from this size."""
+    """The smallest stored size of all chunks except the last. The list stores differences from this size."""
 
     def __post_init__(self) -> None:
         self._check_original()
@@ -460,7 +461,7 @@ class _VariablePositions(LazyNumbers):
         return self._sizes.length + 1
 
     def at(self, index: int) -> int:
-        """Return the start of the chunk; the last index gives the end of the object."""
+        """Return the start of the chunk. For the last index, return the end of the object."""
         block, rest = divmod(index, _POSITIONS)
         return self._start_of(block) + self._sizes.sum_of(index - rest, index)
 
@@ -492,7 +493,7 @@ class _FixedPositions(LazyNumbers):
         return self.chunk_count + 1
 
     def at(self, index: int) -> int:
-        """Return the start of the chunk; the last index gives the end of the object."""
+        """Return the start of the chunk. For the last index, return the end of the object."""
         if index and index == self.chunk_count:
             return (index - 1) * self.size + self.final_size
         return index * self.size

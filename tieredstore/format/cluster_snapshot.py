@@ -20,7 +20,7 @@ _Moment: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT64)]
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """A topic's number of partitions, and the topic's own settings, without the defaults of the cluster and of Kafka.
+    """A topic's number of partitions and its own settings. The defaults of the cluster and of Kafka are left out.
     ``withheld`` has the names of settings whose values the brokers keep secret.
     """
 
@@ -72,8 +72,8 @@ class GroupOffsets:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class SchemaReference:
-    """A reference from a schema to another schema: the name in the text, and the subject and version that it stands
-    for.
+    """A reference from a schema to another schema. ``name`` is the name in the schema's text. It stands for ``subject``
+    and ``version``.
     """
 
     name: str
@@ -100,7 +100,7 @@ class SchemaVersion:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class RegistrySchemas:
-    """The schemas of a registry, its compatibility level, and the levels of subjects that set their own."""
+    """The schemas of a registry and its compatibility level. Subjects that set their own level are listed too."""
 
     compatibility: str
     subject_compatibility: dict[str, str]

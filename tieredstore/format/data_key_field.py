@@ -12,7 +12,7 @@ from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 
 _ANY: Final = "any"
-"""Text in place of the key pair's id, so that two manifests compare equal although their key pairs differ."""
+"""Text in place of the key pair's id. With it, two manifests compare equal although their key pairs differ."""
 
 
 def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules = DEFAULT_RULES) -> bytes:
@@ -37,7 +37,7 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules 
 
 
 def same_but_for_data_key(raw: bytes, other: bytes) -> bool:
-    """Return True if two manifests are equal, or differ only in the wrapped data key, as after a key rotation.
+    """Return True if two manifests are equal except for the wrapped data key, which a key rotation changes.
 
     Return False if the texts differ and one of them is not a valid manifest.
     """

@@ -55,7 +55,7 @@ class JsonObject:
 
     @classmethod
     def parse(cls, raw: bytes | bytearray | memoryview) -> JsonObject:
-        """Parse the object at the start of ``raw``; raise ManifestCorruptError if ``raw`` does not begin with a JSON
+        """Parse the object at the start of ``raw``. Raise ManifestCorruptError if ``raw`` does not begin with a JSON
         object in UTF-8.
         """
         _check_cost(raw := bytes(raw))
@@ -86,7 +86,7 @@ class JsonObject:
         return self._values.get(name)
 
     def raw(self, name: str) -> Json:
-        """Return the field's value, of any type; it must be present, but may be null."""
+        """Return the field's value, of any type. The field must be present, but may be null."""
         if name not in self._values:
             raise ManifestCorruptError(f"the manifest has no field {self._name(name)}")
         return self._values[name]
@@ -146,7 +146,7 @@ def has_lone_surrogates(text: str) -> bool:
 
 
 def json_value_at(text: str, place: int) -> tuple[Json, int]:
-    """Return the JSON value that begins at ``place``, and its end; raise ValueError if no value begins there."""
+    """Return the JSON value that begins at ``place``, and its end. Raise ValueError if no value begins there."""
     value: tuple[Json, int] = _DECODER.raw_decode(text, place)
     return value
 

@@ -48,12 +48,13 @@ class ObjectKey:
 
     @property
     def main_path(self) -> str:
-        """The path between prefix and suffix, exactly as in the key (a JVM may write its locale's digits)."""
+        """The path between prefix and suffix, exactly as in the key. A JVM may have written the digits of its
+        locale."""
         return self._found_path or main_path(self.segment_id, self.start_offset)
 
 
 def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
-    """Return the path of a segment's objects, without prefix and suffix; raise ConfigError for an invalid topic
+    """Return the path of a segment's objects, without prefix and suffix. Raise ConfigError for an invalid topic
     name.
     """
     where = segment_id.topic_id_partition
@@ -67,7 +68,7 @@ def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
 
 
 def padded_offset(start_offset: int) -> str:
-    """Return the offset as in keys: always of the same width, so that keys sort by offset."""
+    """Return the offset as in keys. All have the same width, so that keys sort by offset."""
     return f"{start_offset:0{_OFFSET_DIGITS}d}"
 
 
@@ -79,7 +80,7 @@ def object_key(prefix: str, main_path: str, suffix: Suffix) -> str:
 def parse_key(prefix: str, key: str) -> ObjectKey | None:
     """Parse ``key``; return None if it is not the key of a segment's object under ``prefix``.
 
-    The start offset may use any decimal digits of Unicode: the plugin formats it in its JVM's locale.
+    The start offset may use any decimal digits of Unicode, because the plugin formats it in its JVM's locale.
     """
     if not key.startswith(prefix):
         return None
@@ -115,7 +116,7 @@ def listing_prefix(
 
 
 def displayed_key(key: str, prefix: str, masked: bool) -> str:
-    """Return ``key`` as logs and messages may show it; if ``masked``, ``<prefix>/`` replaces the prefix.
+    """Return ``key`` as logs and messages may show it. If ``masked``, ``<prefix>/`` replaces the prefix.
 
     If the key has another prefix (an older prefix, from custom metadata), show only the key's last component.
     """
@@ -161,8 +162,8 @@ def _parse_partition(text: str) -> int | None:
 
 
 def _parse_offset(digits: str) -> int | None:
-    # The plugin writes the digits of its JVM's locale, so accept digits outside of ASCII. int() reads all digits that
-    # isdecimal() accepts.
+    # Accept digits outside of ASCII, because the plugin writes the digits of its JVM's locale. int() reads all digits
+    # that isdecimal() accepts.
     if not digits.isdecimal() or not _OFFSET_DIGITS <= len(digits) <= _MAX_OFFSET_DIGITS:
         return None
     return offset if (offset := int(digits)) <= MAX_INT64 else None

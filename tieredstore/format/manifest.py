@@ -13,11 +13,11 @@ without a transaction index; ``encryption`` and ``remoteLogSegmentMetadata`` are
      "encryption":{"dataKey":"<key id>:<base64>","aad":"<base64>"},
      "remoteLogSegmentMetadata":{...}}
 
-The reader accepts more forms of JSON than these (see ``json_object``), but refuses a manifest that contradicts itself.
-A manifest has no checksum, so contradictions between its numbers are the only sign of damage.
+The reader accepts more forms of JSON than these (see ``json_object``). It refuses a manifest that contradicts itself. A
+manifest has no checksum, so contradictions between its numbers are the only sign of damage.
 
-The plugin writes ``remoteLogSegmentMetadata`` and never reads it, because reading a segment does not need it. Here it
-serves to detect a manifest that was copied over the manifest of another segment.
+The plugin writes ``remoteLogSegmentMetadata`` and never reads it, because reading a segment does not need it. This
+module compares it with the key, to detect a manifest that was copied over the manifest of another segment.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndexes:
-    """The positions of a segment's indexes, which follow each other from position 0, in this order.
+    """The positions of a segment's indexes. They follow each other from position 0, in this order.
 
     ``transaction`` is None for a segment copied without a transaction index; an empty index has size 0. The constructor
     raises ManifestCorruptError for a gap or an overlap.
@@ -130,7 +130,7 @@ class WrappedDataKey:
     aad: bytes
 
     def __post_init__(self) -> None:
-        # In the manifest a colon separates id and key, so nobody could tell where an id with a colon ends.
+        # In the manifest, a colon separates id and key. The end of an id with a colon would be unknown.
         if not self.key_id.strip() or ":" in self.key_id:
             raise ManifestCorruptError(
                 f"encryption.dataKey has the key id {self.key_id[:60]!r}, but an id must not be blank or contain "

@@ -14,7 +14,7 @@ plugin's default is 4 MiB.
 """
 
 MAX_SMALL_CHUNKS: Final = 65_536
-"""The number of chunks up to which any chunk size is accepted: reading so few chunks costs little."""
+"""Up to this number of chunks, any chunk size is accepted, because reading so few chunks costs little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class ManifestRules:
     encryption_required: bool = False
 
     def check_chunks(self, chunk_size: int, file_size: int, log_size: int | None) -> None:
-        """Raise ManifestCorruptError for more chunks than any writer makes, or than fit into ``log_size`` bytes.
+        """Raise ManifestCorruptError if there are more chunks than any writer makes, or more than fit into ``log_size``
+        bytes.
 
         Call this before any chunk is examined: a manifest of a few bytes can declare millions of chunks.
         """
@@ -55,7 +56,8 @@ DEFAULT_RULES: Final = ManifestRules()
 
 @dataclass(frozen=True, slots=True)
 class KnownSegment:
-    """A segment as known before its manifest is read, from the manifest's key and from the listing, if there was one.
+    """The facts about a segment that are known before its manifest is read. They come from the manifest's key, and from
+    a listing if there was one.
 
     ``log_size`` is the listed size of the ``.log`` object; None without a listing.
     """

@@ -10,4 +10,4 @@ IV_SIZE: Final = 12
 TAG_SIZE: Final = 16
 
 ENCRYPTION_OVERHEAD: Final = IV_SIZE + TAG_SIZE
-"""The bytes that encryption adds to a chunk or an index: the IV before it, the tag after it."""
+"""The number of bytes that encryption adds to a chunk or an index. The IV comes before it, and the tag after it."""

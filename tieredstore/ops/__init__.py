@@ -1,3 +1,3 @@
-"""An operator's tools for a bucket. Each tool plans its steps and carries them out; the command line shows the results
+"""An operator's tools for a bucket. Each tool plans its steps and carries them out. The command line shows the results
 as sentences and tables.
 """

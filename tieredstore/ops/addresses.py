@@ -106,10 +106,10 @@ def find_segment(
 ) -> StoredSegment:
     """Find the segment at ``address`` and read its manifest. Costs one listing of the partition and one request.
 
-    Complete segments take precedence. Without one, return a committed segment that lacks an object, so that damage is
-    not mistaken for absence.
+    Complete segments take precedence. Without one, return a committed segment that lacks an object. Otherwise damage
+    would look like absence.
 
-    Raise SegmentAbsentError if no segment has the address, AmbiguousSegmentError if several have, and
+    Raise SegmentAbsentError if no segment has the address, and AmbiguousSegmentError if several have it. Raise
     ResourceNotFoundError for an absent topic or partition.
     """
     listed = _list_partition(store, prefix, address)
@@ -121,7 +121,7 @@ def find_segment(
 def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> SegmentObjects:
     """Find the objects of the segment at ``address`` with one listing, without reading manifests.
 
-    With a segment id, a segment without a manifest counts too; otherwise only committed segments do.
+    With a segment id, a segment without a manifest counts too. Otherwise only committed segments count.
     """
     listed = _list_partition(store, prefix, address)
     searched = listed if address.segment_id is not None else _committed(listed)

@@ -45,7 +45,7 @@ SeenT = TypeVar("SeenT")
 
 
 class MetadataTopic:
-    """Reads the brokers' metadata topic to its end; each later call reads the new records. The caller closes it."""
+    """Reads the brokers' metadata topic to its end. Each later call reads the new records. The caller closes it."""
 
     def __init__(self, reader: LiveReader, topic: str = METADATA_TOPIC) -> None:
         self._reader = reader
@@ -55,7 +55,7 @@ class MetadataTopic:
     def read_on(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield partition, offset and value of each unread record, up to the present ends.
 
-        Raise ResourceNotFoundError if the topic does not exist: the brokers have no tiered storage, or keep its
+        Raise ResourceNotFoundError if the topic does not exist. Such brokers have no tiered storage, or keep its
         metadata elsewhere.
         """
         cluster = self._reader.cluster
@@ -101,7 +101,7 @@ class BrokersSegments:
             # Never set a segment back to an earlier state, because the topic may contain a record twice.
             self.database.execute(_MOVE_ON, (record.state.value, *segment_key(record.segment_id)))
         else:
-            # Count all segments of a deleted partition as deleted: its topic id is never used again.
+            # Count all segments of a deleted partition as deleted, because its topic id is never used again.
             where, deleted = record.partition, SegmentState.DELETE_SEGMENT_FINISHED.value
             self.database.execute(_MOVE_ALL_ON, (deleted, where.topic, where.topic_id.bytes, where.partition))
 

@@ -38,7 +38,7 @@ class Bucket:
         return rules_of(self.settings)
 
     def shown(self, key: str) -> str:
-        """Return the key as messages show it, with a masked prefix if the settings ask for that."""
+        """Return the key as messages show it. The prefix is masked if the settings say so."""
         return displayed_key(key, self.prefix, self.settings.key_prefix_mask)
 
     def refuse_raw(self, tool: str, why: str) -> None:
@@ -48,7 +48,7 @@ class Bucket:
 
     def manager(self) -> RemoteStorageManager:
         """Return a manager that copies and fetches in the same store. Reads the key files. The caller closes it."""
-        # Import the module only now: it needs cryptography and compression, which listing and deleting do not.
+        # Import the module only now. It needs cryptography and compression, and listing and deleting do not.
         from tieredstore.remote import RemoteStorageManager  # noqa: PLC0415
 
         return RemoteStorageManager(self.settings, store=self.store)

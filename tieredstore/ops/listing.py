@@ -102,8 +102,8 @@ def within(
 ) -> Iterator[ListedSegment]:
     """Yield the listed segments that may have records from ``start`` up to ``stop``, in offset order.
 
-    As in Kafka, a time stands for the first record at or after it. This record is in the first segment whose greatest
-    timestamp is not before the time. Segments with unknown ends are included if they may have records in the window.
+    As in Kafka, a time stands for the first record at or after it. This record is in the first segment with a greatest
+    timestamp at or after the time. Segments with unknown ends are included if they may have records in the window.
 
     At the end, raise ConfigError if ``start`` is an offset beyond the ends of all partitions. With ``check_start``
     False, do not check this.

@@ -1,4 +1,4 @@
-"""Reads ranges of a stored log in pieces, so that each chunk is decoded once."""
+"""Reads ranges of a stored log in pieces. Each chunk is decoded once."""
 
 from __future__ import annotations
 

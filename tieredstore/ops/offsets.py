@@ -61,7 +61,7 @@ def lost_between(held: Iterable[Extent]) -> tuple[Extent, ...]:
 
 
 def without(held: Iterable[Extent], of: Extent) -> Iterator[Extent]:
-    """Yield the offsets of ``of`` that are not in any of ``held``, which must be sorted."""
+    """Yield the offsets of ``of`` that are not in any of ``held``. ``held`` must be sorted."""
     at, end = of
     for start, stop in held:
         if at < min(start, end):

@@ -18,7 +18,7 @@ ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 
 class Outcome(enum.StrEnum):
-    """The result for one item; in a dry run, the result that a real run would have."""
+    """The result for one item. In a dry run, this is the result that a real run would have."""
 
     # Outcomes of items that were changed.
     ADDED = "added"
@@ -28,7 +28,7 @@ class Outcome(enum.StrEnum):
     """The item is in the target, and was verified."""
     DELETED = "deleted"
     FREED = "freed"
-    """A batch past retention: its notification is deleted, and its object will be deleted later."""
+    """A batch past retention. Its notification is deleted, and its object will be deleted later."""
     REPAIRED = "repaired"
     """The damaged objects of the segment were replaced by those of a good copy."""
     ROTATED = "rotated"
@@ -56,7 +56,7 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"
     """The copy failed, for the reason in the step's error. Copies of other items may succeed."""
     FORGOTTEN = "forgotten"
-    """An object older than the queue's records: it is unknown if readers were ever notified of it."""
+    """An object older than the queue's records. It is unknown if readers were ever notified of this object."""
     HELD = "held"
     """The item is under a legal hold."""
     LEFT = "left"
@@ -84,7 +84,7 @@ class Outcome(enum.StrEnum):
     WRONG_KEY = "wrong_key"
     """The key pair that the manifest names does not open the data key."""
     YOUNG = "young"
-    """The item is too new: its writer may still be running, or brokers may not list it yet."""
+    """The item is too new. Its writer may still be running, or brokers may not list it yet."""
 
     @property
     def is_change(self) -> bool:

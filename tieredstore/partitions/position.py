@@ -117,7 +117,8 @@ def needs_answer(position: Position, log: LogBounds) -> bool:
 
 
 def _begins_below(position: Position, log: LogBounds, answer: EpochEnd | None) -> int | None:
-    """Return the start of the epoch after the position's epoch, if the position is beyond that start; else None."""
+    """Return the start of the epoch after the position's epoch. Return None if the position is not beyond that
+    start."""
     offset, epoch, cut = position.offset, position.epoch, log.cut
     begins: list[int] = []
     # If the broker knows the position's epoch, use the broker's answer instead of the cut.

@@ -70,7 +70,7 @@ def _endpoint_of(rule: EndpointRule) -> Endpoint:
 
 
 def provider_of(settings: Settings) -> EndpointProvider:
-    """Create the provider that the settings name; raise ConfigError if its class cannot be used."""
+    """Create the provider that the settings name. Raise ConfigError if the provider's class cannot be used."""
     name = settings.endpoint.provider_class
     if name is None:
         return RulesProvider(settings)

@@ -31,7 +31,7 @@ class LaidOutStore(MappedStore):
     """A place with a layout that is recorded in the bucket. The record is checked before the first request, and written
     before the first segment.
 
-    Only keys of segments change: other objects, such as this project's own state, keep their keys.
+    Only keys of segments change. Other objects, such as this project's own state, keep their keys.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout) -> None:
@@ -54,7 +54,7 @@ class LaidOutStore(MappedStore):
 
 
 class EntropyStore(LaidOutStore):
-    """Adds bits of MD5(``cluster-topic-partition``) after the prefix of segment keys; readers see the keys without
+    """Adds bits of MD5(``cluster-topic-partition``) after the prefix of segment keys. Readers see the keys without
     these bits."""
 
     def __reduce__(self) -> tuple[Callable[..., EntropyStore], tuple[ObjectStore, str, Layout]]:
@@ -87,7 +87,7 @@ class EntropyStore(LaidOutStore):
         return key
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List a single partition with one listing; otherwise merge one listing per folder of bits."""
+        """List a single partition with one listing. For several partitions, merge one listing per folder of bits."""
         self.look_first(prefix, writes=False)
         path = prefix.removeprefix(self.prefix) if prefix.startswith(self.prefix) else None
         if path is not None and path.startswith(STATE):

@@ -1,7 +1,6 @@
 """Assembles the places for settings with a layout other than the plugin's.
 
-``opening`` imports this module only if the settings name another layout, so that most commands never load these
-layouts.
+``opening`` imports this module only if the settings name another layout. Most commands never load these layouts.
 """
 
 from __future__ import annotations

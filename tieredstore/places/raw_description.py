@@ -150,7 +150,8 @@ class _Description:
             entries = read_offset_index(self._read(INDEX, 0, self._segment.files[INDEX].size), self._base)
             positions += [entry.position for entry in entries if entry.position]
         while epochs[-1][0] < last.partition_leader_epoch:
-            # Epochs only grow, so bisection finds the two index entries between which the next epoch's first batch is.
+            # Epochs only grow, so bisection finds the right two index entries. The next epoch's first batch is between
+            # them.
             number = bisect_right(positions, epochs[-1][0], key=self._epoch_at)
             following = next(
                 header for header in self._headers(positions[max(0, number - 1)])

@@ -25,7 +25,7 @@ INDEX: Final = "index"
 TIME_INDEX: Final = "timeindex"
 LOG: Final = "log"
 FILES: Final = (INDEX, TIME_INDEX, LOG)
-"""A segment's files, in the order in which they are written; the log is last and commits the segment."""
+"""A segment's files, in the order in which they are written. The log comes last, and commits the segment."""
 
 WATERMARK: Final = "offset.wm"
 
@@ -58,7 +58,7 @@ class RawSegment:
 
     def objects(self, prefix: str, cluster: str) -> list[ObjectInfo]:
         """Return the segment as the plugin's objects, sorted by key. If all files of the segment exist, the objects
-        include a manifest, which readers get from memory."""
+        include a manifest. Readers get the manifest from memory."""
         digest = self.id(cluster)
         path = main_path(RemoteLogSegmentId(self.where, digest), self.base_offset)
         indexes = [self.files[ending] for ending in (INDEX, TIME_INDEX) if ending in self.files]

@@ -146,8 +146,8 @@ class MetadataKeeper:
         """Remove the entries of segments. Call this before their files are deleted, and again afterwards with
         ``are_deleted=True``.
 
-        The second call replaces ``_metadata`` even if no entry changes. If an uploader listed the files before the
-        deletion, its conditional write then fails, and it lists the files again.
+        The second call replaces ``_metadata`` even if no entry changes. An uploader may have listed the files before
+        the deletion. Its conditional write then fails, and it lists the files again.
         """
 
         def without(entries: tuple[NamedSegment, ...]) -> tuple[NamedSegment, ...]:
@@ -202,10 +202,11 @@ class MetadataKeeper:
         )
 
     def _read(self, key: str) -> tuple[tuple[NamedSegment, ...] | None, str | None]:
-        """Return the entries (None if the object is absent or damaged) and the object's etag (None if it is absent)."""
+        """Return the entries and the object's etag. The entries are None if the object is absent or damaged. The etag
+        is None if it is absent."""
         try:
-            # Read the etag first: if another process replaces the object before its content is read, the conditional
-            # write fails.
+            # Read the etag first. If another process then replaces the object before its content is read, the
+            # conditional write fails.
             etag = self._store.head(key).etag or ""
             entries = parse_metadata(self._store.get_small(key, _MAX_BYTES) or b"")
         except ObjectNotFoundError:

@@ -83,8 +83,8 @@ class RawStore(LaidOutStore):
         return key if named is None else self._keys.file(where, int(named[1]), named[2])
 
     def outer_key(self, key: str) -> str | None:
-        """Return the plugin's key for a segment's file. The keys of this project's own state stay unchanged; for any
-        other file return None."""
+        """Return the plugin's key for a segment's file. The keys of this project's own state stay unchanged. For any
+        other file, return None."""
         file = self._keys.parse(key)
         if file is None:
             return key if key.startswith(f"{self.prefix}{STATE}") else None
@@ -96,7 +96,7 @@ class RawStore(LaidOutStore):
         return None if parsed is None or parsed.suffix is Suffix.LOG else parsed
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write a file; raise StoreError for a manifest or ``.indexes``, which this layout does not store."""
+        """Write a file. Raise StoreError for a manifest or ``.indexes``, which this layout does not store."""
         self._refuse_made(key)
         super().put(key, body, if_absent=if_absent)
 
@@ -147,7 +147,7 @@ class RawStore(LaidOutStore):
         target[:] = self.get(key, start, start + len(target))
 
     def head(self, key: str) -> ObjectInfo:
-        """Return a file's metadata; for a manifest or ``.indexes``, the metadata that a listing shows."""
+        """Return a file's metadata. For a manifest or ``.indexes``, return the metadata that a listing shows."""
         parsed = self._object(key)
         if parsed is None:
             return super().head(key)
@@ -160,7 +160,7 @@ class RawStore(LaidOutStore):
         raise ObjectNotFoundError(f"{key!r}: of its files only these exist: {', '.join(segment.files) or 'none'}")
 
     def replace(self, key: str, body: Body, etag: str) -> str:
-        """Replace a file; raise StoreError for a manifest or ``.indexes``, which this layout does not store."""
+        """Replace a file. Raise StoreError for a manifest or ``.indexes``, which this layout does not store."""
         self._refuse_made(key)
         return super().replace(key, body, etag)
 
@@ -199,7 +199,7 @@ class RawStore(LaidOutStore):
     # Listing
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List one partition without holding its listing in memory; for several partitions, hold the whole listing and
+        """List one partition without holding its listing in memory. For several partitions, hold the whole listing and
         sort it."""
         self.look_first(prefix, writes=False)
         path = prefix[len(self.prefix) :] if prefix.startswith(self.prefix) else ""

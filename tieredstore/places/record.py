@@ -1,4 +1,4 @@
-"""``<prefix>!tieredstore/layout.json`` records the layout of the keys under a prefix, so that all writers use the same
+"""``<prefix>!tieredstore/layout.json`` records the layout of the keys under a prefix. All writers then use the same
 layout.
 
 The first writer that stores a segment in a layout other than the plugin's writes ``layout.json``. The object never
@@ -86,7 +86,7 @@ def read_layout(store: ObjectStore, prefix: str) -> Layout | None:
 
 
 def check_layout(store: ObjectStore, prefix: str, layout: Layout) -> bool:
-    """Return True if ``layout`` is recorded, and False if no layout is; raise ConfigError if another layout is
+    """Return True if ``layout`` is recorded, and False if no layout is recorded. Raise ConfigError if another layout is
     recorded."""
     recorded = read_layout(store, prefix)
     if recorded is None:

@@ -82,7 +82,7 @@ def _describe_size(content_size: int) -> str:
     return f"{content_size} bytes"
 
 
-# Buffers of this size or more get their own pages; for smaller buffers malloc is faster.
+# Buffers of this size or more get their own pages. For smaller buffers, malloc is faster.
 _PAGES: Final = 1 << 20
 _HUGE_PAGE: Final = 2 << 20
 
@@ -90,7 +90,7 @@ _HUGE_PAGE: Final = 2 << 20
 def fresh_memory(size: int) -> memoryview:
     """Return ``size`` writable bytes of zeros.
 
-    Large buffers get their own pages, which return to the system when nothing refers to them. malloc would keep freed
+    Large buffers get their own pages. These return to the system when nothing refers to them. malloc would keep freed
     buffers, 20 MiB and more, in an arena for each thread. With huge pages, the first write to 2 MiB of memory takes one
     page fault instead of 512.
     """
@@ -112,8 +112,8 @@ class GrowingBuffer:
     def first(self, size: int) -> memoryview:
         """Return ``size`` writable bytes with undefined content; valid until the next call."""
         if len(self._memory) < size:
-            # Round up: the stored sizes of equally large chunks differ, and without rounding each new maximum would
-            # need fresh memory.
+            # Round up, because the stored sizes of equally large chunks differ. Without rounding, each new maximum
+            # would need fresh memory.
             self._memory = fresh_memory(size if size < _PAGES else -(-size // _HUGE_PAGE) * _HUGE_PAGE)
         return self._memory[:size]
 

@@ -48,7 +48,7 @@ class KeyPair:
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
         """Pair two keys. Raise KeyRingError, with their names, if the keys do not match or are too short."""
         pair = cls(public, private)
-        # Data keys that a mismatched pair wraps can never be unwrapped. Without this check, users would notice that
+        # Data keys wrapped by a mismatched pair can never be unwrapped. Without this check, users would notice that
         # only at the first read.
         if (pair.public.n, pair.public.e) != (pair.private.n, pair.private.e):
             raise KeyRingError(f"{public_name} is not the public key of {private_name}")
@@ -61,7 +61,7 @@ class KeyPair:
 
 
 class KeyRing:
-    """Key pairs by id. The active pair wraps new data keys; a manifest names the pair that unwraps the segment's data
+    """Key pairs by id. The active pair wraps new data keys. A manifest names the pair that unwraps the segment's data
     key. Safe from several threads.
     """
 
@@ -90,12 +90,12 @@ class KeyRing:
         return tuple(self._pairs)
 
     def wrap(self, data_key: bytes) -> bytes:
-        """Encrypt ``data_key`` with the active pair; the result is as long as the modulus of the pair."""
+        """Encrypt ``data_key`` with the active pair. The result is as long as the pair's modulus."""
         # Make a cipher for each call, because pycryptodome's ciphers are not thread-safe. RSA itself takes much longer.
         return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
-        """Decrypt a data key. Raise UnknownKeyError if the ring lacks the pair, WrongKeyError if the pair cannot
+        """Decrypt a data key. Raise UnknownKeyError if the ring lacks the pair, and WrongKeyError if the pair cannot
         decrypt the key.
         """
         pair, shown = self._pairs.get(key_id), excerpt(key_id)

@@ -1,7 +1,7 @@
 """Reads RSA keys from PEM texts in the same way as the plugin. The first block is used, whatever its label is.
 
 Public keys are X.509 SubjectPublicKeyInfo, private keys PKCS#8 (RFC 5280 and RFC 5208). A passphrase may protect a
-private key (PBES2 of RFC 8018; the plugin reads only unprotected keys).
+private key (PBES2 of RFC 8018). The plugin reads only unprotected keys.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class TransformedChunks:
                 stored = future.result()
                 self.stored_sizes.append(len(stored))
                 yield stored
-                # Free the slot only now: until the consumer requests the next chunk, it may read this slot's memory.
+                # Free the slot only now. Until the consumer requests the next chunk, it may read this slot's memory.
                 free.append(slot)
         finally:
             # Wait for running tasks, because none may write into this segment's memory or read its file after the

@@ -105,7 +105,7 @@ class VerbatimCopies:
         """Write the missing objects; return the bytes sent, 0 if all existed.
 
         ``listed`` are the target's objects with the segment's id. Raise SegmentAlreadyExistsError if these objects have
-        other bytes, and LeftAloneError if they are too old to be completed.
+        other bytes. Raise LeftAloneError if they are too old to be completed.
         """
         standing = {} if listed is None else dict(listed.objects)
         for _ in range(_LOOKS):
@@ -161,8 +161,8 @@ class VerbatimCopies:
     def _age_of_what_stands(
         self, segment: VerbatimSegment, standing: dict[Suffix, ObjectInfo], *, is_committed: bool
     ) -> float:
-        """Return the age of the oldest object that an unfinished copy left in the target; 0 without such objects. Raise
-        an error if an existing object differs from the source's.
+        """Return the age of the oldest object that an unfinished copy left in the target; 0 if there is none. Raise an
+        error if an existing object differs from the source's.
         """
         before_s = 0.0
         for suffix in _DATA:
@@ -171,7 +171,7 @@ class VerbatimCopies:
                 continue
             if not is_committed:
                 before_s = max(before_s, self._leftover_age_s(info))
-            # Compare contents only if there is no manifest: whichever process wrote the manifest has compared them
+            # Compare contents only if there is no manifest. The process that wrote a manifest has compared them
             # already.
             if info.size != segment.sizes[suffix] or not (is_committed or self._is_equal(segment, suffix)):
                 raise SegmentAlreadyExistsError(
@@ -484,7 +484,7 @@ class ProvenStore(DelegatingStore):
         try:
             self.inner.put(key, sent.of(body), if_absent=if_absent)
         finally:
-            # A store that refuses a write before it reads the body leaves the generator open, so close it here.
+            # Close the generator here. A store that refuses a write before it reads the body leaves the generator open.
             if isinstance(body, Generator):
                 body.close()
         if not (self._holds(key, sent) or self._holds_manifest(key, whole)):

@@ -1,7 +1,8 @@
 """Decides how segments change when they are copied to a bucket with other settings.
 
-If the two buckets' settings agree in a property, it stays unchanged even in segments that were written with other
-settings. A ``Recoding`` decides about each segment, and a ``Transcoder`` writes the segments that change.
+A property changes only if the two buckets' settings differ in it. If they agree, it stays unchanged even in segments
+that were written with other settings. A ``Recoding`` decides about each segment, and a ``Transcoder`` writes the
+segments that change.
 
 Only ``copying`` imports this module. ``copying`` itself copies the unchanged segments. Together the two modules would
 be too long for one file.
@@ -140,7 +141,7 @@ class Recoding:
         return True
 
     def rewrap(self, wrapped: WrappedDataKey) -> tuple[str, bytes]:
-        """Wrap the data key by the target's active pair; return the pair's id and the wrapped key.
+        """Wrap the data key by the target's active pair. Return the pair's id and the wrapped key.
 
         Raise UnknownKeyError or WrongKeyError if the source's ring does not open the data key.
         """

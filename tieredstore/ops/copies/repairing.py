@@ -228,8 +228,8 @@ class _Repairing:
         return _GoodCopy(segment, sums)
 
     def _changes(self, objects: SegmentObjects, good: _GoodCopy) -> list[_Change]:
-        """Compare the target's objects with the good copy; return those to write, the manifest last."""
-        # Read each object's etag before its content: a concurrent write in between then makes the conditional
+        """Compare the target's objects with the good copy. Return the objects to write, the manifest last."""
+        # Read each object's etag before its content. A concurrent write in between then makes the conditional
         # replacement fail.
         changes: list[_Change] = []
         store = self.target.bucket.store

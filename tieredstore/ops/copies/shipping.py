@@ -58,7 +58,7 @@ class ShipStep(Step[FoundSegment]):
 
 
 def concerns_one_segment(error: TieredStoreError) -> bool:
-    """Return True if the error affects only one segment, so that the next segments may succeed."""
+    """Return True if the error affects only one segment. Then the next segments may succeed."""
     return isinstance(error, _OF_ONE_SEGMENT)
 
 
@@ -120,7 +120,7 @@ class Shipper:
         try:
             return self._ship(segment)
         except RecordsDeletedError:
-            # Like Kafka, copy no records before the log's start offset: they may have been deleted on purpose.
+            # Like Kafka, copy no records before the log's start offset, because they may have been deleted on purpose.
             return ShipStep(segment, Outcome.GONE, size=size_on_disk(segment))
         except TieredStoreError as error:
             return ShipStep(segment, Outcome.FAILED, error=error)
@@ -154,7 +154,7 @@ class Shipper:
             with self.around_upload(metadata):
                 copy = self.manager.copy_segment(metadata, log.files, on_progress=self._count_chunks(self.manager, log))
         finally:
-            # Mark the segment as changed even after a failure: its manifest may have been written although the answer
+            # Mark the segment as changed even after a failure. Its manifest may have been written although the answer
             # was lost.
             self.committed.changed(identity)
         return copied(

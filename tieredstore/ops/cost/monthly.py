@@ -50,7 +50,7 @@ class RequestSizes:
         """Return the sizes that the settings configure."""
         part_size, around = None, 0
         if settings.s3 is not None:
-            # Count two more requests for S3: one begins the multipart upload, and one completes it.
+            # Count two more requests for S3. One begins the multipart upload, and one completes it.
             part_size, around = settings.s3.part_size, 2
         elif settings.azure is not None:
             # Count one more request for Azure: it sends the list of blocks. Google needs no more: it bills a resumable
@@ -74,7 +74,7 @@ class RequestSizes:
 
     @staticmethod
     def broker_reads(index: ChunkIndex) -> int:
-        """Return the number of requests by which a broker reads a whole log: the plugin fetches each chunk
+        """Return the number of requests by which a broker reads a whole log. The plugin fetches each chunk
         separately.
         """
         return index.chunk_count + _SMALL_READS
@@ -124,7 +124,8 @@ class CostSums:
             self.new_writes += sizes.writes(info.size for _, info in segment.objects.objects)
 
     def growth_days(self, now_ms: int) -> float:
-        """Return the days that the new segments cover: 30, or fewer if the oldest segment is younger; at least one."""
+        """Return the days that the new segments cover: 30, or fewer if the oldest segment is younger. Return at least
+        1."""
         return growth_days(self.oldest_ms, now_ms)
 
 

@@ -221,7 +221,7 @@ def _version_of(found: tuple[ObjectStore, ObjectInfo, StateKind]) -> tuple[str, 
 
 
 def guarded(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check]:
-    """Yield the results of ``checks``; if it raises a TieredStoreError, yield the error as the last result."""
+    """Yield the results of ``checks``. If ``checks`` raises a TieredStoreError, yield the error as the last result."""
     try:
         yield from checks()
     except TieredStoreError as error:
@@ -303,7 +303,7 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
         # Without any credentials, ``caller`` itself raises an error, which names the missing credentials.
         raise AccessDeniedError(f"{error}; tried as {admin_of(store).caller()}") from error
     ms = _ms_since(started)
-    # Report the credentials as good: the listing has succeeded, so the store has accepted them.
+    # Report the credentials as good, because the listing has succeeded.
     yield Check("caller", Verdict.GOOD, admin_of(store).caller() or "the store does not report the caller")
     here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
     many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"

@@ -1,7 +1,7 @@
 """Garbage collection: deletes the remains of broken copies and deletions, and segments that no reader will ever need.
 
 There are two kinds of garbage: objects of a segment without a manifest, and unfinished writes. Both look like the
-objects of a running copy; only their age shows that no copy is running. An attempt older than ``upload.max.age.ms``
+objects of a running copy. Only their age shows that no copy is running. An attempt older than ``upload.max.age.ms``
 never writes its manifest. So objects that are twice as old by the store's clock belong to no running attempt.
 
 With access to the brokers, there is a third kind: segments with a manifest that the brokers deleted, or never finished
@@ -103,9 +103,9 @@ class GarbageCollection:
     Only keys of segments under ``prefix`` count. Manifests and legal holds are checked again right before each
     deletion. If a run is stopped or killed, the next one deletes the rest.
 
-    With ``brokers``, segments that the brokers no longer need are garbage too. Segments that no broker's record ever
-    named are deleted only with ``unknown_too``; otherwise they are reported. Ages are counted up to ``as_of_ms`` of the
-    store's clock, by default up to the start of the run.
+    With ``brokers``, segments that the brokers no longer need are garbage too. The brokers may have no record of a
+    segment. Such segments are only reported; with ``unknown_too``, they are deleted. Ages are counted up to
+    ``as_of_ms`` of the store's clock. The default is the start of the run.
     """
 
     store: ObjectStore
@@ -122,8 +122,8 @@ class GarbageCollection:
     def run(self, scope: Scope) -> Iterator[Step[Garbage]]:
         """Yield a step for each piece of garbage in scope.
 
-        Raise ConfigError for an unsafe ``min_age_ms``, and for a store without a clock. A refused deletion is a step;
-        any other error of the store ends the run.
+        Raise ConfigError for an unsafe ``min_age_ms``, and for a store without a clock. A refused deletion is a step.
+        Any other error of the store ends the run.
         """
         if self.min_age_ms < least_age_ms(self.upload_max_age_ms):
             raise ConfigError(
@@ -189,8 +189,8 @@ def find_garbage(
 ) -> Iterator[Garbage]:
     """Yield segments without a manifest, segments that the brokers have forgotten, and then unfinished writes.
 
-    Garbage of any age is yielded. Objects are skipped if Kafka does not allow the topic's name: they belong to another
-    program.
+    Garbage of any age is yielded. Objects are skipped if Kafka does not allow the topic's name, because they belong to
+    another program.
     """
     listed = list_in_scope(store, prefix, scope)
     for objects in listed if brokers is None else brokers.read_behind(listed):
@@ -211,7 +211,7 @@ def find_garbage(
 def _forgotten(state: SegmentState | None) -> Forgotten | None:
     """Return why the brokers no longer need the segment.
 
-    Return None if the brokers list the segment or are deleting it: they restart an interrupted deletion themselves.
+    Return None if the brokers list the segment or are deleting it. They restart an interrupted deletion themselves.
     """
     if state is None:
         return Forgotten.NEVER_NAMED
@@ -233,5 +233,5 @@ def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
 
 
 def delete_objects(store: ObjectStore, objects: SegmentObjects) -> None:
-    """Delete a segment's objects, the manifest first, so that readers never see half a segment."""
+    """Delete a segment's objects, the manifest first. Then readers never see half a segment."""
     delete_manifest_first(store, [info.key for _, info in objects.objects])

@@ -37,7 +37,7 @@ class LifecycleReport:
 
 
 def abort_rule_name(prefix: str) -> str:
-    """Return the name of the lifecycle rule. The name contains the prefix, so that each prefix of a bucket can have a
+    """Return the name of the lifecycle rule. The name contains the prefix. So each prefix of a bucket can have its own
     rule."""
     return f"{_NAME}-{hashlib.sha256(prefix.encode()).hexdigest()[:8]}" if prefix else _NAME
 
@@ -48,8 +48,8 @@ def least_days(upload_max_age_ms: int) -> int:
 
 
 def aborting_rule(state: LifecycleState, prefix: str) -> LifecycleRule | None:
-    """Return the rule that aborts every unfinished upload under ``prefix``; of several, the one with the fewest
-    days.
+    """Return the rule that aborts every unfinished upload under ``prefix``. Of several such rules, return the one with
+    the fewest days.
     """
     rules = [rule for rule in state.rules if rule.aborts_all_under(prefix)]
     return min(rules, key=lambda rule: rule.aborts_after_days or 0, default=None)

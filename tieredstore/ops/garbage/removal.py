@@ -59,7 +59,7 @@ class Removal:
     twice ``upload_max_age_ms`` by the store's clock. With ``force``, neither rule protects a segment. Legal holds are
     read repeatedly. Segments written after ``as_of_ms``, by the store's clock, stay.
 
-    If a run is stopped or killed, readers never see half a segment, and the next run continues. If the stopped run has
+    Readers never see half a segment, even if a run is stopped or killed. The next run continues. If the stopped run has
     deleted only a segment's manifest, the other objects count as leftovers. The next run removes them only with
     ``leftovers_too``.
     """
@@ -174,7 +174,7 @@ class Removal:
         for segment in load_stream(self.store, (one for last in latest.values() for one in last), rules=self.rules):
             if not isinstance(segment.loaded, StoredSegment) or segment.loaded.metadata.end_offset < 0:
                 ends.clear()
-                break  # the log's end is unknown; the plan keeps this segment, and so all later ones
+                break  # the log's end is unknown; the plan keeps this segment and all later ones
             name = f"{segment.partition.topic}-{segment.partition.partition}"
             ends[name] = max(ends.get(name, 0), segment.loaded.metadata.end_offset + 1)
         check_offset(offset, ends)

@@ -42,7 +42,7 @@ class RotationStep(Step[SegmentObjects | StoredSnapshot]):
 
 
 _Change: TypeAlias = Callable[[str, bytes], bytes]
-"""A function that takes a key pair's id and the data key wrapped by it, and returns the object's new bytes."""
+"""A function that takes a key pair's id and the data key wrapped by this pair. It returns the object's new bytes."""
 
 
 @dataclass(frozen=True, slots=True)

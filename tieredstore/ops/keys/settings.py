@@ -28,7 +28,8 @@ def list_pairs(path: Path) -> tuple[str, ...]:
 
 
 def folder_of_pairs(path: Path) -> Path:
-    """Return the folder of the last listed pair's keys; the settings file's own folder if no pair is listed."""
+    """Return the folder of the last listed pair's keys. If no pair is listed, return the folder of the settings
+    file."""
     ours = own_properties(read_properties(path), str(path)).values
     beside = path.absolute().parent
     for key_id in reversed(list_pairs(path)):

@@ -76,7 +76,7 @@ def versions_of(registry: SchemaRegistry, subject: str) -> Iterator[StoredVersio
 
 
 def schema_of(registry: SchemaRegistry, version: SchemaVersion) -> SchemaVersion:
-    """Return ``version`` with the schema of its schema id; raise SchemaNotFoundError if the registry lacks that
+    """Return ``version`` with the schema of its schema id. Raise SchemaNotFoundError if the registry lacks this
     schema."""
     what = f"the schema {version.id}"
     found = _parsed(_SCHEMA, registry.ask(f"/schemas/ids/{version.id}", what), what)

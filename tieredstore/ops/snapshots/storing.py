@@ -175,7 +175,7 @@ class Snapshots:
         return of_name
 
     def data_key(self, stored: StoredSnapshot) -> tuple[WrappedDataKey | None, Callable[[str, bytes], bytes]]:
-        """Return a snapshot's wrapped data key and a function that replaces it; the key is None without encryption.
+        """Return a snapshot's wrapped data key, and a function that replaces it. The key is None without encryption.
 
         The function takes a key pair's id and the data key wrapped by this pair. It returns the object's new content.
 
@@ -237,7 +237,7 @@ class Snapshots:
 def read_snapshot(
     manager: RemoteStorageManager, at_ms: int | None = None, cluster_id: str | None = None
 ) -> ClusterSnapshot:
-    """Read the bucket's newest snapshot, or the newest that was taken at or before ``at_ms``; see
+    """Read the bucket's newest snapshot, or the newest that was taken at or before ``at_ms``. See
     :meth:`Snapshots.find`.
     """
     return Snapshots.of(manager).find(at_ms, cluster_id)
@@ -261,7 +261,7 @@ class _Encryption:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The object's JSON. ``size`` is the size of the snapshot's own JSON, ``sha256`` the digest of the decoded
+    """The object's JSON. ``size`` is the size of the snapshot's own JSON. ``sha256`` is the digest of the decoded
     ``content``."""
 
     size: Annotated[int, Field(ge=0, le=_MAX_BYTES)]

@@ -40,7 +40,7 @@ def take_snapshot(store: ObjectStore, cluster: ClusterState, registry: SchemaReg
 
 
 def write_hourly(snapshots: Snapshots, cluster: ClusterState, registry: SchemaRegistry | None) -> bool:
-    """Write the snapshot of this hour unless it exists; return True if it was written now.
+    """Write the snapshot of this hour unless it exists. Return True if it was written now.
 
     Raise BrokerError and StoreError.
     """

@@ -1,4 +1,4 @@
-"""The findings of a verification: their kinds, and for each kind its severity, its meaning for readers, and advice.
+"""The findings of a verification, by kind. Each kind has a severity, a meaning for readers, and advice.
 
 ``make docs`` writes the table of kinds to ``docs/how-to/verify.md``.
 """

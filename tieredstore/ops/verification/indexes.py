@@ -76,7 +76,7 @@ class CheckedIndexes:
 
 
 def key_finding(subject: Subject, error: UnknownKeyError | WrongKeyError) -> Finding:
-    """Return the finding that no key pair opens the data key, so that nothing of the segment can be read."""
+    """Return the finding that no key pair opens the data key. Nothing of such a segment can be read."""
     kind = FindingKind.UNKNOWN_KEY if isinstance(error, UnknownKeyError) else FindingKind.WRONG_KEY
     return subject.finding(kind, str(error), Suffix.MANIFEST)
 

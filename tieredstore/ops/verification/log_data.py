@@ -83,7 +83,7 @@ class LogWalk:
         return memoryview(self._kept_from(position, _VIEW_SIZE))
 
     def loaded(self, position: int) -> memoryview:
-        """Return the bytes from ``position`` on that are loaded already; empty if there are none."""
+        """Return the bytes from ``position`` on that are loaded already. The result may be empty."""
         first = position - self._begin
         return self._chunk[first:] if first >= 0 else self._chunk[:0]
 
@@ -364,10 +364,10 @@ class BatchChecks:
             if entry is not None:
                 self._txn_finding(f"it has {what} commits")
         elif entry is None:
-            # Skip a marker without records before it: it ends nothing, and Kafka does not index it.
+            # Skip a marker without records before it. Such a marker ends nothing, and Kafka does not index it.
             if first is not None:
                 self._txn_finding(f"it lacks {what} aborts")
-        # Ignore differences that result from other producers' records or from compaction: they do not matter to
+        # Ignore differences that result from other producers' records or from compaction. They do not matter to
         # readers.
         elif first is not None and first < entry.first_offset:
             self._txn_finding(
@@ -412,8 +412,8 @@ def _offsets(header: BatchHeader) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LogResult:
-    """The findings in a log. ``last_offset`` is the last offset of the last batch: -1 if the log has no batch, None if
-    unknown."""
+    """The findings in a log. ``last_offset`` is the last offset of the last batch. It is -1 if the log has no batch,
+    and None if unknown."""
 
     findings: list[Finding]
     last_offset: int | None
@@ -452,7 +452,7 @@ def check_pointers(
 
 
 def _chunk_finding(checks: BatchChecks, log: LogWalk, error: SegmentCorruptError) -> ByteRange:
-    """Report that the next chunk to load does not open; return its range in the log."""
+    """Report that the next chunk to load does not open. Return the chunk's range in the log."""
     index = checks.stored.manifest.chunk_index
     chunk = index.original_range(index.chunk_at(log.end))
     checks.report(FindingKind.CHUNK_DAMAGED, str(error), chunk)
@@ -504,7 +504,8 @@ class _PointerLook:
                 self._checks.add(finding)
 
     def _check_first(self, number: int, header: BatchHeader | None) -> bool:
-        """Return True if the batch at an entry's position may contain the entry's offset; else report the entry."""
+        """Return True if the batch at an entry's position may contain the entry's offset. Otherwise report the
+        entry."""
         entry = self._index[number]
         least = self._index[number - 1].offset + 1 if number else self._index.base_offset
         if header is not None and least <= header.base_offset <= entry.offset:
@@ -561,7 +562,7 @@ class _DataWalk:
             self._reached, last_offset = header.position + header.size_in_bytes, header.last_offset
 
     def _pass_chunk(self, error: SegmentCorruptError) -> int:
-        """Report the chunks from here to the next readable batch as unreadable; return that batch's position."""
+        """Report the chunks from here to the next readable batch as unreadable. Return the position of this batch."""
         while True:
             behind = _chunk_finding(self._checks, self._log, error).stop
             try:
@@ -580,7 +581,7 @@ class _DataWalk:
             return self._pass_chunk(another)
 
     def _resume(self, position: int) -> int:
-        """Open all chunks up to the next position where a batch is known to begin; return that position."""
+        """Open all chunks up to the next position where a batch is known to begin. Return this position."""
         self._checks.lost()
         self._log.jump(position)
         resumed = self._next_batch(position)

@@ -1,7 +1,7 @@
 """Checks between segments: gaps, overlaps, leader epochs, repeated copies, re-created topics.
 
-The checks take segments in key order. Memory holds the topics' names, and a few numbers and the latest leader epochs of
-one partition.
+The checks take segments in key order. Memory holds only the topics' names, and the latest leader epochs and a few
+numbers of one partition.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Neighbours:
         """
         where = subject.objects.segment_id.topic_id_partition
         start = subject.objects.start_offset
-        # Keys with non-ASCII digits are listed after all others, so the same partition's offsets may begin a second
+        # Keys with non-ASCII digits are listed after all others. So the same partition's offsets may begin a second
         # time.
         if where != self._partition or start < self._log.start:
             yield from self.finish()
@@ -152,7 +152,7 @@ class _LogSoFar:
         if extent.end > reach:
             first = max(start, reach + 1)
             self._left_until = max(self._left_until, extent.end)
-            # Record the offsets after ``reach`` as missing for now: the next segment of the newer epoch may have them.
+            # Record the offsets after ``reach`` as missing for now. The next segment of the newer epoch may have them.
             self._left.append(_LeftBehind(subject, extent, newest, [(first, extent.end)]))
         elif self._epoch_at(extent.end) != epoch:
             detail = (

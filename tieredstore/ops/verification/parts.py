@@ -54,7 +54,7 @@ def verify_part(
     if part.is_between:
         selection = Selection(Level.LISTING, since_ms=selection.since_ms)
     for checked in verify(bucket, scope, selection, parallel=parallel, stop_offset=part.stop_offset):
-        # Skip keys with non-ASCII digits: the plan has reported these keys, and no range of offsets contains them.
+        # Skip keys with non-ASCII digits. The plan has reported these keys, and no range of offsets contains them.
         yield from (
             finding
             for finding in checked.findings
@@ -63,10 +63,10 @@ def verify_part(
 
 
 def plan_parts(listed: Iterable[SegmentObjects], most_segments: int) -> Iterator[VerifyPart]:
-    """Divide a listing into parts. For each partition, one part compares the segments, and each further part checks the
+    """Divide a listing into parts. For each partition, one part compares the segments. Each further part checks the
     content of about ``most_segments`` segments.
 
-    Memory does not hold the listing. Segments with the same base offset are in the same part, so that each segment is
+    Memory does not hold the listing. Segments with the same base offset are in the same part. So each segment is
     checked once.
     """
     topic_ids: dict[str, Uuid] = {}

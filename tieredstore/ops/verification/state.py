@@ -1,4 +1,4 @@
-"""Remembers sound segments in a file, so that nightly runs check only new segments, and old segments once a month.
+"""Remembers sound segments in a file. Nightly runs then check new segments, and each old segment only once a month.
 
 The file is a SQLite database with a row for each sound segment. A row has the versions of the segment's objects, the
 level and time of the check, and the segment's offsets. If a run is stopped or killed, only the results of its last

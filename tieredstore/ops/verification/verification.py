@@ -1,4 +1,4 @@
-"""Verifies a bucket: lists it in key order, checks each segment, and compares the segment with earlier ones."""
+"""Verifies a bucket. Lists it in key order, checks each segment, and compares the segment with earlier ones."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _note(state: VerifyState, result: SegmentResult) -> None:
 
 @contextlib.contextmanager
 def uncached_manager(bucket: Bucket, *, verifies_again: bool = False) -> Generator[RemoteStorageManager]:
-    """Open a manager without a chunk cache: cached chunks would prove nothing about the store.
+    """Open a manager without a chunk cache, because cached chunks would prove nothing about the store.
 
     With ``verifies_again``, the manager does not keep manifests and indexes either, so it sees changes.
     """
@@ -180,7 +180,7 @@ def uncached_manager(bucket: Bucket, *, verifies_again: bool = False) -> Generat
 
 
 class OpenTransactions:
-    """Checks transactions that are open at a segment's end: the next segment must end or continue each of them.
+    """Checks transactions that are open at a segment's end. The next segment must end or continue each of them.
 
     Pass the results of segments in key order. The object is not thread-safe.
     """
@@ -194,13 +194,14 @@ class OpenTransactions:
         read yet."""
 
     def take(self, result: SegmentResult) -> Iterator[Finding]:
-        """Yield findings about a segment that was checked at level data, if it continues the previous segment's log."""
+        """Yield findings about a segment that was checked at level data. Yield nothing if it does not continue the
+        previous segment's log."""
         metadata, extent = _metadata_of(result), result.extent
         if metadata is None or extent is None or extent.end < 0:
             self._before = None
             return
         if self._is_behind(metadata):
-            # Do not move the end of the log: this segment is a copy, or belongs to an older leader epoch.
+            # Do not move the end of the log. This segment is a copy, or belongs to an older leader epoch.
             if extent.end <= self._extent.end or _last_epoch(extent) < _last_epoch(self._extent):
                 return
             known = result.transactions
@@ -221,8 +222,8 @@ class OpenTransactions:
         )
 
     def _goes_on(self, extent: Extent, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Return True if this segment continues the earlier segments: there is no gap before it, and its newer leader
-        epochs begin after their last offset."""
+        """Return True if this segment continues the earlier segments. There must be no gap before it, and its newer
+        leader epochs must begin after the last offset of the earlier segments."""
         reach = self._extent.end
         newer = [start for epoch, start in extent.epochs if epoch > _last_epoch(self._extent)]
         return metadata.start_offset <= reach + 1 and all(start > reach for start in newer)
@@ -241,7 +242,7 @@ class OpenTransactions:
                 if entry.first_offset != (first := opened.get(producer)):
                     began = "none is open" if first is None else f"it began at {first}"
                     yield _finding(subject, producer, entry.last_offset, f"begins at {entry.first_offset}", began)
-            # Leave out transactions that are still open in this segment's producer snapshot: the segment has no marker
+            # Leave out transactions that are still open in this segment's producer snapshot. The segment has no marker
             # for them.
             pending = {
                 producer: first
@@ -465,7 +466,7 @@ def check_manifest(
     objects = subject.objects
     info = manifest_info(objects)
     name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
-    # The listing shows that the object is too large for a manifest, so report the damage without a request.
+    # Report the damage without a request. The listing shows that the object is too large for a manifest.
     if info.size > MAX_MANIFEST_SIZE:
         detail = f"it has {info.size} bytes, more than any manifest"
         return None, [subject.finding(FindingKind.MANIFEST_DAMAGED, detail, Suffix.MANIFEST)]
