@@ -40,8 +40,8 @@ __all__ = [
 _logger: Final = logging.getLogger(__name__)
 
 DRAFT_PREFIX: Final = ".~tieredstore-"
-"""Start of a draft's name. A draft is the hidden file of an unfinished write, so no component of a key may start with
-this text.
+"""Start of a draft's name. A draft is the hidden file of an unfinished write. No component of a key may start with this
+text.
 """
 
 
@@ -122,15 +122,17 @@ class BucketVersions(ABC):
 
     @abstractmethod
     def remove_marker(self, marker: ObjectVersion) -> None:
-        """Remove a delete marker. The newest version below it becomes visible again, unless another marker or a newer
-        object hides it. If the marker is absent, do nothing.
+        """Remove a delete marker. The newest version below the marker becomes visible again, if no other marker and no
+        newer object hides it. If the marker is absent, do nothing.
 
-        Raise StoreError if a later object could get the marker's id, because the request would then remove that object.
+        Raise StoreError if a later object could get the marker's id: the request would then remove that object.
         """
 
     @abstractmethod
     def obstacle(self) -> str | None:
-        """Return a sentence that says why an object deleted now could not be restored; None if no reason is known."""
+        """Return a sentence that says why an object could not be restored if it is deleted now; None if no reason is
+        known.
+        """
 
 
 class ObjectStore(ABC):
@@ -191,7 +193,7 @@ class ObjectStore(ABC):
 
         ``start == stop`` gives ``b""`` without a request. A negative start, or a stop before the start, raises
         ``InvalidRangeError``. A range that is not wholly inside the object raises ``RangeNotSatisfiableError``. Without
-        ``stop``, a ``start`` at or past the end raises the same error, except that ``start=0`` of an empty object gives
+        ``stop``, a ``start`` at or past the end raises the same error. Exception: ``start=0`` of an empty object gives
         ``b""``.
         """
 
@@ -253,8 +255,8 @@ class ObjectStore(ABC):
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the keys, in batches where the store can. An absent key is no error.
 
-        If a deletion fails, continue with the other keys, then raise one of the errors with the number of failures. The
-        order of deletions is undefined.
+        If a deletion fails, continue with the other keys. Then raise one of the errors, with the number of failures.
+        The order of deletions is undefined.
         """
 
     @abstractmethod
@@ -283,8 +285,8 @@ class ObjectStore(ABC):
         """Make the prepared object visible under its key, atomically, if the key is free.
 
         Any process may repeat the call: after the first success it changes nothing. If another object has the key,
-        raise ``PreconditionFailedError``. If the key is free and the bytes no longer exist, because they were discarded
-        or expired, raise ``PreparedGoneError``: call ``prepare`` again.
+        raise ``PreconditionFailedError``. If the key is free but the bytes were discarded or have expired, raise
+        ``PreparedGoneError``: call ``prepare`` again.
         """
         staging.publish(self, prepared)
 
@@ -317,7 +319,7 @@ class StoreAdmin:
         They yield all three. So discard only a write that is older than any live write can be.
 
         Return None if the store cannot list unfinished writes. Yield nothing if killed writers leave no bytes, or if
-        the service drops the bytes by itself and cannot list them.
+        the service drops those bytes by itself and cannot list them.
         """
         return None
 
@@ -336,12 +338,14 @@ class StoreAdmin:
         return None
 
     def lifecycle(self) -> BucketLifecycle | str:
-        """Return the bucket's lifecycle rules, to read and extend; or a sentence that says why this store has none."""
+        """Return the bucket's lifecycle rules, to read and extend. If this store has none, return a sentence that says
+        why.
+        """
         return "the store cannot list its lifecycle rules"
 
     def versions(self) -> BucketVersions | str:
-        """Return the versions that the bucket keeps; or a sentence that says why this store has none, or cannot list
-        them.
+        """Return the versions that the bucket keeps. If this store has none or cannot list them, return a sentence that
+        says why.
         """
         return "the store cannot list versions of deleted objects"
 
@@ -366,7 +370,7 @@ def admin_of(store: ObjectStore) -> StoreAdmin:
 
 
 def store_time_ms(store: ObjectStore) -> int:
-    """Return the store's own time, which measures the age of its objects; raise ConfigError if it has no clock."""
+    """Return the store's own time, to compute the age of its objects. Raise ConfigError if the store has no clock."""
     now_ms = admin_of(store).now_ms()
     if now_ms is None:
         raise ConfigError(f"{store.identity} has no clock, so the age of its objects is unknown")

@@ -109,7 +109,7 @@ def properties_with(url: str, texts: Properties, *, source: str | None = None) -
 
 
 def _is_path(url: str) -> bool:
-    # Two slashes begin a URL without a scheme, which may contain a password, so do not treat it as a path.
+    # Two slashes begin a URL without a scheme. It may contain a password, so do not treat it as a path.
     return url.startswith("/") and not url.startswith("//")
 
 

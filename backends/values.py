@@ -73,9 +73,9 @@ class AbandonedWrite:
 class Prepared:
     """An object whose bytes are all in the store, but invisible under its key until published.
 
-    Any process with write access to the store can publish the object. The process needs only the JSON of this value,
-    which contains no secret. ``sha256`` is in hexadecimal. ``place`` and ``parts`` tell the store where the bytes are,
-    and ``mark`` is the random id of the write.
+    Any process with write access to the store can publish the object. The process needs only the JSON of this value.
+    The JSON contains no secret. ``sha256`` is in hexadecimal. ``place`` and ``parts`` tell the store where the bytes
+    are, and ``mark`` is the random id of the write.
     """
 
     key: str

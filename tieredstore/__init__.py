@@ -1,6 +1,6 @@
 """Tiered storage for Kafka's log, without the broker.
 
-:func:`open` returns a :class:`Bucket`, whose methods are the rest of the API. Importing this package is fast, because
+:func:`open` returns a :class:`Bucket`. Its methods are the rest of the API. Importing this package is fast, because
 each name is imported on first use.
 """
 

@@ -121,7 +121,7 @@ class ConfigError(TieredStoreError, ValueError):
 
 
 class NewerVersionError(ConfigError):
-    """A later release of tieredstore wrote the object or file, which stays unchanged. Upgrade tieredstore to use it."""
+    """A later release of tieredstore wrote the object or file. It stays unchanged. Upgrade tieredstore to use it."""
 
 
 class EncryptionError(TieredStoreError):
@@ -137,8 +137,8 @@ class KeyRingError(EncryptionError, ConfigError):
 class WrongKeyError(KeyRingError):
     """The key ring has another key pair under the manifest's key id: this pair does not open the data key.
 
-    A damaged data key in a manifest causes the same error, because the format does not distinguish the two cases. So
-    the exit code is that of unreadable data.
+    A damaged data key in a manifest causes the same error: the format does not distinguish the two cases. So the exit
+    code is that of unreadable data.
     """
 
     exit_code = 4
@@ -234,9 +234,7 @@ class UnknownKeyError(EncryptionError):
 
 
 class InvalidValueError(TieredStoreError):
-    """A message's key or value does not match its type (text, JSON of a schema, Avro), although its bytes are
-    intact.
-    """
+    """A message's key or value does not match its type (text, JSON of a schema, Avro). The bytes are intact."""
 
     exit_code = 4
 

@@ -85,7 +85,7 @@ def install_command(extra: str) -> str:
 
 
 _ONE_RUN: Final = ("archive-v", "builds-v", "environments-v")
-"""If a folder in uv's cache has a name that begins like this, it is an environment for a single run."""
+"""A folder in uv's cache whose name begins like this is an environment for a single run."""
 
 
 def _pip(python: Path) -> str:

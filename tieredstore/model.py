@@ -26,7 +26,7 @@ Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 """Kafka's ``isolation.level``."""
 
 DEFAULT_ISOLATION: Final[Isolation] = "read_committed"
-"""The default isolation of every reader, which does not return records that a transaction may still abort."""
+"""The default isolation of every reader. The reader does not return records that a transaction may still abort."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -101,8 +101,7 @@ class Uuid:
     def spelled(cls, text: str) -> Uuid | None:
         """Return the uuid that Kafka writes as ``text``, or None.
 
-        Base64 has several spellings of the same 16 bytes. :meth:`parse` accepts all spellings; this method accepts only
-        Kafka's spelling.
+        Base64 has several spellings of the same 16 bytes. :meth:`parse` accepts all of them, this method only Kafka's.
         """
         # The last character has spare bits, which are 0 in Kafka's spelling, so refuse other values.
         if _SPELLED(text) is None:
@@ -118,7 +117,7 @@ class Uuid:
             raw[6] = raw[6] & 0x0F | 0x40
             raw[8] = raw[8] & 0x3F | 0x80
             uuid = cls(bytes(raw))
-            # Draw again, as Kafka does, if the id begins with a dash, because it would look like a command's option.
+            # If the id begins with a dash, draw again, as Kafka does: the id would look like a command's option.
             if not str(uuid).startswith("-"):
                 return uuid
 
@@ -142,7 +141,9 @@ class TopicId:
 
     @classmethod
     def of(cls, value: Uuid, derived: Uuid | None) -> TopicId:
-        """Wrap an id. It is real unless it equals ``derived``, the id that the layout makes from the topic's name."""
+        """Wrap an id. The id is not real if it equals ``derived``, the id that the layout makes from the topic's
+        name.
+        """
         return cls(value, is_real=value != derived)
 
     def contradicts(self, other: TopicId) -> bool:
@@ -180,7 +181,7 @@ class RemoteLogSegmentMetadata:
 
     ``end_offset``, ``max_timestamp_ms``, ``broker_id`` and ``event_timestamp_ms`` are -1 if unknown.
     ``segment_leader_epochs`` are ``(epoch, start offset)`` pairs in ascending order of epochs. ``txn_idx_empty`` is
-    None for brokers before Kafka 4.0, which do not write it.
+    None for brokers before Kafka 4.0: they do not write it.
     """
 
     remote_log_segment_id: RemoteLogSegmentId
@@ -382,7 +383,9 @@ def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
 
 
 def hint_of_number(offset: int) -> str | None:
-    """Return a hint how to write the time that a number may mean; None for a number that cannot be a time."""
+    """Return a hint that shows how to write the time that a number may mean. Return None for a number that cannot be a
+    time.
+    """
     if _DAY.fullmatch(str(offset)):
         try:
             return f"a day is written {datetime.strptime(str(offset), '%Y%m%d').replace(tzinfo=UTC):%Y-%m-%d}"

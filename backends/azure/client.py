@@ -1,7 +1,7 @@
 """Client of one Azure container.
 
-The client uses an HTTP session with our timeouts, pool and proxy, and only the identity that the settings name. This
-module is kept apart from the store, its only user: together they would come to 600 lines.
+The client uses an HTTP session with our timeouts, pool and proxy. It uses only the identity that the settings name.
+This module is kept apart from the store, its only user: together they would come to 600 lines.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _logger: Final = logging.getLogger(__name__)
 
 _ANY_SIZE: Final = 1 << 50
 """Size up to which the SDK downloads a blob with one request. The SDK would split a larger blob into several requests,
-one after the other; no blob reaches this size.
+one after the other. No blob reaches this size.
 """
 
 
@@ -151,8 +151,8 @@ def _of_connection_string(options: AzureOptions, transport: Transport | None) ->
 
 
 def _client_options(transport: Transport | None) -> dict[str, Any]:
-    # The SDK must not retry, because the store retries each call. It must not follow redirections, which would send
-    # body and signature to another server.
+    # The SDK must not retry, because the store retries each call. It must not follow redirections, because body and
+    # signature would go to another server.
     return {
         "transport": transport,
         "retry_total": 0,

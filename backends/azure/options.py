@@ -49,7 +49,7 @@ class AzureOptions(CloudOptions):
 
     ``account_url`` is required unless a connection string contains it. One ``put`` holds at most ``upload_parallelism +
     1`` parts (blocks) in memory. The service returns listing pages of up to 5,000 blobs. With ``send_md5``, each body
-    is sent with an MD5 that the service checks; this costs about 1.5 ms of a core per MB.
+    is sent with an MD5 that the service checks. The MD5 costs about 1.5 ms of a core per MB.
     """
 
     container: str

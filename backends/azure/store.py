@@ -52,7 +52,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     """Objects in one container. The etag of an object is the service's own, without quotes.
 
     By default the service checks an MD5 of each written body. On reading, a whole object is checked if the service
-    keeps its MD5, as it does for objects below a block's size.
+    keeps its MD5. It does so for objects below a block's size.
 
     Blocks of a failed upload are invisible. The service drops them after a week, or when the object is written again,
     but not on request. ``abandoned_writes`` yields a name only if it has such blocks and no blob.
@@ -84,8 +84,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return translate_errors(what)
 
     def _check_key(self, key: str) -> None:
-        # The service resolves ``.`` and ``..`` in a key as in a path, which could lead out of the container. It treats
-        # a backslash as a slash, and its listings cannot contain control characters.
+        # The service resolves ``.`` and ``..`` in a key as in a path, so the key could lead out of the container. It
+        # treats a backslash as a slash, and its listings cannot contain control characters.
         checked_key(key)
         if any(part in {".", ".."} for part in key.split("/")) or "\\" in key or any(map(_is_not_xml, key)):
             raise InvalidKeyError(f"{key!r} cannot be the name of a blob in Azure")
@@ -158,9 +158,9 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Yield names that have uncommitted blocks but no blob. The writer of the blocks may be alive.
 
-        Each blob that the listing shows as empty costs one more request. If a write over an existing blob has failed,
-        the listing does not show the blocks of that write. Uncommitted blocks cannot be removed, because completing
-        them would make a visible blob; the service drops them after a week.
+        Each blob that the listing shows as empty costs one more request. The listing does not show the blocks of a
+        failed write over an existing blob. Uncommitted blocks cannot be removed: to complete them would make a visible
+        blob. The service drops them after a week.
         """
         listing = partial(page, prefix=prefix, size=self.options.page_size, with_uncommitted=True)
         for blob in self.pages(self.identity, listing):
@@ -180,8 +180,8 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
 
     def read(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
         answer = response.http_response
-        # Ignore an error status: the SDK raises an error for it after this hook. An empty blob has no range, so the SDK
-        # requests it again without a range, and this hook runs twice.
+        # Ignore an error status: the SDK raises an error for it after this hook. An empty blob has no range: the SDK
+        # requests it again without a range, so this hook runs twice.
         if answer.status_code not in {200, 206}:
             return
         headers = answer.headers

@@ -1,8 +1,8 @@
 """Checks of a cloud's answers, and the error for a malformed one.
 
-An SDK trusts its service. If an answer lacks a field, the SDK raises a KeyError or nothing at all; an empty page looks
-like an empty listing. So this module checks that an answer has the fields that its caller relies on, and raises
-MalformedAnswerError if not.
+An SDK trusts its service. If an answer lacks a field, the SDK raises a KeyError or nothing at all: an empty page looks
+like an empty listing. So this module checks that an answer has the fields that the caller needs. If not, it raises
+MalformedAnswerError.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
     503: StoreThrottledError,
     504: StoreUnavailableError,
 }
-"""Error class by HTTP status. Callers look up the cloud's own error code first, which is more precise."""
+"""Error class by HTTP status. Callers look up the cloud's own error code first, because it is more precise."""
 
 
 class MaybeNoBucketError(ObjectNotFoundError):

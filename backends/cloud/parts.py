@@ -124,7 +124,7 @@ def send_parts(
     """Call ``send`` for every part; return the results in the order of the parts.
 
     ``first`` is a part that the caller has already taken from ``cutter``. At most ``parallelism`` parts are being sent
-    while one more is filled, so memory is at most ``(parallelism + 1)`` parts.
+    while one more is filled. So memory is at most ``(parallelism + 1)`` parts.
 
     If the body or a part fails, or on KeyboardInterrupt, start no further part. Wait for the running parts, then raise
     the failure. Do not wait if a signal ends the process.
@@ -166,8 +166,8 @@ class Pages:
     def new(cls, size: int) -> Pages:
         """Allocate fresh memory; the system provides each page on first touch.
 
-        Large blocks use huge pages: with one page fault per 2 MiB, instead of one per 4 KiB, the first touch is five
-        times as fast.
+        Large blocks use huge pages, with one page fault per 2 MiB instead of one per 4 KiB. Then the first touch is
+        five times as fast.
         """
         if size < _LARGE or sys.platform != "linux":
             return cls(memoryview(bytearray(size)))
@@ -203,8 +203,7 @@ class PagePool:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Drop all kept memory in the child process after a fork: the child would have to copy each page that it writes
-        to."""
+        """Drop all kept memory in a forked child: the child would have to copy each page that it writes to."""
         self._kept: deque[Pages] = deque()
 
     def take(self, size: int) -> Pages:

@@ -122,7 +122,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     @staticmethod
     @abstractmethod
     def _translate_errors(what: str) -> AbstractContextManager[None]:
-        """Convert errors of the SDK and of the network to this package's errors, whose messages name ``what``."""
+        """Convert errors of the SDK and of the network to this package's errors. Their messages name ``what``."""
 
     @abstractmethod
     def _check_key(self, key: str) -> None:
@@ -332,8 +332,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return None if date is None else round(date.timestamp() * 1000)
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Ask the bucket with one or two requests. If the service refuses, for example because the caller lacks the
-        permission, return a sentence that says so."""
+        """Ask the bucket with one or two requests. If the service refuses, for example for lack of a permission, return
+        a sentence that says so.
+        """
         try:
             return self.call("look", self.identity, self._ask_what_stays)
         except StoreUnavailableError:
@@ -436,8 +437,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return ObjectNotFoundError(str(error))
 
     def stall(self) -> Stall:
-        """Return a stall timeout, as long as the timeout of one call, for an operation of several requests that begins
-        now.
+        """Return a stall timeout for an operation of several requests that begins now. It is as long as the timeout of
+        one call.
         """
         return Stall(self._retries.timeout_s, self._retries.monotonic)
 
@@ -446,8 +447,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     ) -> Iterator[Item]:
         """Yield the items of all pages, lazily. ``page`` requests one page by the token of the page before.
 
-        Consecutive pages without items share one deadline, and a repeated token is a StoreError, so that no listing
-        runs forever.
+        No listing runs forever: consecutive pages without items share one deadline, and a repeated token is a
+        StoreError.
         """
         self._have_client("list")
         stall = self.stall()

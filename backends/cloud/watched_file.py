@@ -22,8 +22,8 @@ class WatchedFile(Generic[Value]):
     """The parsed content of a file. An access checks the file for changes if the last check is ``interval_s`` old.
     Thread-safe.
 
-    If a changed file is unreadable or half written, raise an error; never return the old content, because revoked
-    credentials must not stay in use. ``parse`` raises ConfigError for invalid content, and must not quote it.
+    If a changed file is unreadable or half written, raise an error. Never return the old content: revoked credentials
+    must not stay in use. ``parse`` raises ConfigError for invalid content, and must not quote it.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from tieredstore.errors import TieredStoreError
 
 
 def raise_failures(failures: Sequence[TieredStoreError]) -> None:
-    """Raise one of ``failures``, and name the number of failures in its message; return if there are no failures.
+    """Raise one of ``failures``, with the number of failures in its message. Return if there are no failures.
 
     Raise a retryable error only if all are retryable: otherwise a retry cannot delete everything.
     """

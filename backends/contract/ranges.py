@@ -33,7 +33,7 @@ def is_empty_request(start: int, stop: int | None) -> bool:
 def resolved_range(key: str, size: int, start: int, stop: int | None) -> ByteRange:
     """Return ``start:stop`` of an object of ``size`` bytes; raise RangeNotSatisfiableError if it is not wholly inside.
 
-    Without ``stop``, the range goes to the end of the object, and ``start`` must be less than ``size``; for an empty
+    Without ``stop``, the range goes to the end of the object, and ``start`` must be less than ``size``. For an empty
     object, ``start`` may be 0.
     """
     if stop is None and (start < size or start == size == 0):

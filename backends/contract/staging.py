@@ -142,7 +142,7 @@ def _pieces(store: Verbs, key: str, size: int) -> Generator[bytes]:
 
 
 def check_mark(mark: str) -> str:
-    """Return ``mark``; raise ValueError if it is not 32 hexadecimal digits, which every store can use."""
+    """Return ``mark``; raise ValueError if it is not 32 hexadecimal digits. Every store can use such a mark."""
     if not _MARK.fullmatch(mark):
         raise ValueError(f"{mark!r:.60} is not the mark of a write: it must have 32 hexadecimal digits")
     return mark

@@ -22,7 +22,9 @@ def show_url(url: str) -> str:
 
 
 def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
-    """Split the URL of a store; raise ConfigError, which does not quote a URL that may contain a password."""
+    """Split the URL of a store. Raise ConfigError if it is invalid; the message does not quote a URL that may contain a
+    password.
+    """
     parts = _parts(url)
     if parts is None:
         # Do not chain the original error, whose message may quote the URL.

@@ -148,7 +148,7 @@ def _status(folder: Folder, name: bytes) -> os.stat_result | None:
 
 
 def _link(folder: Folder, draft: bytes, name: bytes) -> bool:
-    """Publish by a hard link, which never overwrites; return False if the file system does not support links."""
+    """Publish by a hard link: it never overwrites. Return False if the file system does not support links."""
     try:
         os.link(draft, name, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
     except OSError as error:

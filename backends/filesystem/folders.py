@@ -112,7 +112,7 @@ class Folder:
 
     def _lock(self) -> None:
         # Poll, because the system's own wait for a lock has no deadline. Polling ends soon: processes hold the lock
-        # only during a few system calls, which do not wait for a disk.
+        # only for a few system calls, and none of these waits for a disk.
         deadline_s, pause_s = time.monotonic() + _LOCKED_S, _FIRST_PAUSE_S
         while True:
             try:
@@ -131,8 +131,9 @@ class Folder:
                 return
 
     def has_file(self, name: bytes) -> bool:
-        """Return True if a plain file has the name; raise OSError (EISDIR, ELOOP) if it is a folder, link or special
-        file."""
+        """Return True if a plain file has the name. Raise OSError (EISDIR, ELOOP) if a folder, a link or a special file
+        has it.
+        """
         try:
             mode = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -156,8 +157,8 @@ class Folder:
     def sync(self) -> None:
         """Sync this folder and its parents, which makes the entries in them durable.
 
-        Parents that existed before are synced too, because the process that created them may not have synced them yet.
-        The sync of an unchanged folder costs little.
+        Parents that existed before are synced too: their creator may not have synced them yet. The sync of an unchanged
+        folder costs little.
         """
         for descriptor in reversed(self._descriptors):
             os.fsync(descriptor)

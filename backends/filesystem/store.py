@@ -1,7 +1,7 @@
 """Objects as files below a folder: a key is a path, as in the Java plugin's file system storage.
 
 A write creates a hidden file in the object's folder, syncs it to disk, and then links or renames it to the object's
-name. A writer holds a lock on the folder while it checks its condition and links or renames the file.
+name. The writer holds a lock on the folder while it checks the condition and links or renames the file.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ _DELETE_BATCH: Final = 1000
 _ATTEMPTS: Final = 100
 _SMALL_BATCH: Final = 256
 _CLOCK: Final = "clock"
-"""Name under which a draft (unfinished file) is created, only to read the file system's clock; it never becomes an
-object.
+"""Name for a draft (unfinished file) that is created only to read the file system's clock. It never becomes an object.
 """
 
 
@@ -191,7 +190,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         raise_failures(failures)
 
     def head(self, key: str) -> ObjectInfo:
-        """Return size and etag; read the whole file to compute the etag, which listings lack."""
+        """Return size and etag. This reads the whole file, to compute the etag; listings lack it."""
         with self._open(key, KeyPath.of(key)) as (descriptor, _):
             status = os.fstat(descriptor)
             size, etag = _digest(descriptor)
@@ -333,8 +332,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         path = KeyPath.of(key)
         for _ in range(_ATTEMPTS):
             with self._writing(key), suppress(FileNotFoundError):
-                # Try again: a concurrent delete may have removed the empty folder just before the draft (unfinished
-                # file) was created in it.
+                # Try again: just before the draft (unfinished file) was created, a concurrent delete may have removed
+                # the empty folder.
                 return Draft(self._root, path, create_folders=True)
         raise StoreUnavailableError(f"cannot change {key!r} in {self._root}: its folder is removed repeatedly")
 
@@ -497,7 +496,7 @@ class Listing:
         the keys below it.
 
         Example: ``a-b`` < ``a/c`` < ``a0``, although the names alone sort ``a`` first. Python compares text by code
-        points, which is the order of UTF-8 bytes.
+        points: this order is that of the UTF-8 bytes.
         """
         try:
             with OsErrors(self._root, path), self._folder(path) as folder:
@@ -554,8 +553,8 @@ def _is_plain(entry: os.DirEntry[str]) -> bool:
 
 
 def _name_of(entry: os.DirEntry[str], path: str) -> str | None:
-    """Return the entry's name as in keys, with a slash after a folder's name; None if the entry cannot be an object or
-    a folder of objects.
+    """Return the entry's name as in keys, with a slash after a folder's name. Return None if the entry cannot be an
+    object or a folder of objects.
     """
     name = entry.name
     if not name.isascii():  # the system's file name encoding may differ from that of keys

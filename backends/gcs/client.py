@@ -238,7 +238,7 @@ class GcsClient:
         return f"{self.endpoint}/upload/storage/v1/{self._path}?uploadType=multipart{condition}"
 
     def copy_url(self, source: str, target: str, token: str | None) -> str:
-        """Return the URL for a copy on the server to a free key; ``token`` comes from the previous answer."""
+        """Return the URL for a copy on the server to a free key. ``token`` comes from the previous answer."""
         onward = "" if token is None else f"&rewriteToken={quote(token, safe='')}"
         names = f"{quote(source, safe='')}/rewriteTo/{self._path}/{quote(target, safe='')}"
         return f"{self.endpoint}/storage/v1/{self._path}/{names}?ifGenerationMatch=0{onward}"
@@ -360,7 +360,7 @@ def _sdk_client(options: GcsOptions, credentials: object, session: requests.Sess
     sdk = import_module("google.cloud.storage")
     endpoint = {"api_endpoint": options.endpoint_url.rstrip("/")} if options.endpoint_url else None
     client = sdk.Client("<none>", credentials=credentials, _http=session, client_options=endpoint)
-    # Remove the SDK's cache of bucket metadata. With it, the first call would start a thread that requests the bucket's
-    # location, which only traces use.
+    # Remove the SDK's cache of bucket metadata. With the cache, the first call would start a thread that requests the
+    # bucket's location. Only traces use the location.
     client._bucket_metadata_cache = None
     return cast("_Client", client)

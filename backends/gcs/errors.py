@@ -41,7 +41,7 @@ def translate_errors(what: str) -> Generator[None]:
     except RefusedError as error:
         raise _error_of_answer(what, error.response) from None
     except api.GoogleAPICallError as error:
-        # Do not show the SDK's message, which begins with the URL: the URL of an upload session is a secret.
+        # Do not show the SDK's message: it begins with the URL, and the URL of an upload session is a secret.
         response: requests.Response | None = getattr(error, "response", None)
         if response is not None:
             raise _error_of_answer(what, response) from None
@@ -71,8 +71,8 @@ def raise_for(response: requests.Response) -> None:
 
 
 def raise_first(response: requests.Response, **_: object) -> None:
-    """Raise RefusedError for an error answer. Sessions call this as a hook, before the SDK's parser, which fails on
-    unusual bodies.
+    """Raise RefusedError for an error answer. Sessions call this as a hook before the SDK's parser runs, because the
+    parser fails on unusual bodies.
     """
     # Leave a 401 to the SDK, which refreshes the token and repeats the request.
     if response.status_code != requests.codes.unauthorized:

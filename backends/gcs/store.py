@@ -324,8 +324,8 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     """Objects in one bucket. The etag of an object is its generation.
 
     The server checks a CRC-32C of everything that is written. On reading, a whole object is checked, but a range cannot
-    be. A killed process may leave an unfinished upload. It is invisible and in no listing, so there are no
-    ``abandoned_writes``; the server drops it after a week.
+    be. A killed process may leave an unfinished upload. The upload is invisible and in no listing, so there are no
+    ``abandoned_writes``. The server drops the upload after a week.
     """
 
     bucket_setting: ClassVar = "storage.gcs.bucket.name"

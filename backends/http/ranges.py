@@ -14,8 +14,9 @@ _LENGTH: Final = re.compile(r"\d{1,19}")
 
 
 def range_header(start: int, stop: int | None) -> dict[str, str]:
-    """Return the Range header for ``start:stop``; no header for a whole object, because an empty object has no valid
-    range."""
+    """Return the Range header for ``start:stop``. Return no header for a whole object: it may be empty, and then no
+    range is valid.
+    """
     if start == 0 and stop is None:
         return {}
     return {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
@@ -44,7 +45,7 @@ def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str,
 def _least_end(start: int, stop: int | None) -> int:
     """Return the smallest size an object must have for this range.
 
-    Without ``stop`` the range needs one byte from ``start`` on; from byte 0, an empty object is enough.
+    Without ``stop``, the object must have a byte at ``start``. If ``start`` is 0, the object may be empty.
     """
     if stop is not None:
         return stop
@@ -58,8 +59,9 @@ def is_whole(headers: Mapping[str, str]) -> bool:
 
 
 def _answered_range(what: str, headers: Mapping[str, str]) -> tuple[int, int, int]:
-    """Return start and stop of the answer's bytes, and the object's size; an answer without Content-Range has the whole
-    object."""
+    """Return start and stop of the answer's bytes, and the object's size. An answer without Content-Range has the whole
+    object.
+    """
     content_range = _header(headers, "Content-Range")
     length = _header(headers, "Content-Length") or ""
     if _LENGTH.fullmatch(length) is None:

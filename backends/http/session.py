@@ -23,7 +23,7 @@ from tieredstore.errors import StoreError, StoreUnavailableError, excerpt
 from tieredstore.redaction import redacted
 
 _METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
-"""Metadata servers, which report the identity of the machine that asks. Through a proxy they would report the proxy's
+"""Metadata servers: they report the identity of the machine that asks. Through a proxy they would report the proxy's
 identity.
 """
 
@@ -160,7 +160,8 @@ class _PiecewiseBody:
 
     def read(self, _: int = -1) -> memoryview | bytes:
         """Return the next piece without a copy, or empty bytes at the end. Ignore the requested size."""
-        # The library asks for the next piece only after it has sent the previous pieces, so count these as sent.
+        # The library asks for the next piece only after it has sent the previous pieces. So count the previous pieces
+        # as sent.
         note_sent(self._sent)
         check_deadline("sending the body")
         piece = next(self._pieces, b"")

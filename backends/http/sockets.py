@@ -84,7 +84,7 @@ def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
 
 
 def bound_socket(sock: Maybe) -> Maybe:
-    """Make ``sock``, TLS or not, observe the deadline of the thread that uses it from now on; return ``sock``."""
+    """Make ``sock``, with or without TLS, observe the deadline of the thread that uses it. Return ``sock``."""
     # Change the class of the socket, because a socket cannot be wrapped after its TLS handshake. A connection of TLS
     # within TLS is no socket object, but wraps a bounded socket.
     if isinstance(sock, socket.socket) and not isinstance(sock, _BoundedSocket):
@@ -222,10 +222,9 @@ def pools(
 
 
 def close_pools(manager: PoolManager) -> None:
-    """Close the idle connections of a pool manager, whose own ``clear`` only forgets the pools.
+    """Close the idle connections of a pool manager. The manager's own ``clear`` only forgets the pools.
 
-    If the connections were not closed here, each would stay open as long as an error object refers to the connection's
-    answer.
+    Otherwise a connection would stay open as long as an error object refers to the connection's answer.
     """
     for key in manager.pools.keys():  # noqa: SIM118  it cannot be iterated over, but copies its keys
         pool = manager.pools.get(key)

@@ -26,7 +26,7 @@ class S3Answer:
     def read(self) -> bytes:
         """Return the body; raise StoreUnavailableError if it ends early, or at the deadline."""
         # The result grows as bytes arrive, so that a false length from the server cannot make this process allocate too
-        # much. Bytes pass through a small piece of memory, which stays in the processor's cache.
+        # much. Bytes pass through a small piece of memory: it stays in the processor's cache.
         wire = _wire(self.body)
         kept = BytesIO()
         piece = memoryview(bytearray(min(self.size, PIECE_BYTES)))
@@ -63,8 +63,8 @@ class S3Answer:
 
 
 def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
-    """Return the socket-level answer below a plain body; reading it skips two copies per byte, in botocore and urllib3.
-    Return None if the body is not plain.
+    """Return the socket-level answer below a plain body. Reading this answer saves two copies per byte, in botocore and
+    urllib3. Return None if the body is not plain.
 
     A body is not plain if botocore checks its checksum, or if its length is unknown.
     """
@@ -79,8 +79,8 @@ def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
 def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:
     """Read the socket once; HTTPResponse.readinto would read it until the buffer is full.
 
-    If a server sends single bytes, a loop inside the library would exceed the deadline, which our caller checks after
-    each read.
+    Our caller checks the deadline after each read. If a server sends single bytes, a loop inside the library would
+    exceed the deadline.
     """
     if not wire.length:
         return 0
@@ -113,7 +113,7 @@ class PartBody(io.RawIOBase):
         # The sender requests the next piece only after it has sent the previous pieces, so count these as sent.
         note_sent(self._position)
         check_deadline(self._what)
-        # Return more than the 16 KiB that http.client requests: it sends everything it gets, and larger pieces save
+        # Return more than the 16 KiB that http.client requests. It sends everything it gets, and larger pieces save
         # processor time.
         stop = len(self._data) if size is None or size < 0 else self._position + max(size, PIECE_BYTES)
         piece = self._data[self._position : stop]

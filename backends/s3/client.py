@@ -180,7 +180,7 @@ def open_client(options: S3Options) -> S3Client:
 def client_config(options: S3Options) -> Config:
     """Return the SDK's configuration. The SDK does not retry: the store does, within its deadlines.
 
-    The SDK adds a checksum only if S3 requires one. The store adds a CRC-32C of each body, which is some ten times as
+    The SDK adds a checksum only if S3 requires one. The store adds a CRC-32C of each body: this is some ten times as
     fast as the SDK's CRC-32. If no checksum is sent, the signature covers the body's SHA-256, over TLS too.
     """
     compatible = options.compatibility is Compatibility.S3_COMPATIBLE

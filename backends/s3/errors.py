@@ -42,8 +42,8 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "NoSuchKey": ObjectNotFoundError,
     "NoSuchBucket": StoreError,
     "NoSuchUpload": PartsGoneError,
-    # This code means lost parts. A server also sends the code after a crash during the completion of an upload, if the
-    # server had already moved parts.
+    # This code means lost parts. A server also sends the code if it crashed during the completion of an upload, after
+    # it had moved parts.
     "InvalidPart": PartsGoneError,
     "InvalidRange": RangeNotSatisfiableError,
     "PreconditionFailed": PreconditionFailedError,
@@ -116,7 +116,7 @@ def class_for(code: str, status: int) -> type[TieredStoreError]:
 
 
 def error_of(what: str, code: str, message: str, status: int) -> TieredStoreError:
-    """Return the error for S3's answer to ``what``, which names the operation and its object."""
+    """Return the error for S3's answer. ``what`` names the operation and its object."""
     if code == "NoSuchBucket":
         return no_bucket(what, "the bucket's name")
     # The answer to a HEAD has no body, and so no error code. In place of the code the SDK gives the status.
@@ -144,7 +144,7 @@ def translate_errors(what: str) -> Generator[None, None, None]:
 def _error_of_answer(what: str, error: aws.ClientError) -> TieredStoreError:
     answer = error.response.get("Error", {})
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    # Convert the fields to text: if an answer has several fields of one name, the SDK makes a list of them.
+    # Convert the fields to text: of several fields with one name, the SDK makes a list.
     return error_of(what, str(answer.get("Code", status)), str(answer.get("Message", "")), status)
 
 

@@ -1,7 +1,7 @@
 """A bucket's lifecycle rules.
 
 The SDK drops rule fields that its release does not know, and a change replaces the whole configuration. So the XML text
-itself is kept, and one rule is added to it. S3 accepts no condition for this write, so this code reads the document
+itself is kept, and one rule is added to it. S3 accepts no condition for this write. So this code reads the document
 back to notice a concurrent change.
 
 This module is kept apart from the store, its only user: together they would pass 600 lines.
@@ -169,7 +169,7 @@ class S3Lifecycle(BucketLifecycle):
 
 
 def _parse(text: str) -> ET.Element:
-    """Parse XML; raise ParseError, or ValueError for a document with a DTD, which could expand entities."""
+    """Parse XML. Raise ParseError, or ValueError for a document with a DTD: a DTD could expand entities."""
     if "<!DOCTYPE" in text:
         raise ValueError("a document type")
     return ET.fromstring(text.encode())  # noqa: S314  see above

@@ -19,8 +19,8 @@ MIN_PART_SIZE: Final = 5 << 20
 
 
 class ListingOrder(enum.Enum):
-    """Order of a server's listings. ``AUTO`` means by folder if the ``Server`` header names a server that is known to
-    list by folder, else by key.
+    """Order of a server's listings. ``AUTO`` means by key, but by folder if the ``Server`` header names a server that
+    is known to list by folder.
     """
 
     AUTO = "auto"

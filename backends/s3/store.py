@@ -130,8 +130,8 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Yield the unfinished multipart uploads, including live ones; S3 does not return their sizes here.
 
-        MinIO supports only two prefixes: a whole key, and the empty prefix, which gives the uploads begun since the
-        server started. So if a prefix gives no upload, list the uploads of the whole bucket.
+        MinIO supports only two prefixes: a whole key, and the empty prefix. With the empty prefix, it lists the uploads
+        begun since it started. So if a prefix gives no upload, list the uploads of the whole bucket.
         """
         is_any = False
         for write in self._uploads(prefix):
@@ -257,8 +257,8 @@ class Listing:
 def _is_beside(prefix: str, folder: str) -> bool:
     """Return True if no key in ``folder`` begins with ``prefix``.
 
-    Raise StoreError if the folder contains ``prefix``: an endless recursion would follow, because a listing of that
-    folder would name it again.
+    Raise StoreError if the folder contains ``prefix``. A listing of that folder would name it again, and the recursion
+    would not end.
     """
     if prefix.startswith(folder):
         raise StoreError(f"the store names the folder {folder!r:.200} below {prefix!r}")
@@ -324,7 +324,7 @@ _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 class Deletion:
     """The state of one ``delete``: after the first refusal it remembers that the server has no bulk delete.
 
-    ``call`` is the store's method; ``stall`` limits the time without an answer while keys are deleted one by one.
+    ``call`` is the store's method. ``stall`` limits the time without an answer while keys are deleted one by one.
     """
 
     def __init__(self, options: S3Options, identity: str, call: Call[S3Client], stall: Stall) -> None:
@@ -374,7 +374,7 @@ def _error_of_entry(entry: type_defs.ErrorTypeDef) -> TieredStoreError:
 
 
 def check_key(key: str) -> None:
-    """Raise InvalidKeyError for a key with a NUL, or a component ``.`` or ``..``, which a URL cannot contain.
+    """Raise InvalidKeyError for a key with a NUL, or with a component ``.`` or ``..``: a URL cannot contain these.
 
     HTTP clients and servers resolve the components ``.`` and ``..``, and would access another object.
     """

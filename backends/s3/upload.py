@@ -76,7 +76,7 @@ class Content:
 
     @classmethod
     def of_parts(cls, size: int, etags: Sequence[str]) -> Content:
-        """Describe the content of a multipart upload, whose etag is an MD5 of the MD5s in the parts' etags."""
+        """Describe the content of a multipart upload. Its etag is an MD5 of the MD5s in the parts' etags."""
 
         def etag() -> str | None:
             digests = [etag.strip('"') for etag in etags]
@@ -108,8 +108,8 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             body = sendable(data, self.what)
             answer = client.put_object(**self._target(), **about, **checksum, **headers, Body=body)
             etag = require_text("the etag", answer["ETag"])
-            # Only our checksum, or an etag that is the MD5 of the bytes, proves that the server has the bytes. Other
-            # etags, such as those of encrypted objects, prove nothing.
+            # One of two things proves that the server has the bytes: our checksum, or an etag that is the MD5 of the
+            # bytes. Other etags, such as those of encrypted objects, prove nothing.
             is_proved = bool(checksum) and answer.get("ChecksumCRC32C") == checksum.get("ChecksumCRC32C")
             if not is_proved and not content.is_in(len(data), etag):
                 raise MalformedAnswerError(f"{self.what}: the store answered with an etag of {etag!r:.80}")
@@ -156,7 +156,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
     @contextmanager
     def _multipart_upload(self) -> Generator[str]:
-        """Begin a multipart upload; abort it if the block fails, or on an interrupt right after the answer."""
+        """Begin a multipart upload. Abort it if the block fails, or on an interrupt right after the server's answer."""
         about, begun = self._about_object(), list[str]()
         if self._sends_checksums:
             about["ChecksumAlgorithm"] = "CRC32C"

@@ -23,8 +23,8 @@ def wrap(store: ObjectStore, settings: Settings) -> ObjectStore:
     """Add metrics to ``store``, and rate limits if the settings have any. Metrics do not count the time that a call
     waits for the rate limit.
 
-    The label in metrics is the store's short name in the settings; for a class of the user, it is the name of that
-    class.
+    The label in metrics is the store's short name in the settings. For a user's own class, the label is the class's
+    name.
     """
     name = settings.storage_backend
     metered = MeteredStore(store, name if name in BY_SETTING else type(store).__name__)
@@ -41,8 +41,8 @@ def open_wrapped(settings: Settings) -> ObjectStore:
 class TokenBucket:
     """Lets ``bytes_per_s`` bytes per second pass, after a burst of at most one second's worth. Thread-safe.
 
-    A caller may take more bytes than are available: the balance becomes negative, and the caller waits until it is zero
-    again. So a take larger than the burst passes too, and later callers wait longer. Unpickling makes a new full
+    A caller may take more bytes than are available. The balance then becomes negative, and the caller waits until it is
+    zero again. So a take larger than the burst passes too, and later callers wait longer. Unpickling makes a new full
     bucket, because each process has its own limit.
     """
 
@@ -143,7 +143,7 @@ class LimitedStore(DelegatingStore):
             # Pass the buffer on as it is: stores send a buffer without a copy.
             bucket.take(memoryview(body).nbytes)
             return send(body)
-        # Open the body here: if a store refuses before reading, the generator below never starts, so it could not close
+        # Open the body here. If a store refuses before reading, the generator below never starts, so it could not close
         # the body.
         with open_body(body) as parts:
             return send(limit_rate(parts, bucket))

@@ -230,8 +230,8 @@ class Bucket(Closing):
         """Return the segment with this base offset or id. The call takes one listing of the partition, and one request.
 
         If several segments match an offset, a complete segment is preferred to a segment that lost an object. Raises
-        SegmentNotFoundError, which names the nearest segments; ConfigError, which names all matches if several are
-        left; or CorruptDataError for a damaged manifest.
+        SegmentNotFoundError, which names the nearest segments. Raises ConfigError with all matches if several are left,
+        and CorruptDataError for a damaged manifest.
         """
         from tieredstore.ops.addresses import SegmentAddress, find_segment  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment  # noqa: PLC0415
@@ -286,10 +286,10 @@ class Bucket(Closing):
     ) -> Table[KeyUse]:
         """Return what each key pair encrypts, including quarantined segments.
 
-        With ``key_id`` return only the uses of that pair; the result is empty if the pair encrypts nothing.
+        With ``key_id``, return only the uses of that pair. The result is empty if the pair encrypts nothing.
         ``on_segment`` is called with each segment examined. ``on_need`` is called for everything that needs or may need
-        the pair ``key_id``. This includes readers that may still cache manifests from before a rotation; the returned
-        rows do not include these readers.
+        the pair ``key_id``. It is also called for readers that may still cache manifests from before a rotation. The
+        returned rows do not include such readers.
         """
         from tieredstore.api.key_pairs import count_uses  # noqa: PLC0415
 
@@ -414,9 +414,9 @@ class Bucket(Closing):
 
         With ``stop``, the plan includes only complete segments before that offset or time. An offset needs one topic
         and its ``partitions``. Like Kafka's retention, the plan then deletes the oldest segments up to the first one to
-        keep. ``segment`` selects a single segment, by base offset or id; by id, the plan includes the remains of an
-        unfinished copy or deletion. Segments under a legal hold, or written after the plan was made, are kept. If the
-        bucket has a broker, segments that the broker lists or may still list are also kept, unless ``force``.
+        keep. ``segment`` selects a single segment, by base offset or id. With an id, the plan includes the remains of
+        an unfinished copy or deletion. Segments under a legal hold, or written after the plan was made, are kept. If
+        the bucket has a broker, segments that the broker lists or may still list are also kept; ``force`` deletes them.
         """
         from tieredstore.api.removing import check_arguments, plan_removal  # noqa: PLC0415
 
@@ -506,7 +506,7 @@ class Bucket(Closing):
         A hold covers at most one topic and one of its partitions. If ``start`` is a time, name both a topic and a
         partition; the hold then begins with the first segment that has a record at that time or later. ``stop`` is an
         exclusive offset. It cannot be a time: manifests lack the time of a segment's first record, so the hold might
-        end too early. Returns the stored hold, or with ``dry_run`` the hold that would be stored; raises
+        end too early. Returns the stored hold, or with ``dry_run`` the hold that would be stored. Raises
         PreconditionFailedError if the name is taken.
         """
         from tieredstore.api.holding import place  # noqa: PLC0415

@@ -75,8 +75,8 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
         rotation = Rotation(opened.store, ring, rules=opened.manifest_rules, dry_run=dry_run, parallel=parallel)
         found = [rotation.run(list_encrypted(opened.store, opened.prefix, scope)) for scope in chosen]
         if not scopes.topics:
-            # Rotate all snapshots, which belong to no topic. A snapshot that is written during the rotation uses the
-            # active pair of the process that writes it.
+            # Rotate all snapshots: they belong to no topic. A process that writes a snapshot during the rotation uses
+            # its own active pair.
             found.append(rotation.run_snapshots(Snapshots(opened.store, opened.prefix, ring)))
         for steps_of in found:
             for step in steps_of:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 BrokerLike: TypeAlias = "str | os.PathLike[str] | GivenProperties | None"
 """The broker that has the newer records of the bucket's topics: ``host:9092``, the properties file of a Kafka client,
-or its properties."""
+or the client's properties.
+"""
 
 _SERVERS = "bootstrap.servers"
 
@@ -35,10 +36,10 @@ def open(
     read.
 
     ``source`` is a URL (``s3://logs/prod/``), a folder, a settings file (also a broker's ``server.properties``), a
-    mapping of settings, or an open bucket; by default, the file named by ``TIEREDSTORE_SETTINGS``. ``store`` is a URL
-    or a folder that replaces the source's store. ``broker`` is the cluster that has the newer records. Other keywords
-    are settings, with ``_`` for ``.``, such as ``chunk_size=1 << 20``. Close the bucket, or use it as a context
-    manager.
+    mapping of settings, or an open bucket; the default is the file that ``TIEREDSTORE_SETTINGS`` names. ``store`` is a
+    URL or a folder that replaces the source's store. ``broker`` is the cluster that has the newer records. Other
+    keywords are settings, with ``_`` for ``.``, such as ``chunk_size=1 << 20``. Close the bucket, or use it as a
+    context manager.
 
     Raises ConfigError, which names the faulty argument or setting.
 

@@ -223,7 +223,7 @@ class Segment:
 class Usage:
     """Sums of stored bytes, segments and objects. A field is None if the sums are not grouped by it.
 
-    ``no_manifest`` counts segments without a manifest, ``damaged`` counts segments with a damaged manifest; such
+    ``no_manifest`` counts segments without a manifest, ``damaged`` counts segments with a damaged manifest. Such
     segments add only to ``stored_size``, not to the other sums. ``ratio`` is log bytes per stored byte.
     """
 
@@ -243,7 +243,7 @@ class Usage:
     sized_stored: int = field(default=0, repr=False)
     """The stored bytes of segments whose manifests were read."""
     undated: int = field(default=0, repr=False)
-    """The number of segments without a time, or with a time in the future; they do not count for growth."""
+    """The number of segments without a time, or with a time in the future. Such segments do not count for growth."""
 
 
 @dataclass(frozen=True, slots=True)

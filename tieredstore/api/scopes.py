@@ -28,8 +28,8 @@ class Which(TypedDict, total=False):
 
 
 def check_keywords(method: Callable[..., object], given: Mapping[str, object], accepted: type) -> None:
-    """Raise ConfigError for a keyword that is neither a parameter of ``method`` nor in ``accepted``, the TypedDict
-    of its ``**`` keywords.
+    """Raise ConfigError for a keyword that is neither a parameter of ``method`` nor in ``accepted``. ``accepted`` is
+    the TypedDict of the method's ``**`` keywords.
     """
     known = accepted.__annotations__.keys()
     for name in given.keys() - known:
@@ -100,8 +100,7 @@ class Scopes:
                 yield Scope(topic, self.topic_id, number)
 
     def of_one_life(self, store: ObjectStore, prefix: str) -> list[Scope]:
-        """Return the scopes, each with its topic's id; raise ConfigError for a re-created topic, which has
-        several ids."""
+        """Return the scopes, each with its topic's id. Raise ConfigError for a re-created topic: it has several ids."""
         scopes: list[Scope] = []
         for scope in self.of(store, prefix):
             ids = topic_ids(store, prefix, scope.topic or "") if scope.topic_id is None else []

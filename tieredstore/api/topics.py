@@ -121,14 +121,14 @@ def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | N
 def _compare(
     bucket: Bucket, life: _Life, held: _Held, row: Partition, log: BrokerLog, until: AtTime | None, now_ms: int
 ) -> Partition:
-    """Return the partition with the broker's offsets, the time up to which it is complete, and the reasons for later
-    missing offsets."""
+    """Return the partition with three additions: the broker's offsets, the time up to which the partition is complete,
+    and the reasons for later missing offsets.
+    """
     row = replace(row, broker=log)
     missing = row.missing_before(max(log.end_offset, row.end_offset or 0))
     up_to_ms = held.newest_before(missing[0][0], now_ms) if missing else now_ms
-    # For the time ``until``, the broker names an offset of its own log, which may begin after the missing offsets. Here
-    # the bucket has all records before the time ``until``, so the offset for ``until`` is at most the first missing
-    # offset.
+    # For the time ``until``, the broker names an offset of its own log. This log may begin after the missing offsets.
+    # Here the bucket has all records before ``until``, so the offset for ``until`` is at most the first missing offset.
     if until is not None and log.until is not None and missing and (up_to_ms or -1) >= until.timestamp_ms:
         row = replace(row, broker=replace(log, until=min(log.until, missing[0][0])))
     row = replace(row, complete_up_to=time_of(up_to_ms))
@@ -148,8 +148,8 @@ def _topic(name: str, topic_id: Uuid, partitions: list[Partition]) -> Topic:
 class _Held:
     """Sums over the segments of a partition, which are added in order of offsets.
 
-    ``gaps`` are the ranges of offsets between the segments, each with the greatest timestamp of the segment before the
-    gap.
+    ``gaps`` has the ranges of offsets between the segments. Each gap has the greatest timestamp of the segment before
+    it.
     """
 
     number: int

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Effect(enum.Enum):
-    """The effect of a property in this package; the value is the word for it in the reference."""
+    """The effect of a property in this package. The value is the reference's word for this effect."""
 
     IN_EFFECT = "in effect"
     WITHOUT_EFFECT = "accepted without effect"

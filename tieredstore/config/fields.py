@@ -21,8 +21,8 @@ class SettingsGroup(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     client_properties: ClassVar[str] = ""
-    """The prefix of Kafka client properties, which the field ``kafka`` holds as pairs of name and text. Empty if the
-    group has none.
+    """The prefix of Kafka client properties. The field ``kafka`` holds these properties as pairs of name and text.
+    Empty if the group has none.
     """
 
 

@@ -20,7 +20,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def installed_class(group: str, name: str) -> str | None:
-    """Return the class that an installed package registers as ``name`` in a group of entry points, or None.
+    """Return the class that an installed package registers as ``name`` in a group of entry points; None if no package
+    does.
 
     The class is returned as ``package.module:Class``, not imported. Raise ValueError if two packages register different
     classes.

@@ -26,8 +26,9 @@ _PLACES: Final = (
     f"{_ENDPOINT}s3.bucket", "storage.backend.class", "storage.root", "storage.s3.bucket.name", "endpoint.rules",
     "endpoint.provider.class"
 )  # fmt: skip
-"""Properties that name the place of segments. Pinterest's settings may name a Java class instead, which decides the
-place."""
+"""Properties that name the place of segments. Pinterest's settings may name a Java class instead; the class then
+decides the place.
+"""
 _ZOOKEEPER: Final = "ZookeeperLeadershipWatcher"
 
 
@@ -210,7 +211,7 @@ def of_consumer(properties: Mapping[str, object]) -> dict[str, object]:
 
 
 def _without_idle_retention(properties: Properties) -> Properties:
-    """Drop the retention properties if the check interval is 0 or negative, which switches retention off."""
+    """Drop the retention properties if the check interval is 0 or negative: such an interval switches retention off."""
     if re.fullmatch(r"0+|-[0-9]+", properties.get(_GC_INTERVAL, "1").strip(), re.ASCII) is None:
         return properties
     return {name: text for name, text in properties.items() if not name.startswith(f"{_MANAGER}gc.")}

@@ -64,8 +64,8 @@ def join_lines(text: str) -> str:
             parts.append(natural[:-1])
         elif parts:
             whole = "".join([*parts, natural]).lstrip(_BLANKS)
-            # Escape the first character: a continuation line that begins with "#" or "!" is no comment, so the joined
-            # line must not become a comment.
+            # Escape the first character, so that the joined line does not become a comment. A continuation line that
+            # begins with "#" or "!" is no comment.
             joined.append(f"\\{whole}" if whole[:1] in {"#", "!"} else whole)
             parts = []
         else:
@@ -115,9 +115,7 @@ def _text_of(name: str, value: object, source: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return the name for a message. Shorten it if it does not look like a name, because it may be a line of a key or
-    token.
-    """
+    """Return the name for a message. Shorten a text that does not look like a name: it may be a line of a key."""
     return name if _USUAL_NAME.fullmatch(name) else f"{name[:_SHOWN_OF_STRAY]!r}… ({len(name)} characters)"
 
 
@@ -143,7 +141,7 @@ class OwnProperties:
     """The properties of this package in one source: names without the prefix, in the source's order.
 
     ``texts`` are the values as given; ``values`` are trimmed and without quotes. ``prefix`` is the prefix that was
-    removed from the names. ``others`` are the remaining properties, which belong to the broker. The repr shows no
+    removed from the names. ``others`` are the remaining properties: they belong to the broker. The repr shows no
     values.
     """
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
-# The default number of threads that load a catalog. This is a copy of a constant of ``catalog``, which is in a higher
+# The default number of threads that load a catalog. This copies a constant of ``catalog``: the package is in a higher
 # layer and cannot be imported here.
 _CATALOG_READERS: Final = 16
 
@@ -46,7 +46,7 @@ class Settings(SettingsGroup):
     storage_root: Annotated[Path | None, PATH] = Field(
         default=None, alias="storage.root", description="Folder of the file system store. It must exist."
     )
-    # At most half of Java's greatest int: an incompressible chunk grows when stored, and its stored size must fit an
+    # At most half of Java's greatest int. An incompressible chunk grows when stored, and its stored size must fit an
     # int too.
     chunk_size: Annotated[int, integer(1, 1073741823)] = Field(
         default=4194304,

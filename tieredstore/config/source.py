@@ -65,8 +65,8 @@ class SettingsReader:
 
     def _problem(self, details: ErrorDetails, kinds: dict[str, Kind], under: str) -> SettingProblem:
         context = details.get("ctx", {})
-        # An error raised by one of this package's validators contains the property's name, because Pydantic's own
-        # location would name only the group.
+        # An error of one of this package's validators contains the property's name. Pydantic's own location would name
+        # only the group.
         if details["type"] == "rule":
             return SettingProblem(context["name"], f"{self.written(context['name'])} {context['why']}")
         name = str(details["loc"][0])

@@ -1,4 +1,4 @@
-"""Settings that select the object store, and its proxy; each store's own properties are in ``clouds``."""
+"""Settings that select the object store and its proxy. Each store's own properties are in ``clouds``."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _LAST_STEPS_S: Final = 0.1
 
 
 class Closer:
-    """Calls the function ``end``, which waits only for locks, and then ``close``. Both are called only once, even if
+    """Calls the function ``end``, then ``close``. ``end`` waits only for locks. Both are called only once, even if
     several threads close.
 
     ``end`` and ``close`` run on a separate thread, for two reasons. A signal handler that calls :meth:`close` may have

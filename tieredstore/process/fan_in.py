@@ -225,8 +225,8 @@ def _close_all() -> None:
         open_one.close()
 
 
-# Register this exit handler after the exit handlers of thread pools: Python runs exit handlers in reverse order, so
-# this handler runs first.
+# Register this exit handler after those of thread pools. Python runs exit handlers in reverse order, so this handler
+# runs first.
 atexit.register(_close_all)
 
 

@@ -142,8 +142,9 @@ class Interruption:
         self._heard.close()
 
     def begin_again(self) -> None:
-        """In a forked child, report errors as if there had been no signal, because the child has no thread that watches
-        signals."""
+        """In a forked child, report errors as if there had been no signal: the child has no thread that watches
+        signals.
+        """
         self._speak_again()
 
     @property

@@ -108,11 +108,11 @@ class Lifetime:
 
 
 class _Promise(Future[_Result]):
-    """A future that may fail while the work continues; the result of the work is then dropped."""
+    """A future that may fail while the work continues. The result of the work is then dropped."""
 
     def begin(self) -> None:
-        """Mark the work as running. Raise CancelledError, which is ignored, if the promise was cancelled or has failed
-        already.
+        """Mark the work as running. Raise CancelledError if the promise was cancelled or has failed already. The
+        executor ignores this error.
         """
         with self._condition:
             if self.done() or not self.set_running_or_notify_cancel():

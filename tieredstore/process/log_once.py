@@ -12,7 +12,7 @@ class LogOnce:
     """Logs each sentence once. It remembers 10,000 sentences, because a process may run for months; a forgotten
     sentence is logged again.
 
-    If two threads warn at the same moment, a sentence may be logged twice, which is harmless.
+    If two threads warn at the same moment, a sentence may be logged twice. This is harmless.
     """
 
     def __init__(self, logger: logging.Logger) -> None:

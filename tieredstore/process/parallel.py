@@ -67,8 +67,9 @@ class _DroppedError(Exception):
 
 
 class _Run(Generic[_Item, _Result]):
-    """The jobs of one call. They begin in the order of the items; their results are read in that order, or as jobs
-    complete."""
+    """The jobs of one call. They begin in the order of the items. Their results are read in the same order, or as jobs
+    complete.
+    """
 
     def __init__(
         self, pool: Executor, job: Callable[[_Item], _Result], ordered: bool, deadline: Deadline | None

@@ -55,7 +55,7 @@ class RetryPolicy:
         """Return the first result of ``operation``; raise the last retryable error when attempts or time are used up.
 
         Raise other errors at once, because a retry would fail too. ``what`` names the operation in the log and in the
-        final error; ``deadline`` is the deadline of an enclosing operation.
+        final error. ``deadline`` is the deadline of an enclosing operation.
         """
         end = self.deadline().sooner(deadline)
         number = 0

@@ -80,7 +80,7 @@ class Service:
         self._is_reloading = self._reload_again = False
 
     def begin_again(self) -> None:
-        """Reset in a forked child, which has no threads; close its copy of the parent's wake-up sockets."""
+        """Reset in a forked child: it has no threads. Close its copy of the parent's wake-up sockets."""
         self._forget_threads()
         self._threads = []
         self._bell.close()

@@ -38,7 +38,7 @@ def is_without_work(thread: threading.Thread) -> bool:
 
 
 class Stop:
-    """A request to stop, which cannot be taken back. Thread-safe. Its methods take locks, so do not call them from a
+    """A request to stop. It cannot be taken back. Thread-safe. Its methods take locks, so do not call them from a
     signal handler.
 
     ``drain_s`` is the time that running work gets after the request.

@@ -27,10 +27,10 @@ _LAST_WORDS_S: Final = 1.0
 
 
 class ThreadPool(Executor):
-    """A pool of at most ``threads`` threads, which start when needed. A forked child starts its own threads, and gets
+    """A pool of at most ``threads`` threads. They start when needed. A forked child starts its own threads, and gets
     none of the parent's work.
 
-    In a forked child, Python's own pool still counts the parent's threads, so work submitted in the child waits
+    In a forked child, Python's own pool still counts the parent's threads. So work submitted in the child waits
     forever. Python's pool also keeps a process alive until its last task ends, even if a store does not answer. With
     this pool, an ending process drops waiting tasks, and abandons running tasks after a second.
 
@@ -103,7 +103,7 @@ class _Crew:
         self._waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
 
     def begin_again(self) -> None:
-        """Reset in a forked child, which has no threads yet. A pool that was shut down stays shut down."""
+        """Reset in a forked child: it has no threads yet. A pool that was shut down stays shut down."""
         self._begin()
 
     def take(self, task: _Task) -> None:

@@ -12,8 +12,7 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import AtTime, check_offset
 
 GivenPlace: TypeAlias = "int | datetime | date | str | AtTime | None"
-"""An offset, a time with its zone, a day (UTC), or a text of one of these; None stands for the log's own start or
-end.
+"""An offset, a time with its zone, a day (UTC), or a text of one of these. None stands for the log's own start or end.
 """
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -65,8 +64,8 @@ def time_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> AtTime | No
 
 
 def has_own_zone(text: str) -> bool:
-    """Return True if a text means the same offset or time everywhere; False for relative times and times without a
-    zone.
+    """Return True if a text means the same offset or time everywhere. Return False for relative times and times without
+    a zone.
     """
     word = text.strip()
     if _OFFSET.fullmatch(word) or _MILLISECONDS.fullmatch(word):

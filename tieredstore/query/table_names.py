@@ -21,7 +21,7 @@ def parse_table_name(name: str) -> tuple[str, str | None] | None:
 
 
 def tables_in(node: object) -> Iterator[str]:
-    """Yield the table names in a query's syntax tree. Names that WITH defines are included, which is harmless: SQL
+    """Yield the table names in a query's syntax tree. Names that WITH defines are included. This is harmless: SQL
     prefers them to tables.
     """
     if isinstance(node, list):
@@ -64,8 +64,7 @@ def check_distinct(names: Sequence[str], way_out: str) -> None:
 
 
 def quotes_missing(sql: str, topics: Sequence[str], words: Collection[str]) -> str:
-    """Return advice to quote a topic's name, if SQL takes the name for something else, such as one of its keywords
-    (``words``).
+    """Return advice to quote a topic's name, if SQL takes the name for something else, such as a keyword (``words``).
 
     Return an empty text if no topic needs quotes.
     """

@@ -114,7 +114,7 @@ class TopicRead(ArrowStream):
         return batch
 
     def _end(self) -> None:
-        """End the read. After an early close, raise an error, so that the caller does not think that all records were
+        """End the read. After an early close, raise an error: otherwise the caller would think that all records were
         read.
         """
         if self.is_closed and not self._is_over:

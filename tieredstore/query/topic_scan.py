@@ -153,8 +153,8 @@ def begin_read(
     """Read the topic by ``plan``. With ``owns_reader``, closing the read closes the reader.
 
     ``left_out`` receives each window of the read and its aborted transactions, to describe the omitted records. If the
-    query's policy is to fail, raise DataLossError for requested offsets that do not exist, unless the plan's filter
-    excludes them.
+    query's policy is to fail, raise DataLossError for requested offsets that do not exist. Offsets that the plan's
+    filter excludes do not count.
     """
     topic = reader.query.topic
     schema = topic_schema(plan.columns, plan.types)
@@ -267,8 +267,8 @@ def read_topic(
     partition and offset. With ``ordered=False``, batches come in any order. Readers stop decoding while ``max_bytes``
     of decoded records wait for the caller (one more batch may wait).
 
-    ``client`` has the properties of a Kafka client, which reads the records after the bucket's end. If requested
-    offsets do not exist and the filter does not exclude them, raise DataLossError before the first record. With
+    ``client`` has the properties of a Kafka client. It reads the records after the bucket's end. If requested offsets
+    do not exist and the filter does not exclude them, raise DataLossError before the first record. With
     ``on_data_loss="report"``, each gap is logged as a warning instead. Raise ResourceNotFoundError for an absent topic
     or partition, and ConfigError for invalid arguments. Errors of reading are raised while iterating.
     """

@@ -133,8 +133,8 @@ class TopicTable:
     def segments(self) -> SegmentDataset:
         """Return the segments with the topic's records. The call takes one listing, and a request for each manifest.
 
-        Columns from the manifest are null for a segment that was deleted since the snapshot. If only decryption can
-        show which segments have the topic's records, and a key is missing, return all segments with a warning.
+        Columns from the manifest are null for a segment that was deleted since the snapshot. Sometimes only decryption
+        can show which segments have the topic's records. If a key is then missing, return all segments with a warning.
         """
         scope = Scope(self.topic, self._options.topic_ids.get(self.topic))
         found: list[RemoteLogSegmentMetadata] | None = None
@@ -285,7 +285,7 @@ class Scan(Protocol):
 
 
 class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which its stubs say nothing here
-    """A topic in the form of a pyarrow dataset, which query engines scan with some columns and a filter.
+    """A topic in the form of a pyarrow dataset. Query engines scan it with some columns and a filter.
 
     This class supports only ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and ``count_rows``.
     """

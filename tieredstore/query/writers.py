@@ -132,7 +132,8 @@ WRITERS: Final[Mapping[str, RowFormat]] = {
     "csv": RowFormat(write_csv, is_binary=False, takes_equal_names=True),
     "jsonl": RowFormat(write_json_lines, is_binary=False, other_endings=(".json",)),
 }
-"""All file formats by name, which is also the suffix of file names. To add a format, add its function and a row here.
+"""All file formats by name. The name is also the suffix of file names. To add a format, add its function and a row
+here.
 """
 
 

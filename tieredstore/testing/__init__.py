@@ -1,7 +1,8 @@
 """Helpers for tests of your own store, queue, format or parser (with the extra ``test``).
 
-``object_store_tests``, ``notification_queue_tests`` and ``output_format_tests`` contain classes of pytest tests, which
-every store, queue or format must pass. ``batches`` and ``segments`` make records and segments as a broker writes them.
+``object_store_tests``, ``notification_queue_tests`` and ``output_format_tests`` contain classes of pytest tests. Every
+store, queue or format must pass these tests. ``batches`` and ``segments`` make records and segments as a broker writes
+them.
 """
 
 from __future__ import annotations

@@ -453,7 +453,8 @@ class AbandonedTests(StoreAccess):
             store.put("folder/broken", _breaking(12 << 20))
         left = [*self._find_abandoned(store, "folder/object"), *self._find_abandoned(store, "folder/large")]
         assert left == []
-        # Bytes of a broken write may remain if they belong to no object, and only the service can remove them.
+        # Bytes of a broken write may remain on two conditions: they belong to no object, and only the service can
+        # remove them.
         assert [write for write in self._find_abandoned(store, "folder/broken") if write.removable] == []
 
     def test_a_killed_write_is_invisible_and_can_be_discarded(self, store: ObjectStore) -> None:

@@ -105,7 +105,7 @@ def build_segment(
 ) -> LogSegment:
     """Write a closed segment of JSON records that look like a web service's log. Equal arguments give equal records.
 
-    The segment has as many whole batches (at least one) as fit ``target_size``; ``batch_size`` is the size before
+    The segment has as many whole batches (at least one) as fit ``target_size``. ``batch_size`` is the size before
     compression. A record takes about 490 bytes of the log, and zstd makes it 3.2 to 3.6 times smaller. Memory is
     bounded for any size.
     """
