@@ -46,8 +46,8 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def scalar_of(value: object, kind: pa.DataType) -> pa.Scalar:
-    """Make an Arrow scalar, to pass to Arrow's compute functions: given a Python value, they would convert it
-    themselves, and import pandas.
+    """Make an Arrow scalar for Arrow's compute functions. A Python value in its place would make these functions import
+    pandas.
     """
     return array_of([value], kind)[0]
 
@@ -78,13 +78,13 @@ def _lists(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> pa.Arra
 
 
 def _validity(values: Sequence[object]) -> pa.Buffer | None:
-    """Return a bit for each value that is not null; None if there is no null."""
+    """Return a bit for each value that is not null. Return None if there is no null."""
     if None not in values:
         return None
     return _booleans([value is not None for value in values], None).buffers()[1]
 
 
 def _booleans(flags: Sequence[bool], validity: pa.Buffer | None) -> pa.Array:
-    """Return an array of booleans; a cast by Arrow packs them into bits."""
+    """Return an array of booleans. A cast by Arrow packs them into bits."""
     octets = pa.Array.from_buffers(pa.uint8(), len(flags), [validity, pa.py_buffer(bytes(flags))])
     return octets.cast(pa.bool_())

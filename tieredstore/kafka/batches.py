@@ -46,7 +46,7 @@ LogView: TypeAlias = Callable[[int], memoryview]
 """A function that returns the bytes of a log from a position on: all of them, or at least 61."""
 
 HEADER_SIZE: Final = 61
-"""Bytes of a magic 2 batch before its records; headers of magic 0 and 1 are smaller."""
+"""Bytes of a magic 2 batch before its records. Headers of magic 0 and 1 are smaller."""
 
 FRAME_SIZE: Final = 12
 """Size of the two fields that ``length`` does not count: the base offset and ``length`` itself."""
@@ -62,8 +62,8 @@ _MESSAGE: Final = struct.Struct(">qiIbb")
 _MESSAGE_WITH_TIMESTAMP: Final = struct.Struct(">qiIbbq")
 # The smallest message of magic 0, then of magic 1, which adds eight bytes of timestamp.
 _MIN_MESSAGE_SIZE: Final = (FRAME_SIZE + MIN_LENGTH, FRAME_SIZE + MIN_LENGTH + 8)
-# Zeros to compare preallocated space with, piece by piece: a log may end in hundreds of megabytes of preallocated
-# space.
+# Zeros to compare preallocated space with. The comparison goes piece by piece, because a log may end in hundreds of
+# megabytes of such space.
 _ZEROS: Final = bytes(64 * 1024)
 
 
@@ -180,7 +180,8 @@ def walk_batch_headers(view: LogView, size: int, start: int = 0) -> Iterator[Bat
 
 
 def next_batch_header(view: LogView, size: int, position: int, last_offset: int) -> BatchHeader | None:
-    """Return the header at ``position``, after the batch that ended with ``last_offset``; None at the end of the log.
+    """Return the header at ``position``, after the batch that ended with ``last_offset``. Return None at the end of the
+    log.
 
     This is one step of :func:`walk_batch_headers`.
     """
@@ -222,10 +223,11 @@ def first_batch_size(head: Buffer) -> int | None:
 
 
 def first_batch_compression(head: Buffer) -> CompressionType | None:
-    """Return the codec of the first batch of a log; None if ``head`` does not begin with a whole and valid batch.
+    """Return the codec of the first batch of a log. Return None if ``head`` does not begin with a whole and valid
+    batch.
 
-    ``head`` must hold the whole batch (see :func:`first_batch_size`); later bytes are ignored. A valid batch has the
-    minimum size and a matching CRC. An unknown codec id raises BatchCorruptError before the CRC is checked, as the
+    ``head`` must hold the whole batch (see :func:`first_batch_size`). Later bytes are ignored. A valid batch has the
+    minimum size and a matching CRC. An unknown codec id raises BatchCorruptError before the CRC is checked, because the
     plugin also refuses to copy such a log.
     """
     size = first_batch_size(head)
@@ -244,7 +246,7 @@ def first_batch_compression(head: Buffer) -> CompressionType | None:
 
 
 def _parse_header(head: memoryview, position: int, available: int) -> BatchHeader | None:
-    """Parse the header at the start of ``head``; return None if ``head`` has only zeros."""
+    """Parse the header at the start of ``head``. Return None if ``head`` has only zeros."""
     # 12 or more zeros are the end of the log, because the length of a batch is in its first 12 bytes and never 0.
     if available < _PREFIX_SIZE and (available < FRAME_SIZE or any(head)):
         raise BatchCorruptError(f"the log ends {available} bytes into the record batch at byte {position}")

@@ -16,7 +16,7 @@ from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import Uuid
 
 LeaderEpochs: TypeAlias = tuple[tuple[int, int], ...]
-"""``(epoch, first offset)`` pairs; both columns strictly increase."""
+"""``(epoch, first offset)`` pairs. Both columns strictly increase."""
 
 # Allow only the digits that numbers of 31 and 63 bits need. So int() never has to parse a long text.
 _EPOCH_LINE: Final = re.compile(r"(\d{1,10})\s+(\d{1,19})", re.ASCII)
@@ -81,8 +81,8 @@ def have_same_leaders(one: LeaderEpochs, other: LeaderEpochs, start_offset: int,
     """Return True if both histories name the same leaders between two offsets. Compare only offsets that both histories
     cover.
 
-    If the leaders are the same, so are the records: two replicas with a record of the same offset and epoch have the
-    same record.
+    The same leaders mean the same records. Two replicas with a record of the same offset and epoch have the same
+    record.
     """
     if not one or not other:
         return True
@@ -93,7 +93,7 @@ def have_same_leaders(one: LeaderEpochs, other: LeaderEpochs, start_offset: int,
 
 
 def epoch_at(epochs: LeaderEpochs, offset: int) -> int | None:
-    """Return the leader epoch of an offset; None if the offset precedes the known history."""
+    """Return the leader epoch of an offset. Return None if the offset precedes the known history."""
     return next((epoch for epoch, start in reversed(epochs) if start <= offset), None)
 
 
@@ -101,9 +101,9 @@ def join_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
     """Return the epochs of ``checkpoint``, preceded by the epochs of ``kept`` that the broker has dropped from the
     checkpoint.
 
-    When its log start advances, a broker drops earlier epochs and lets the first remaining epoch begin at the log
-    start. ``kept`` is an earlier checkpoint of the same log, or the epochs of its batches. If ``kept`` and
-    ``checkpoint`` end differently, the end of the log was truncated, and ``checkpoint`` wins.
+    When the log start advances, a broker drops earlier epochs. The first remaining epoch then begins at the log start.
+    ``kept`` is an earlier checkpoint of the same log, or the epochs of its batches. If ``kept`` and ``checkpoint`` end
+    differently, the end of the log was truncated, and ``checkpoint`` wins.
     """
     if not checkpoint:
         return ()
@@ -158,8 +158,8 @@ def format_offset_checkpoint(offsets: OffsetCheckpoint) -> bytes:
 
 
 def parse_broker_id(raw: bytes) -> int | None:
-    """Parse the broker's id in ``meta.properties``: ``node.id``, or ``broker.id`` before KRaft; None if neither is
-    set.
+    """Parse the broker's id in ``meta.properties``: ``node.id``, or ``broker.id`` before KRaft. Return None if neither
+    is set.
     """
     properties = _parse_meta(raw)
     # Look for KRaft's name of the property first: a migrated broker may have both names.
@@ -174,7 +174,7 @@ def parse_broker_id(raw: bytes) -> int | None:
 
 
 def parse_cluster_id(raw: bytes) -> str | None:
-    """Parse the cluster's id in ``meta.properties``; None if it is not set."""
+    """Parse the cluster's id in ``meta.properties``. Return None if it is not set."""
     return _parse_meta(raw).get("cluster.id")
 
 

@@ -21,9 +21,9 @@ _VALUE_SIZE: Final = 6
 _TRANSACTIONAL: Final = 16
 _CONTROL: Final = 32
 
-# A batch's header up to its checksum; the rest of the header, which the checksum covers (see `batches`); then the only
-# record: length, attributes, time and offset delta, key (size, version, kind), value (size, version, coordinator
-# epoch), number of headers. Sizes are varints below 64: one byte, with twice the number.
+# The parts of an end marker (see `batches`): the header up to its checksum, the rest of the header, and the only
+# record. The record has length, attributes, time and offset delta, key (size, version, kind), value (size, version,
+# coordinator epoch) and number of headers. Its sizes are varints below 64: one byte, with twice the number.
 _UNCOVERED: Final = struct.Struct(">qiibI")
 _AFTER_LENGTH: Final = _UNCOVERED.size - 12
 _COVERED: Final = struct.Struct(">hiqqqhii")
@@ -32,7 +32,7 @@ _RECORD: Final = struct.Struct(">BBBBBhhBhiB")
 
 @dataclass(frozen=True, slots=True)
 class TransactionStep:
-    """The begin or the end of a producer's transaction in a log.
+    """The beginning or the end of a producer's transaction in a log.
 
     For the first batch of the transaction, ``aborts`` is None. For its end marker, ``aborts`` is True or False.
     """
@@ -84,8 +84,8 @@ def play_markers(
 
 
 def marker_kind(record: bytes) -> int | None:
-    """Return the effect of a control batch, from the key of its first record: 0 for an abort, 1 for a commit, None
-    without such a key.
+    """Return the effect of a control batch: 0 for an abort, 1 for a commit. ``record`` is its first record. Return None
+    if the record has no such key.
     """
     at = _key_at(record)
     return None if at is None else int.from_bytes(record[at + 2 : at + 4], "big")
@@ -102,7 +102,7 @@ def coordinator_epoch(record: bytes) -> int:
 
 
 def _key_at(record: bytes) -> int | None:
-    """Return the position of a control record's key; None unless it has four bytes."""
+    """Return the position of a control record's key. Return None unless it has four bytes."""
     position, numbers = 0, list[int]()
     # Skip five fields: record length, attributes (one byte), time and offset delta, key length. The key itself is a
     # version and the kind.

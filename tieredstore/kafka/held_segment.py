@@ -64,7 +64,7 @@ class OpenSegment:
 
 
 def open_segment(segment: FoundSegment) -> OpenSegment:
-    """Open the files of a closed segment; the caller closes them.
+    """Open the files of a closed segment. The caller closes them.
 
     Raise SegmentIncompleteError if a file other than the transaction index is absent, or if an index still ends in
     preallocated zeros. Raise OSError if the system refuses to open a file, for example because too many files are open.
@@ -176,8 +176,8 @@ def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_o
 
 
 def _last_entry(index: OpenFile, entry_size: int) -> bytes:
-    """Read only the last entry of an index, because an index may have megabytes. Read one byte more, which shows
-    :func:`is_trimmed` that the index has several entries."""
+    """Read only the last entry of an index, because an index may have megabytes. Read one byte more, so that
+    :func:`is_trimmed` knows whether the index has several entries."""
     size = os.fstat(index.descriptor).st_size
     return os.pread(index.descriptor, entry_size + 1, max(0, size - entry_size - 1))
 

@@ -58,7 +58,7 @@ class TimeIndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """An aborted transaction; ``last_offset`` (inclusive) is the offset of its abort marker.
+    """An aborted transaction. ``last_offset`` (inclusive) is the offset of its abort marker.
 
     ``last_stable_offset`` is the partition's last stable offset when the abort marker was written.
     """
@@ -70,12 +70,13 @@ class AbortedTransaction:
 
 
 class _Entries(Sequence[_Entry]):
-    """A sequence of entries, kept as two columns. An entry object is made on access; bisection finds entries."""
+    """A sequence of entries, kept as two columns. An entry object is made on access. Bisection finds entries."""
 
     def __init__(self, base_offset: int, first: Column, second: Column) -> None:
         self.base_offset = base_offset
         self.columns: Final = first, second
-        """The two columns as in the file, with offsets relative to the base offset; used to scan a large index."""
+        """The two columns as in the file, with offsets relative to the base offset. They are used to scan a large
+        index."""
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -94,8 +95,8 @@ class _Entries(Sequence[_Entry]):
         """Make the entry from its two fields."""
 
     def _second_at_or_before(self, first: int) -> int:
-        """Return the second field of the last entry whose first field is at most ``first``; 0 if there is no such
-        entry.
+        """Return the second field of the last entry whose first field is at most ``first``. Return 0 if there is no
+        such entry.
         """
         at_or_before = bisect_right(self.columns[0], first)
         return self.columns[1][at_or_before - 1] if at_or_before else 0
@@ -111,8 +112,8 @@ class OffsetIndex(_Entries[OffsetIndexEntry]):
         """Return the byte at which to begin reading for ``offset``: the position of the last entry at or before it,
         else 0.
         """
-        # An entry names the last offset of its batch. So the batch with `offset` is the batch of the last entry at or
-        # before `offset`, or a later batch: a read from that entry's position never starts too late.
+        # An entry names the last offset of its batch. The batch with `offset` is therefore the batch of the last entry
+        # at or before `offset`, or a later batch. So a read from that entry's position never starts too late.
         return self._second_at_or_before(offset - self.base_offset)
 
 
@@ -123,7 +124,7 @@ class TimeIndex(_Entries[TimeIndexEntry]):
         return TimeIndexEntry(first, self.base_offset + second)
 
     def offset_for_timestamp(self, timestamp: int) -> int:
-        """Return an offset at or before the first record with ``timestamp`` or later; read from there to find that
+        """Return an offset at or before the first record with ``timestamp`` or later. Read from there to find that
         record.
         """
         # The entry of exactly `timestamp` names the offset that first had this timestamp.
@@ -149,8 +150,8 @@ def read_time_index(raw: bytes, base_offset: int) -> TimeIndex:
 
 
 def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ...]:
-    """Parse a ``.txnindex`` file; entries are in the order of the abort markers. Raise BatchCorruptError for an
-    entry that Kafka never writes.
+    """Parse a ``.txnindex`` file. Entries are in the order of the abort markers. Raise BatchCorruptError for an entry
+    that Kafka never writes.
     """
     transactions: list[AbortedTransaction] = []
     last = base_offset - 1
@@ -160,7 +161,7 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
         entry = AbortedTransaction(*fields)
         if version != 0:
             raise BatchCorruptError(f"entry {number} of the transaction index has the unknown version {version}")
-        # Check the order of the markers, not of the first offsets: a long transaction may abort after a short
+        # Check the order of the markers, not of the first offsets. A long transaction may abort after a short
         # transaction that began later.
         if min(fields) < 0 or entry.first_offset > entry.last_offset or entry.last_offset <= last:
             raise BatchCorruptError(

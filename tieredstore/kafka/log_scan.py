@@ -1,4 +1,4 @@
-"""The end offset, greatest timestamp and epochs of a segment's open log, from its batch headers; with a check of the
+"""Reads end offset, greatest timestamp and epochs of a segment's open log from its batch headers. It can also check the
 batches' checksums.
 """
 
@@ -16,7 +16,7 @@ from tieredstore.kafka._header_walk import HeaderWalk
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc, next_batch_header
 from tieredstore.kafka.checkpoints import LeaderEpochs
 
-# One read covers four batches of 16 KiB. A larger size would read unneeded records of large batches; a smaller size
+# One read covers four batches of 16 KiB. A larger size would read unneeded records of large batches. A smaller size
 # would need many calls for small batches.
 _VIEW_SIZE: Final = 64 * 1024
 _PIECE: Final = 1024 * 1024
@@ -26,10 +26,10 @@ _PIECE: Final = 1024 * 1024
 class LogExtent:
     """A summary of all batch headers of a log.
 
-    ``last_offset`` is inclusive; without a batch it is the base offset minus 1, and ``max_timestamp_ms`` is -1.
+    ``last_offset`` is inclusive. Without a batch it is the base offset minus 1, and ``max_timestamp_ms`` is -1.
     ``leader_epochs`` holds each epoch of the batches with the base offset of its first batch. ``is_contiguous`` is true
-    if the log has records and no offset from its base offset to ``last_offset`` is missing, as in a log that was never
-    compacted. The offsets inside compressed message sets (magic 0 and 1) count as present.
+    if the log has records and lacks no offset from its base offset to ``last_offset``. This is so in a log that was
+    never compacted. The offsets inside compressed message sets (magic 0 and 1) count as present.
     """
 
     last_offset: int
@@ -95,8 +95,8 @@ def _check(descriptor: int, header: BatchHeader, segment: str) -> None:
 
 
 class _FileView:
-    """A view of an open file that is read forward in pieces. So memory is bounded. If the file shrinks, no signal kills
-    the process, as it could with a memory map.
+    """A view of an open file. The file is read forward in pieces, so memory is bounded. With a memory map, a signal
+    would kill the process if the file shrinks.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -107,7 +107,7 @@ class _FileView:
 
     def __call__(self, position: int) -> memoryview:
         header_size = min(HEADER_SIZE, self._size - position)
-        # Only the latest piece of the file is in memory: positions only grow, so earlier pieces are not needed again.
+        # Only the latest piece of the file is in memory. Positions only grow, so earlier pieces are not needed again.
         if not self._start <= position <= self._start + len(self._piece) - header_size:
             # Do not map the file: if it shrinks while it is mapped, an access kills the process.
             self._piece = os.pread(self._descriptor, _VIEW_SIZE, position)

@@ -64,7 +64,7 @@ class PartitionFileMissingError(InvalidSegmentError):
 
 
 class RecordsDeletedError(InvalidSegmentError):
-    """The broker has deleted all records of the segment: the files remain, but the checkpoint no longer has their
+    """The broker has deleted all records of the segment. The files remain, but the checkpoint no longer has their
     epochs.
 
     A segment is in this state after ``kafka-delete-records``, until retention removes its files.
@@ -75,7 +75,7 @@ class RecordsDeletedError(InvalidSegmentError):
 class FoundSegment:
     """A ``.log`` file, not opened yet. ``next_base_offset`` is None for the last segment of its partition.
 
-    With ``is_deleted``, the names of its files end in ``.deleted`` or soon will: the broker renames one file after the
+    With ``is_deleted``, the names of its files end in ``.deleted``, or soon will. The broker renames one file after the
     other.
     """
 
@@ -216,8 +216,8 @@ def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
     for _ in range(_MOST_RELISTINGS):
         if not live or not marked or marked[-1] < live[0]:
             break
-        # A listing is not a snapshot. While retention renames one log after the other, a listing may have the first
-        # log's old name and the second log's new name. The second log then looks truncated, so list again.
+        # A listing is not a snapshot. While retention renames one log after the other, a listing may see the first log
+        # before its renaming and the second log after it. The second log then looks truncated, so list again.
         live, marked = _live_and_marked(directory)
     bases = [*(base for base in marked if not live or base < live[0]), *live]
     return tuple(
@@ -233,7 +233,7 @@ def _live_and_marked(directory: Path) -> tuple[list[int], list[int]]:
 
 
 def partition_of(directory: Path) -> tuple[str, int]:
-    """Return topic and partition from a directory's name; raise ConfigError if the directory is not a partition's."""
+    """Return topic and partition from a directory's name. Raise ConfigError if the directory is not a partition's."""
     match = _DIRECTORY.fullmatch(directory.absolute().name)
     if not match:
         raise ConfigError(f"{directory} holds segments, but its name is not <topic>-<partition>")
@@ -241,18 +241,20 @@ def partition_of(directory: Path) -> tuple[str, int]:
 
 
 def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
-    """Describe a segment for a copy, from its small files and, if it is closed, all its batch headers.
+    """Describe a segment for a copy. This reads its small files and, if the segment is closed, all its batch headers.
 
     A segment is closed if another segment follows it. The last segment counts as closed if the producer snapshot after
-    it exists and its indexes are trimmed, as in a copy of a partition without its active segment. (After an orderly
-    shutdown a broker's active segment looks the same, and is complete.) As in Kafka, a segment ends just before the
-    base offset of the next segment, even if compaction has removed its last batches. The last segment ends with its
-    last batch; if it is empty, it is active.
+    it exists and its indexes are trimmed. It is so in a copy of a partition without the active segment. After an
+    orderly shutdown, a broker's active segment looks the same, and is complete.
 
-    The topic id comes from ``partition.metadata``, which is not read if ``topic_id`` is given. Raise
-    InvalidSegmentError for files that are missing or contradict each other, and PartitionFileMissingError if all
-    segments share the missing file. Raise RecordsDeletedError if the broker has deleted the records and only the files
-    remain, BatchCorruptError for damage.
+    As in Kafka, a segment ends just before the base offset of the next segment, even if compaction has removed its last
+    batches. The last segment ends with its last batch. An empty last segment is active.
+
+    Without ``topic_id``, the topic id is read from ``partition.metadata``.
+
+    Raise InvalidSegmentError for files that are missing or contradict each other. Raise PartitionFileMissingError if a
+    file is missing that all segments of the partition share. Raise RecordsDeletedError if the broker has deleted the
+    records and only the files remain. Raise BatchCorruptError for damage.
     """
     if topic_id is None:
         topic_id = parse_partition_metadata(_read_of_partition(PARTITION_METADATA, segment))
@@ -338,7 +340,7 @@ def _doomed_files(entries: list[Path]) -> Iterator[LeftAlone]:
 
 
 def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
-    """Return the end offset and greatest timestamp of a closed segment; None for an active one."""
+    """Return the end offset and greatest timestamp of a closed segment. Return None for an active one."""
     if segment.next_base_offset is not None:
         last, max_timestamp = _scan(segment, size)
         return segment.end_before_next(last), max_timestamp
@@ -372,8 +374,8 @@ def _epochs_of(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> 
     if own:
         return own
     if epochs:
-        # The records are deleted: the broker removes epochs before its log start from the checkpoint, and the
-        # checkpoint no longer has this segment's epochs.
+        # The checkpoint no longer has this segment's epochs. The broker removes epochs before its log start, so the
+        # records are deleted.
         raise RecordsDeletedError(
             f"the broker has deleted the records of segment {segment}: its log begins at {epochs[0][1]}"
         )

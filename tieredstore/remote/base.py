@@ -18,7 +18,7 @@ class RemoteStorageManagerBase(ABC):
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, log_segment_data: LogSegmentData
     ) -> bytes | None:
-        """Copy a closed segment; return its custom metadata if configured. A failed copy leaves nothing visible."""
+        """Copy a closed segment. Return its custom metadata if configured. A failed copy leaves nothing visible."""
 
     @abstractmethod
     def fetch_log_segment(
@@ -30,12 +30,12 @@ class RemoteStorageManagerBase(ABC):
 
     @abstractmethod
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """Fetch one index; raise IndexNotRecordedError if the segment was copied without it."""
+        """Fetch one index. Raise IndexNotRecordedError if the segment was copied without it."""
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """Fetch the requested indexes; omit an index that was not recorded.
+        """Fetch the requested indexes. Omit an index that was not recorded.
 
         This default implementation fetches the indexes one by one. After any other error, it closes the indexes that it
         has opened.
@@ -59,4 +59,4 @@ class RemoteStorageManagerBase(ABC):
 
     @abstractmethod
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Delete the segment; succeed if it is absent."""
+        """Delete the segment. Succeed if it is absent."""

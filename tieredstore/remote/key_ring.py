@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def key_ring_of(settings: Settings) -> KeyRing | None:
-    """Make the key ring of ``encryption.*`` and read its keys; None without encryption.
+    """Make the key ring of ``encryption.*`` and read its keys. Return None without encryption.
 
-    Raise KeyRingError, which names an unusable key, or KeyServiceError if a key management service refused to open a
+    Raise a KeyRingError that names an unusable key. Raise KeyServiceError if a key management service refused to open a
     key.
     """
     if settings.encryption is None:

@@ -22,7 +22,7 @@ be loaded several times.
 
 
 def passphrase_in(path: Path) -> bytes:
-    """Return a file's first line without its line end; raise KeyRingError if it is unreadable or empty."""
+    """Return a file's first line without its line end. Raise KeyRingError if it is unreadable or empty."""
     passphrase = key_file_content(path).partition(b"\n")[0].removesuffix(b"\r")
     if not passphrase:
         raise KeyRingError(f"the first line of {path} is empty, and a passphrase is expected there")
@@ -30,7 +30,7 @@ def passphrase_in(path: Path) -> bytes:
 
 
 def variable_content(name: str, what: str) -> bytes:
-    """Return the content of an environment variable; raise KeyRingError if it is not set or empty."""
+    """Return the content of an environment variable. Raise KeyRingError if it is not set or empty."""
     text = os.environb.get(os.fsencode(name))
     if not text:
         raise KeyRingError(f"the environment variable {name}, which holds the {what}, is not set in this process")
@@ -38,7 +38,8 @@ def variable_content(name: str, what: str) -> bytes:
 
 
 def descriptor_content(number: int, what: str) -> bytes:
-    """Read an open descriptor to its end; raise KeyRingError if it is empty, or has no end within a deadline."""
+    """Read an open descriptor to its end. Raise KeyRingError if the text is empty, or does not end within a
+    deadline."""
     try:
         status = os.fstat(number)
         if stat.S_ISREG(status.st_mode):

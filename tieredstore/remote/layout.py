@@ -28,11 +28,13 @@ class KeyLayout:
         return self.raw_cluster is None
 
     def derived_id(self, topic: str) -> Uuid | None:
-        """Return the topic id derived from the topic's name if the layout stores no ids, else None."""
+        """If the layout stores no topic ids, return the id that is derived from the topic's name. Otherwise, return
+        None."""
         return None if self.raw_cluster is None else raw_topic_id(self.raw_cluster, topic)
 
     def topic_id(self, topic: str, value: Uuid) -> TopicId:
-        """Wrap a topic id from a bucket, a broker or a checkpoint; mark it as derived if this layout stores no ids."""
+        """Wrap a topic id from a bucket, a broker or a checkpoint. Mark the id as derived if this layout stores
+        no ids."""
         return TopicId.of(value, self.derived_id(topic))
 
     def key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:
@@ -40,7 +42,7 @@ class KeyLayout:
         return object_key(self.prefix, main_path(metadata.remote_log_segment_id, metadata.start_offset), suffix)
 
     def data_key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:
-        """Return the key from which to read ``.log`` or ``.indexes``; a key in the custom metadata takes precedence."""
+        """Return the key from which to read ``.log`` or ``.indexes``. A key in the custom metadata takes precedence."""
         # Take the prefix from the segment's custom metadata, because a change of the setting applies only to new
         # segments.
         recorded = CustomMetadata.from_bytes(metadata.custom_metadata or b"")

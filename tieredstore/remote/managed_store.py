@@ -1,7 +1,6 @@
 """A manager's store, whose calls end when the manager is closed.
 
-This module is separate from ``manager``, which has the methods of Kafka's interface: this module has the methods of a
-store.
+This module is separate from ``manager``. It has the methods of a store, and ``manager`` those of Kafka's interface.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class ManagerCalls:
             self._here.is_so = before
 
     def run(self, call: Callable[[], _Result]) -> _Result:
-        """Return the result of ``call``; raise AlreadyClosedError when the manager is closed, while ``call``
+        """Return the result of ``call``. Raise AlreadyClosedError when the manager is closed, while ``call``
         continues.
         """
         if self._here.is_so:
@@ -79,13 +78,14 @@ class ManagerCalls:
         return outcome(self._bound.submit(call))
 
     def run_writing(self, what: str, write: Callable[[Callable[[], None]], _Result]) -> _Result:
-        """Run a call of several steps that can roll back; ``what`` names its objects in messages.
+        """Run a call of several steps that can roll back. ``what`` names its objects in messages.
 
         ``write`` gets a function to call between its steps. That function raises if the manager was closed or the
-        caller was interrupted; ``write`` must then roll back. An interrupted caller waits for the rollback. After
-        ``Interrupted`` the caller waits without a limit: ``Interruption``, which raised ``Interrupted``, ends the
-        process and names the objects that stay. After KeyboardInterrupt the caller waits ``undo_s``, and then names the
-        objects itself.
+        caller was interrupted. ``write`` must then roll back.
+
+        An interrupted caller waits for the rollback. After KeyboardInterrupt it waits ``undo_s``, and then names the
+        objects that stay. After ``Interrupted`` it waits without a limit, because ``Interruption`` ends the process and
+        names the objects.
         """
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))

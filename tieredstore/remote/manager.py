@@ -76,14 +76,14 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     ) -> None:
         """Open the store of ``source``, any form that :func:`tieredstore.open` takes.
 
-        ``store`` replaces the store in the settings, ``pools`` the threads; the caller closes both. ``random_bytes``
-        makes keys and IVs. With ``shares_read_ahead``, the settings' read-ahead limit applies to all readers of this
-        manager together, not to each.
+        ``store`` replaces the store in the settings, and ``pools`` the threads. The caller closes both.
+        ``random_bytes`` makes keys and IVs. With ``shares_read_ahead``, the settings' read-ahead limit applies to all
+        readers of this manager together, not to each.
         """
         settings, named = resolve_store(source)
         self.settings: Settings = settings
         self.named: NamedStore | None = named
-        """The origin of the settings; None if the caller passed a settings object."""
+        """The origin of the settings, or None if the caller passed a settings object."""
         self.layout: KeyLayout = KeyLayout(
             settings.key_prefix,
             settings.key_prefix_mask,
@@ -138,7 +138,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         *,
         on_progress: Callable[[int], None] | None = None,
     ) -> bytes | None:
-        """Copy a closed segment; return its custom metadata, or None if ``custom.metadata.fields.include`` is empty.
+        """Copy a closed segment and return its custom metadata, or None if ``custom.metadata.fields.include`` is empty.
 
         This is :meth:`copy_segment` under Kafka's name and with Kafka's parameters.
         """
@@ -151,7 +151,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         *,
         on_progress: Callable[[int], None] | None = None,
     ) -> CopiedSegment:
-        """Copy a closed segment; return its stored size and its custom metadata.
+        """Copy a closed segment and return its stored size and its custom metadata.
 
         The manifest is written last and commits the segment. ``on_progress`` is called on another thread, with the
         stored bytes of each chunk.
@@ -202,7 +202,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """Fetch the requested indexes with one request, plus one for the manifest; omit any that was not recorded."""
+        """Fetch the requested indexes that were recorded, with one request plus one for the manifest."""
         return self._indexes.get(metadata, index_types)
 
     @property
@@ -213,7 +213,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete the manifest, then the other objects, so that a half-deleted segment is never visible. Idempotent.
 
-        As in the plugin, keys have the current prefix; a prefix in the custom metadata is ignored.
+        As in the plugin, keys have the current prefix. A prefix in the custom metadata is ignored.
         """
         # Drop cached entries first, so that they do not keep a deleted segment visible.
         self._fetcher.forget(metadata)

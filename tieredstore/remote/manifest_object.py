@@ -28,7 +28,7 @@ def rules_of(settings: Settings) -> ManifestRules:
 def read_manifest(
     store: ObjectStore, key: str, shown: str, known: KnownSegment, rules: ManifestRules
 ) -> SegmentManifest:
-    """Read and parse the manifest under ``key``, with one request; raise the errors of the two functions below.
+    """Read and parse the manifest under ``key``, with one request. Raise the errors of the two functions below.
 
     Every reader of a manifest uses this function, or both functions below.
     """
@@ -36,7 +36,7 @@ def read_manifest(
 
 
 def read_manifest_text(store: ObjectStore, key: str, shown: str) -> bytes:
-    """Read the stored manifest, with one request; messages show the key as ``shown``.
+    """Read the stored manifest, with one request. Messages show the key as ``shown``.
 
     Raise ObjectNotFoundError if the manifest is absent. If the object is larger than any manifest, raise
     ManifestCorruptError without reading it.
@@ -56,7 +56,7 @@ def manifest_text(raw: bytes | None, shown: str) -> bytes:
 
 
 def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestRules) -> SegmentManifest:
-    """Parse the text of a manifest; messages show the key as ``shown``.
+    """Parse the text of a manifest. Messages show the key as ``shown``.
 
     Raise ManifestCorruptError if the text is damaged. Raise SegmentCorruptError if the manifest does not belong to the
     ``known`` segment or breaks the ``rules``.

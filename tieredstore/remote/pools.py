@@ -16,7 +16,7 @@ class Pools:
     """Three thread pools.
 
     ``transform`` encodes and decodes chunks. ``fetch`` waits for ranged GETs of logs, ``lookup`` for manifests and
-    indexes. A fetch task may wait for a lookup task; no other task waits for a task.
+    indexes. A fetch task may wait for a lookup task. The other tasks wait for no task.
     """
 
     transform: Executor

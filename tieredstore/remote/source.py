@@ -21,13 +21,13 @@ its own thread, so the function must be fast.
 
 
 class SegmentSource(Protocol):
-    """Lists and reads segments; ``RemoteStorageManager`` implements it. Safe from several threads.
+    """Lists and reads segments. ``RemoteStorageManager`` implements it. Safe from several threads.
 
-    Users of a source only read; its owner closes it.
+    Users of a source only read. Its owner closes it.
     """
 
     def check_open(self) -> None:
-        """Raise AlreadyClosedError if the owner has closed this source; every read then raises the same error."""
+        """Raise AlreadyClosedError if the owner has closed this source. Every read then raises the same error."""
         ...
 
     @property
@@ -65,11 +65,11 @@ class SegmentSource(Protocol):
         ...
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """Fetch one index; raise IndexNotRecordedError if the segment was copied without it."""
+        """Fetch one index. Raise IndexNotRecordedError if the segment was copied without it."""
         ...
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """Fetch the requested indexes; omit an index that was not recorded."""
+        """Fetch the requested indexes. Omit an index that was not recorded."""
         ...

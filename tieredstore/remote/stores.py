@@ -1,4 +1,4 @@
-"""Finds the store that a caller names; every entry point accepts all forms of ``StoreLike``."""
+"""Finds the store that a caller names. Every entry point accepts all forms of ``StoreLike``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class NamedStore:
         return settings_from(texts, base_dir=self._folder(), source=self.source)
 
     def load_uploader(self) -> UploaderSettings:
-        """Load the settings ``uploader.*`` of the same file; raise a ConfigError that lists all faults."""
+        """Load the settings ``uploader.*`` of the same file. Raise a ConfigError that lists all faults."""
         return uploader_settings_from(self._read(), base_dir=self._folder(), source=self.source)
 
     def at(self, store: str) -> NamedStore:
@@ -155,7 +155,7 @@ def target_settings(target: StoreLike, source: NamedStore | None) -> Settings:
 
 
 def named_store_of(source: object) -> NamedStore | None:
-    """Return the origin of an opened object's settings; None if it was made from loaded settings."""
+    """Return the origin of an opened object's settings. Return None if it was made from loaded settings."""
     named = getattr(source, "named", None)
     return named if isinstance(named, NamedStore) else None
 
@@ -181,7 +181,7 @@ def keyword_properties(given: Mapping[str, SettingValue]) -> dict[str, SettingVa
 
 
 def url_of(settings: Settings) -> str:
-    """Return store and prefix as a URL without credentials; for a user's own class, return its name."""
+    """Return store and prefix as a URL without credentials. For a user's own class, return its name."""
     prefix = settings.key_prefix
     if settings.s3 is not None:
         return f"s3://{settings.s3.bucket_name}/{prefix}"
@@ -228,7 +228,7 @@ def _of_text(text: str, store: str | None, extra: GivenProperties) -> NamedStore
 def _named(
     file: Path | None, texts: Properties, store: str | None, extra: GivenProperties, *, source: str | None
 ) -> NamedStore:
-    """Make the origin. ``texts`` are the properties in the file; without a file, ``texts`` are all properties."""
+    """Make the origin. ``texts`` are the properties in the file. Without a file, ``texts`` are all properties."""
     label = source or "settings"
     given = texts_of(extra, label)
     if file is None:
@@ -249,7 +249,7 @@ def _is_settings_file(text: str) -> bool:
 
 
 def _url(store: str) -> str:
-    """Return the URL of a store, given as a URL or as a folder that may be empty or absent."""
+    """Return the URL of a store. The argument is a URL, or a folder that may be empty or absent."""
     if not store or "\0" in store:  # an empty text must not mean the working folder
         raise ConfigError(f"{store!r} names no store: give a URL or a folder")
     if "://" in store:
@@ -271,7 +271,7 @@ def _is_absent_word(store: str) -> bool:
 
 
 def _local_path(text: str) -> Path:
-    """Expand a local path, including ``~`` and ``~user``; raise ConfigError for a user without a home."""
+    """Expand a local path, including ``~`` and ``~user``. Raise ConfigError for a user without a home."""
     try:
         return Path(text).expanduser()
     except RuntimeError:

@@ -2,7 +2,7 @@
 
 Reading a bucket may take long, while the shell waits. So a forked child reads the bucket and writes its answer into a
 file in the user's cache folder. The command waits 0.8 s for an answer, then offers what the file contains. If there is
-no answer by then, the child continues for some seconds, so that the next attempt has one. Errors never reach the
+no answer by then, the child continues for some seconds. The next attempt then has an answer. Errors never reach the
 screen.
 
 This module is separate from ``options``, which only names the functions here: completion forks and opens a bucket.
@@ -37,7 +37,8 @@ _WAIT_S: Final = 0.8
 """The time in seconds that the shell waits for a first answer."""
 
 _LOOK_S: Final = 10
-"""The time in seconds that the child process may go on reading the bucket, so that the next attempt has an answer."""
+"""Maximum seconds of the child process. It may continue after the command has ended, so that the next attempt has an
+answer."""
 
 _FRESH_S: Final = 60.0
 """The age in seconds up to which a stored answer is current. While an older answer is offered, a child reads the bucket
@@ -58,7 +59,7 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_partition(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer the topic's partitions; in a comma-separated list complete the last one."""
+    """Offer the topic's partitions. In a comma-separated list complete the last one."""
     listed, comma, last = incomplete.rpartition(",")
     topic = _topic(ctx)
     return [f"{listed}{comma}{name}" for name in _offer(ctx, last, topic)] if topic else []
@@ -78,8 +79,8 @@ def _topic(ctx: typer.Context) -> str | None:
 
 
 def _text(ctx: typer.Context, *names: str) -> str | None:
-    """Return the value of the first parameter in ``names`` that the user gave; None if this parameter has several
-    values."""
+    """Return the value of the first parameter in ``names`` that the user gave. Return None if this parameter has
+    several values."""
     given = _texts(ctx, *names)
     return given[0] if len(given) == 1 else None
 
@@ -94,7 +95,7 @@ def _texts(ctx: typer.Context, *names: str) -> list[str]:
 
 
 def _offer(ctx: typer.Context, incomplete: str, topic: str | None = None, partition: int | None = None) -> list[str]:
-    """Offer names from the bucket that the options name; nothing if there is no answer in time."""
+    """Offer names from the bucket that the options name. Offer nothing if there is no answer in time."""
     settings, store = _text(ctx, "settings") or os.environ.get("TIEREDSTORE_SETTINGS"), _text(ctx, "url", "store")
     if settings is None and store is None:
         return []
@@ -103,7 +104,7 @@ def _offer(ctx: typer.Context, incomplete: str, topic: str | None = None, partit
         from tieredstore.ops.bucket import open_bucket
         from tieredstore.remote.stores import settings_of
 
-        # This child process logs nothing: errors must not appear while the user types, and the command itself will
+        # This child process logs nothing, because errors must not appear while the user types. The command itself will
         # report them.
         logging.disable(logging.CRITICAL)
         with open_bucket(settings_of(settings, store=store)) as place:
@@ -133,7 +134,7 @@ def _look_up(place: Bucket, topic: str | None, partition: int | None) -> Iterabl
 
 
 def legal_names(names: Iterable[str]) -> Names:
-    """Drop names that Kafka does not allow: a bucket may contain any name, and a shell could run a command in the
+    """Drop names that Kafka does not allow. A bucket may contain any name, and a shell could run a command in the
     name."""
     return tuple(name for name in names if _LEGAL.fullmatch(name))[: 10 * _MAX_NAMES]
 
@@ -190,7 +191,7 @@ def answer_path(settings: str | None, store: str | None, question: object) -> Pa
 
 
 def read_answer(path: Path) -> tuple[Names, float] | None:
-    """Return the stored names and their age in seconds; None if there is no answer written by this user."""
+    """Return the stored names and their age in seconds. Return None if there is no answer written by this user."""
     with contextlib.suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
         known = os.fstat(file.fileno())
         content: object = json.loads(file.read(_MAX_BYTES))

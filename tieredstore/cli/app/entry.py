@@ -41,7 +41,7 @@ def version_text() -> str:
 
 
 def show_version(arguments: Sequence[str]) -> int:
-    """Write the version, with ``--json`` also JSON_VERSION; return the exit code."""
+    """Write the version, with ``--json`` also JSON_VERSION. Return the exit code."""
     as_json = f'{{"version": "{__version__}", "json_version": {JSON_VERSION}}}'
     sys.stdout.write(f"{as_json if '--json' in arguments else version_text()}\n")
     return 0

@@ -78,7 +78,7 @@ class Group(TyperGroup):
         self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write each command and its summary; a long sentence continues on the next line."""
+        """Write each command and its summary. A long sentence continues on the next line."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [(name, _first_sentence(command.help)) for name, command in commands if command and not command.hidden]
         with formatter.section("Commands"):
@@ -86,7 +86,7 @@ class Group(TyperGroup):
 
 
 class AllCommands(Group):
-    """All commands of the program. Help lists them by their summaries; a command is imported when it is called."""
+    """All commands of the program. Help lists them by their summaries. A command is imported when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -222,7 +222,7 @@ app: Final = typer.Typer(
     epilog=_EPILOG,
     no_args_is_help=True,
     rich_markup_mode=None,  # plain text, as in other tools; importing rich would take time
-    # For a bug, show Python's own traceback: a decorated one can show the values of variables, including secrets.
+    # For a bug, show Python's own traceback. A decorated traceback can show the values of variables, including secrets.
     pretty_exceptions_enable=False,
 )
 
@@ -266,14 +266,15 @@ def options(
 
 @functools.cache
 def program() -> TyperGroup:
-    """Make the parser once: tests run many commands in one process, and the parser takes most of a command's time."""
+    """Make the parser only once. Tests run many commands in one process, and making the parser takes most of a
+    command's time."""
     command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)
     return command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. The library's errors become one sentence on stderr; bugs are raised."""
+    """Run one command and return its exit code. The library's errors become one sentence on stderr. Bugs are raised."""
     if (asked := list(sys.argv[1:] if arguments is None else arguments)) in VERSION:
         return show_version(asked)
     try:
@@ -323,7 +324,7 @@ _MOVED: Final[Mapping[str, str]] = {
 
 
 def tell_usage(problem: UsageError) -> int:
-    """Report an error of the parser on stderr, in our words; return the exit code."""
+    """Report an error of the parser on stderr, in our words. Return the exit code."""
     if type(problem).__name__ == "NoArgsIsHelpError":
         problem.show()  # this shows the help itself
     else:

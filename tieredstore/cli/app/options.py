@@ -48,7 +48,7 @@ _Settings: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile(Group):
-    """The settings file of a service; the service reads it again while it runs."""
+    """The settings file of a service. The service reads it again while it runs."""
 
     PANEL: ClassVar[str] = "Store"
     settings: _Settings = None
@@ -114,7 +114,7 @@ class Store(Group):
 def naming_other_prefix(bucket: Bucket, *, is_all: bool) -> Generator[None]:
     """If the bucket's prefix has no segments, name another prefix with segments on stderr.
 
-    Search for another prefix if the block raises ResourceNotFoundError; with ``is_all``, also at the end of the block.
+    Search for another prefix if the block raises ResourceNotFoundError or, with ``is_all``, at the block's end.
     """
     try:
         yield
@@ -157,14 +157,14 @@ class Cluster(Group):
     ] = None
 
     def needed(self) -> Mapping[str, str]:
-        """Return the client's properties; raise ConfigError without any broker option. See :meth:`client`."""
+        """Return the client's properties. Raise ConfigError without any broker option. See :meth:`client`."""
         client = self.client()
         if client is None:
             raise ConfigError("a running cluster is needed: give --bootstrap-server HOST:PORT")
         return client
 
     def client(self) -> Mapping[str, str] | None:
-        """Return the client's properties: the file's, overridden by ``-X``; None without any broker option.
+        """Return the client's properties: the file's, overridden by ``-X``. Return None without any broker option.
 
         Raises ConfigError for a ``-X`` that is not NAME=VALUE, and for properties without a broker's address.
         """
@@ -530,7 +530,7 @@ JsonLogs: TypeAlias = Annotated[
 
 
 def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
-    """Parse partitions such as ``3``, ``0,2`` and ``4-7``; return them in ascending order, each once, or None for
+    """Parse partitions such as ``3``, ``0,2`` and ``4-7``. Return them in ascending order, each once, or None for
     all.
     """
     if not texts or ALL in texts:
@@ -542,7 +542,7 @@ def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
 
 
 def parse_option(option: str, text: str | None) -> int | AtTime | None:
-    """Parse the position that an option gives; raise ConfigError, which names the option, for an invalid one.
+    """Parse the position that an option gives. For an invalid position, raise a ConfigError that names the option.
 
     If the text is a relative time or has no time zone, print the time in UTC on stderr.
     """
@@ -568,7 +568,7 @@ def _show_place(place: int | AtTime | None) -> JsonValue:
 
 
 def parse_segment(text: str, name: str = "OFFSET|ID") -> int | Uuid:
-    """Parse a segment's base offset or id; raise ConfigError, which names the option, for anything else."""
+    """Parse a segment's base offset or id. For anything else, raise a ConfigError that names the option."""
     if text.isascii() and text.isdecimal():
         if len(text) > _DIGITS or int(text) > MAX_OFFSET:
             raise ConfigError(f"{name} is {excerpt(text)}: an offset is at most {MAX_OFFSET}")

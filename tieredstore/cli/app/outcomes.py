@@ -1,7 +1,7 @@
 """The report of a command that changes a bucket, and the rule for commands that delete or rewrite.
 
-Commands that delete or rewrite show their plan and exit with 0; only ``--yes`` applies it. In the output for scripts,
-each item is a JSON object with the same layout in all tools, and the last line is a summary.
+Commands that delete or rewrite show their plan and exit with 0. Only ``--yes`` applies it. In the output for scripts,
+each item is a JSON object with the same layout in all tools. The last line is a summary.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ OUTCOME: Final[Row[Outcome]] = attributes_of(Outcome)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A tool's words in output for people: ``noun`` for its items, ``done`` for the main result, and words for other
-    results by outcome code.
+    """A tool's words in output for people. ``noun`` names its items, and ``done`` the main result. ``left`` and
+    ``also`` have words for other results, by outcome code.
 
-    ``show`` returns a line for an item, or None if the sums are enough. If an item is kept with an outcome code in
-    ``stopping``, the command did not do what the user asked: it exits with 6.
+    ``show`` returns a line for an item, or None if the sums are enough. An item that is kept with an outcome code in
+    ``stopping`` is one that the user asked to change. The command then exits with 6.
     """
 
     noun: str
@@ -100,7 +100,8 @@ class Teller:
         return f"{done} ({human_bytes(self.size)}{unknown})" if self.changed and self.words.has_sizes else done
 
     def count_up(self, words: Mapping[str, str]) -> str:
-        """Return the number of items with each outcome code in ``words``, as text; empty if there are no such items."""
+        """Return the number of items with each outcome code in ``words``, as text. The text is empty if there are no
+        such items."""
         return "; ".join(f"{self.counts[code]} {text}" for code, text in words.items() if self.counts[code])
 
     def stopped(self) -> str:
@@ -140,7 +141,7 @@ def carry_out(
 
 
 def tell_all(act: Callable[[OnOutcome], Totals], teller: Teller, store: ObjectStore | None = None) -> None:
-    """Report each item while ``act`` processes it, count the items, and print a summary; see :func:`finish`."""
+    """Report each item while ``act`` processes it, count the items, and print a summary. See :func:`finish`."""
     doing = "checking" if teller.is_plan else teller.words.doing
     with tell_if_stopped(teller.stopped), counting(doing, teller.words.noun) as advance:
 

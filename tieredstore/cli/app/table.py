@@ -1,7 +1,7 @@
 """The table of commands, of the core and of optional parts.
 
-An entry of the table contains a command's name and summary, so that help and completion do not import the command's
-module. An optional part names its own table by the entry point ``tieredstore.commands``::
+An entry of the table contains a command's name and summary. So help and completion do not import the command's module.
+An optional part names its own table by the entry point ``tieredstore.commands``::
 
     [project.entry-points."tieredstore.commands"]
     uploader = "tieredstore.uploader.cli:COMMANDS"
@@ -59,13 +59,13 @@ class Entry:
 
 
 def entry_of(name: str) -> Entry | None:
-    """Find a command by its name; None if neither the core nor an optional part has it."""
+    """Find a command by its name. Return None if neither the core nor an optional part has it."""
     found = _CORE.get(name)
     return found or next((entry for entry in wing_entries() if entry.name == name), None)
 
 
 def find_option(name: str) -> Entry | None:
-    """Find an optional part's implementation of an option, by ``command --option``; None if there is none."""
+    """Find an optional part's implementation of an option, by ``command --option``. Return None if there is none."""
     return next((entry for entry in _attached() if entry.name == name), None)
 
 
@@ -90,7 +90,7 @@ def _attached() -> tuple[Entry, ...]:
 
 
 def read_tables(points: Iterable[EntryPoint]) -> list[Entry]:
-    """Read the tables that entry points name; see :func:`load_attached`."""
+    """Read the tables that entry points name. See :func:`load_attached`."""
     tables: list[tuple[Entry, ...]] = load_attached(points)
     return [entry for table in tables for entry in table]
 

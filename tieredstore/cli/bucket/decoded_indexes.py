@@ -40,7 +40,7 @@ def row_of(entries: Sequence[Entry]) -> Row[Entry]:
 
 
 def decode_rows(kind: IndexType, content: bytes, base_offset: int) -> list[Entry]:
-    """Decode one index of the segment at ``base_offset``; raise BatchCorruptError if its entries are inconsistent."""
+    """Decode one index of the segment at ``base_offset``. Raise BatchCorruptError if its entries are inconsistent."""
     return _DECODERS[kind](content, base_offset)
 
 

@@ -50,9 +50,9 @@ def doctor(
     multipart uploads under the prefix that are unfinished after --min-age, in whole days (default: 7d). Existing rules
     stay unchanged. If one of them already does this, nothing is written. The new rule is read back and compared.
 
-    --for lists tieredstore's own objects under the prefix that an earlier release could not read. Use it before you run
-    two releases together, or go back to the earlier one. doctor reads the first bytes of each object. For a pipeline's
-    output, name its root, such as --store s3://b/root/.
+    --for lists objects under the prefix that tieredstore wrote and an earlier release could not read. Use it before you
+    run two releases together, or go back to the earlier one. doctor reads the first bytes of each object. For a
+    pipeline's output, name its root, such as --store s3://b/root/.
 
     Example: tieredstore doctor -c store.properties --write
     """

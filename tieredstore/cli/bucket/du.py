@@ -142,7 +142,7 @@ def _name_row(by: By, rows: Sequence[Usage]) -> Row[Usage]:
 
 
 def _sums_row(*, is_priced: bool) -> Row[Usage]:
-    """Declare the sums. Most of the counts are only shown with ``--wide``; the amounts of bytes are always shown."""
+    """Declare the sums. Most of the counts are only shown with ``--wide``. The amounts of bytes are always shown."""
     more = WIDE if is_priced else 0
     sums: Row[Usage] = Row(
         field("stored_size", lambda row: row.stored_size, number("STORED", rank=int(is_priced)), human_bytes),
@@ -229,7 +229,7 @@ def _label(row: Usage, *, with_id: bool) -> str:
 
 
 def _draw(picture: Picture, usage: Mapping[str, Usage], total: Usage, prices: PriceFile | None) -> None:
-    """Draw two bars per row: bytes in the bucket, and bytes of the log. The largest rows come first; one row sums up
+    """Draw two bars per row: bytes in the bucket, and bytes of the log. The largest rows come first. One row sums up
     the rest.
 
     With prices, draw the cost in the bucket and what the same data would cost on brokers. Report if there is nothing to

@@ -59,7 +59,7 @@ def fetch(
 
 
 def parse_range(text: str) -> slice:
-    """Parse ``A:B`` as a slice; raise ConfigError for anything else."""
+    """Parse ``A:B`` as a slice. Raise ConfigError for anything else."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(f"--range {text!r} is not a range of bytes: give A:B as in a Python slice (100:, :-1, 5:9)")

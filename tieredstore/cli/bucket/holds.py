@@ -58,8 +58,8 @@ def place(
         is_stored = new.topic is None or bool(topic_ids(opened.store, opened.prefix, new.topic))
     print_lines([f"{'would be held' if dry_run else 'held'} by {name}: {_scope(new)}"])
     if not is_stored:
-        # This is only a warning: a hold may be placed before its segments exist, but a misspelled topic protects
-        # nothing.
+        # This is only a warning, because a hold may be placed before its segments exist. But a misspelled topic
+        # protects nothing.
         complain(f"no segment of a topic {new.topic!r} is stored: check the spelling")
 
 

@@ -101,7 +101,7 @@ class SegmentView:
         return inspect_objects(self.segment)
 
     def as_json(self, *, chunks: bool) -> JsonValue:
-        """Return everything with snake_case names; unknown values are null."""
+        """Return everything with snake_case names. Unknown values are null."""
         objects = self.segment.objects
         row: dict[str, JsonValue] = {
             **_SEGMENT.json(objects),

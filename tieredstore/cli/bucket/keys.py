@@ -149,9 +149,9 @@ def list_keys(
     """List the key pairs that encrypt segments; with an ID, list everything that needs or may need this pair.
 
     The command reads every manifest, and needs no key. FIRST and LAST are the end times (UTC) of the oldest and the
-    newest segment; RING shows whether the settings list the pair. Before you retire a pair, make another pair active in
+    newest segment. RING shows whether the settings list the pair. Before you retire a pair, make another pair active in
     every writer and in these settings, then run keys list with the old ID. The exit code is 5 while anything needs the
-    old pair. It is 0, without a row, once the pair can be retired; and 3 if there are no segments at all, for example
+    old pair. It is 0, without a row, once the pair can be retired. It is 3 if there are no segments at all, for example
     under a wrong prefix. Objects without a manifest and unfinished uploads count too, because they may still be
     committed with the pair.
 
@@ -176,7 +176,7 @@ def rotate(topics: Topics, store: Store, work: Work, apply: Apply, output: Json)
     Without --yes, only show the plan. Data and indexes stay unchanged; only the wrapped data key in each manifest
     changes. With topics, only their segments are rotated. Before a rotation, every writer and reader must have the new
     pair in its settings. If a rotation is stopped or killed, run it again. A segment is reported and skipped if its key
-    pair is not in the settings, or cannot decrypt the segment's data key; the exit code is then 4.
+    pair is not in the settings, or cannot decrypt the segment's data key. The exit code is then 4.
 
     Example: tieredstore keys rotate -c store.properties --yes
     """
@@ -309,7 +309,7 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
 
 
 def _until(bucket: Bucket, old_keys: Sequence[str]) -> str:
-    """Return a phrase that tells how long readers need the old key pairs, by the same rule as ``keys list ID``."""
+    """Return a phrase that tells how long readers need the old key pairs. The rule is that of ``keys list ID``."""
     opened, cached_ms = bucket.opened(), bucket.settings.fetch.manifest_cache.retention_ms
     names = ", ".join(map(repr, old_keys))
     if cached_ms < 0:

@@ -102,12 +102,12 @@ def ls(
     Each line is a partition. With -p, each line is a segment, or a hole: offsets that are in no segment. -p all lists
     the segments of all partitions. ls reads the manifest of each segment, and needs no key. FIRST ENDS and LAST are the
     times (UTC) of the newest records of the first and the last segment; manifests have no other times. FIRST RECORD
-    (--first-times) is read from each segment; it is "-" if the record has no time or cannot be decrypted. Segments that
+    (--first-times) is read from each segment. It is "-" if the record has no time or cannot be decrypted. Segments that
     lack an object (after an unfinished copy or deletion, or a loss) are named on stderr, and have "complete": false in
     JSON.
 
     With --bootstrap-server, each line is a partition with the brokers' offsets. NOT STORED are offsets that only the
-    brokers have; LOST are offsets that neither the bucket nor the brokers have. No record before COMPLETE UP TO (UTC)
+    brokers have. LOST are offsets that neither the bucket nor the brokers have. No record before COMPLETE UP TO (UTC)
     is missing. Topics that the brokers tier are listed even if the bucket has none of their segments. An active segment
     is stored only after the broker has closed it. With --from or --to, only offsets in the window count, and COMPLETE
     UP TO is left out.
@@ -181,12 +181,12 @@ class _Seen:
     damaged: int = 0
     holes: int = 0
     first_times: dict[Uuid, datetime | None] | None = None
-    """The times of the segments' first records, by segment id; None without ``--first-times``."""
+    """The times of the segments' first records, by segment id, or None without ``--first-times``."""
     unknown: list[TieredStoreError] = field(default_factory=list[TieredStoreError])
     """The errors that prevented reading first times, one for each segment without a known first time."""
 
     def add(self, segment: Segment) -> _Listed:
-        """Add a segment and return it with the hole before it; report an unreadable one on stderr."""
+        """Add a segment, and return it with the hole before it. Report an unreadable segment on stderr."""
         if segment.metadata is None or segment.missing:
             self.incomplete += 1
             self.damaged += segment.damage is not None
@@ -206,7 +206,7 @@ class _Seen:
         return segment, hole
 
     def read_first_times(self, listed: Iterable[_Listed], times: dict[Uuid, datetime | None]) -> Iterator[_Listed]:
-        """Read the time of each segment's first record, then yield the segment; report a damaged segment on stderr."""
+        """Read the time of each segment's first record, then yield the segment. Report a damaged segment on stderr."""
         with ThreadPool(_FIRST_CHUNKS, "tieredstore-times") as pool:
             jobs = in_parallel(pool, lambda one: (one, _first_time(one[0])), listed, at_once=2 * _FIRST_CHUNKS)
             for one, time in jobs:
@@ -219,7 +219,7 @@ class _Seen:
                 yield one
 
     def summary(self) -> dict[str, JsonValue]:
-        """Return the sums over segments for scripts; sums of bytes cover complete segments only."""
+        """Return the sums over segments for scripts. Sums of bytes cover complete segments only."""
         return {**_SEEN.json(self), "ratio": ratio_of(self.size, self.stored_size)}
 
     def partitions(self) -> dict[_Life, Partition]:
@@ -281,7 +281,7 @@ _Named: TypeAlias = tuple[Topic, Partition]
 
 
 def _partition_row(id_rank: int, *, has_broker: bool, is_whole: bool, has_until: bool) -> Row[_Named]:
-    """Declare the fields of a partition; ``id_rank`` is the rank of the topic's id.
+    """Declare the fields of a partition. ``id_rank`` is the rank of the topic's id.
 
     The column COMPLETE UP TO is shown for whole partitions, not for windows.
     """

@@ -64,7 +64,7 @@ def mirror(
     stopped or killed, run it again: segments with a manifest in the target are not sent again.
 
     --repair replaces the target's damaged segments by the source's copies. It verifies every byte in the target. If a
-    segment is damaged, --repair verifies the source's copy, then replaces the objects that differ; it writes the
+    segment is damaged, --repair verifies the source's copy, then replaces the objects that differ. It writes the
     manifest last. Without --yes, it only shows which objects it would replace.
 
     Example: tieredstore mirror -c store.properties s3://backup/kafka/ --dry-run

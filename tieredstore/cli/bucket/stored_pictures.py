@@ -31,8 +31,8 @@ def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]
     stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     timeless = 0
     for topic, time_ms, size in segments:
-        # Leave out invalid times, which come from producers that count in other units: with them in the picture, all
-        # valid times would shrink to one spot.
+        # Leave out invalid times, which come from producers that count in other units. In a picture with such times,
+        # all valid times would shrink to one spot.
         if time_ms is None or iso_utc(time_ms) is None:
             timeless += 1
         else:
@@ -103,8 +103,8 @@ _TALLEST: Final = 30.0
 
 
 def draw_offsets(picture: Picture, partitions: Mapping[tuple[str, Uuid, int], Partition], *, broker: bool) -> None:
-    """Draw a bar for each partition's offsets in the bucket and, if ``broker`` is True, a bar for its offsets on the
-    broker."""
+    """Draw a bar for each partition's offsets in the bucket. If ``broker`` is True, draw another bar for its offsets on
+    the broker."""
     if not partitions:
         complain(f"{picture.path} was not drawn: there are no segments")
         return

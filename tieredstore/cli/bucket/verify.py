@@ -104,7 +104,7 @@ def _count(number: int, severity: Severity) -> str:
 
 
 def percent(text: str) -> float:
-    """Parse a share such as ``5%`` or ``5``; raise ConfigError unless it is above 0 and at most 100."""
+    """Parse a share such as ``5%`` or ``5``. Raise ConfigError unless it is above 0 and at most 100."""
     match = _PERCENT.fullmatch(text.strip())
     part = float(match[1]) / 100 if match else 0
     if not 0 < part <= 1:

@@ -216,7 +216,7 @@ class _Sink:
 
     @classmethod
     def parse(cls, topic: str, output: Rows, columns: str | None) -> _Sink:
-        """Make the sink of these options; raise ConfigError for options that exclude each other."""
+        """Make the sink of these options. Raise ConfigError for options that exclude each other."""
         text = output.row_format
         if text is None or "%" not in text or output.as_json:
             target = Target.parse(output, takes_folder=True)
@@ -251,7 +251,7 @@ class _Sink:
         return tuple(dict.fromkeys(("partition", "offset", *shown)))
 
     def write(self, rows: BatchRows, width: int) -> None:
-        """Write the records; ``width`` is the width of offsets in a table."""
+        """Write the records. ``width`` is the width of offsets in a table."""
         if self.lines is not None:
             with self.target.open() as file:
                 write_formatted(_by_partition(rows), self.lines, file, topic=self.topic)

@@ -6,9 +6,9 @@ tuple of :class:`Format`::
     [project.entry-points."tieredstore.files"]
     pubsub = "tieredstore.pubsub.cli.files:FILES"
 
-``show`` asks one format after another if it knows a file: first the core's formats, then those of optional parts in the
-order of their entry points. The first format that knows the file prints it. The functions ``knows`` and ``show`` of a
-format import modules only when called, so that listing the formats is fast.
+``show`` asks one format after another if it knows a file. The core's formats come first, then the formats of optional
+parts in the order of their entry points. The first format that knows the file prints it. The functions ``knows`` and
+``show`` of a format import modules only when called. So listing the formats is fast.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class View(enum.Enum):
-    """The part of a file to show; the value is the option that chooses this part."""
+    """The part of a file to show. The value is the option that chooses this part."""
 
     CONTENTS = ""
     RECORDS = "--records"
@@ -91,6 +91,6 @@ class Format:
     show: Callable[[Asked], AbstractContextManager[Shown]]
     """A function that opens the file and returns its rows or records. The file stays open within the context."""
     topics: Callable[[Path, Sequence[str]], AbstractContextManager[TopicBackup] | None] | None = None
-    """A function that opens the topics whose records are in files of this format, so that a restore can read these
-    records. The topics are named in a settings file; the function returns None for settings of another kind.
+    """A function that opens topics for a restore, or returns None if the settings file is of another kind. The settings
+    file names the topics. Their records are in files of this format.
     """

@@ -35,7 +35,7 @@ _PIECE_SIZE: Final = 4 * 1024 * 1024
 
 
 def _has_suffix(*suffixes: str) -> Callable[[Asked], bool]:
-    """Match local files by name, even missing ones; objects of a store have other formats."""
+    """Match local files by name, even missing ones. Objects of a store have other formats."""
 
     def knows(asked: Asked) -> bool:
         is_key = asked.path is None and asked.store.is_given

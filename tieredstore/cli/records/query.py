@@ -135,7 +135,7 @@ _MOST_NAMES: Final = 40
 
 
 def _draw(picture: Picture, reader: BatchRows) -> None:
-    """Draw the second column over the first; raise ConfigError if there is only one column, or if there are too many
+    """Draw the second column over the first. Raise ConfigError if there is only one column, or if there are too many
     rows."""
     from pyarrow import types
 

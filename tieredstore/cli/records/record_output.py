@@ -40,7 +40,7 @@ def write_table(batches: Iterable[PartitionRecords], *, offset_width: int = 0) -
 def write_formatted(
     batches: Iterable[PartitionRecords], record_format: RecordFormat, file: BinaryIO, *, topic: str
 ) -> None:
-    """Write each record in the format; add no separators or line ends."""
+    """Write each record in the format. Add no separators or line ends."""
     for partition, records in batches:
         place = {"topic": topic, "partition": partition}
         rows = rows_of(records, record_format.columns)
@@ -70,7 +70,7 @@ _Part: TypeAlias = Callable[[Record], bytes]
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """A format of records; ``columns`` are the columns to read for it."""
+    """A format of records. ``columns`` are the columns to read for it."""
 
     parts: tuple[_Part, ...]
     columns: tuple[str, ...]

@@ -33,7 +33,7 @@ def rows_of(records: pa.RecordBatch, columns: Sequence[str] = SHOWN) -> Iterator
 
 
 def json_lines(records: pa.RecordBatch, partition: int | None, *, topic: str | None = None) -> Iterator[str]:
-    """Yield a JSON object for each record, one per line; ``topic`` and ``partition`` are omitted if None."""
+    """Yield a JSON object for each record, one per line. ``topic`` and ``partition`` are omitted if None."""
     from tieredstore.query.writers import json_line
 
     known: dict[str, object] = {"topic": topic, "partition": partition}
@@ -45,7 +45,7 @@ def json_lines(records: pa.RecordBatch, partition: int | None, *, topic: str | N
 
 
 def table_cells(row: Mapping[str, Any], partition: str, offset_width: int = 0) -> list[str]:
-    """Return the cells of a record, for the columns of ``TABLE``; ``offset_width`` aligns offsets."""
+    """Return the cells of a record, for the columns of ``TABLE``. ``offset_width`` aligns offsets."""
     time = "-" if row["timestamp"] is None else iso_utc(row["timestamp"]) or str(row["timestamp"])
     headers = "".join(f"  {header['key']}={shown_text(header['value'])}" for header in row["headers"] or ())
     # Files of other tools may contain only values. Show a dash for the unknown offset.
@@ -72,7 +72,7 @@ def shown_text(data: object) -> str:
 
 
 def _text(data: bytes) -> str | None:
-    """Decode UTF-8; None for other bytes."""
+    """Decode UTF-8. Return None for other bytes."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -1,5 +1,5 @@
-"""The destinations and formats of records and rows: a table on the screen, or Parquet, Arrow, CSV and JSON lines in a
-file or on stdout.
+"""The destinations and formats of records and rows. Rows go to the screen as a table, or as Parquet, Arrow, CSV or JSON
+lines to a file or stdout.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The destination of rows: ``path`` or stdout, in a file format; the format is None for a table."""
+    """The destination of rows: ``path`` or stdout, in a file format. The format is None for a table."""
 
     path: Path | None
     ending: str | None
@@ -34,7 +34,7 @@ class Target:
 
     @classmethod
     def parse(cls, rows: Rows, *, takes_folder: bool = False) -> Target:
-        """Parse the options; raise ConfigError for an impossible combination."""
+        """Parse the options. Raise ConfigError for an impossible combination."""
         if rows.as_json and rows.row_format is not None:
             raise ConfigError("--json and --format exclude each other: give one of them")
         ending = "jsonl" if rows.as_json else rows.row_format
@@ -97,7 +97,7 @@ class GivenRows:
 
 
 def _flushing(rows: BatchRows, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; flush what was written before requesting the next batch."""
+    """Yield the batches. Flush what was written before requesting the next batch."""
     for batch in rows:
         yield batch
         file.flush()

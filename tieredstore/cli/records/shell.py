@@ -57,7 +57,7 @@ def run_shell(tables: QueryTables, most_rows: int | None) -> None:
 
 
 def _read_statement() -> str | None:
-    """Return the next statement, which may take several lines; None at the end of input.
+    """Return the next statement, which may take several lines. Return None at the end of input.
 
     The words ``exit``, ``help`` and ``.tables`` need no semicolon.
     """
@@ -132,7 +132,7 @@ def _line_editor(complete: Callable[[str, int], str | None]) -> Generator[None]:
 
 
 def _completer(words: Iterable[str]) -> Callable[[str, int], str | None]:
-    """Return readline's completion function for these words; case does not matter."""
+    """Return readline's completion function for these words. Case does not matter."""
     known = sorted({word if _PLAIN_NAME.fullmatch(word) else f'"{word}"' for word in words}, key=str.lower)
     found: list[str] = []
 

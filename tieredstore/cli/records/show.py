@@ -54,7 +54,7 @@ def show(
 
     show reads Kafka's local .log, .index, .timeindex, .txnindex and .snapshot files. It also reads batches, if pub/sub
     is installed, and files of pipelines (with -c PIPELINE), if pipelines are installed. A corrupt file is shown up to
-    the corruption, with exit code 4. If one of several files fails, the others are still shown; the exit code is that
+    the corruption, with exit code 4. If one of several files fails, the others are still shown. The exit code is that
     of the first failure.
 
     Example: tieredstore show /var/lib/kafka/orders-0/00000000000000000000.log --records
@@ -167,7 +167,7 @@ def _formats() -> Iterator[Format]:
 
 
 def _format_of(asked: Asked) -> Format:
-    """Find the format of a file; raise ConfigError if no format knows the file, or if the format lacks the requested
+    """Find the format of a file. Raise ConfigError if no format knows the file, or if the format lacks the requested
     view."""
     found = next((each for each in _formats() if each.knows(asked)), None)
     if found is None:

@@ -63,7 +63,7 @@ class _Speed(ProgressColumn):
     """The speed in bytes per second."""
 
     def render(self, task: Task) -> Text:
-        """Return the speed, such as ``12.0 MiB/s``; an empty text until some work is done."""
+        """Return the speed, such as ``12.0 MiB/s``. Return an empty text until some work is done."""
         return Text("" if task.speed is None else human_rate(int(task.speed), 1))
 
 
@@ -107,7 +107,7 @@ def counter(what: str, noun: str) -> Generator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def bar(what: str, total_bytes: int) -> Generator[Callable[[int], None]]:
-    """Draw a bar that counts to ``total_bytes``; yield the function that advances it."""
+    """Draw a bar that counts to ``total_bytes``. Yield the function that advances it."""
     columns = (BarColumn(), _Done(_ONE_LINE), _Speed(_ONE_LINE), TimeRemainingColumn(table_column=_ONE_LINE))
     with _progress(*columns) as drawn:
         task = drawn.add_task(what, total=total_bytes)
@@ -130,7 +130,8 @@ def _progress(*columns: ProgressColumn) -> Generator[Progress]:
 
 @contextlib.contextmanager
 def _lines_above(console: Console) -> Generator[None]:
-    """Within the block, print text for stderr above the bar; text for stdout too, if stdout is the same terminal."""
+    """Within the block, print text for stderr above the bar. If stdout is the same terminal, print text for stdout
+    there too."""
     complaints = _Above(console, sys.stderr)
     with contextlib.redirect_stderr(cast("TextIO", complaints)), contextlib.ExitStack() as more:
         more.callback(complaints.end)
@@ -142,6 +143,6 @@ def _lines_above(console: Console) -> Generator[None]:
 
 
 def _show_cursor(console: Console) -> None:
-    """Show the cursor even if a signal ends the process, because a bar hides the cursor until the bar's end."""
+    """Show the cursor again, even if a signal ends the process. A bar hides the cursor while it is shown."""
     console.file.write(_SHOW_CURSOR)
     console.file.flush()

@@ -50,7 +50,7 @@ def print_table(
     """Print a table to stdout, with columns of :mod:`tieredstore.cli.terminal.tables`. ``total`` is a last, separate
     row.
 
-    On a terminal each row is one line; in a pipe nothing is cut. ``wide`` shows all columns, and cuts nothing.
+    On a terminal each row is one line. In a pipe nothing is cut. ``wide`` shows all columns, and cuts nothing.
     """
     _write_lines(table_lines(columns, rows, width=terminal_width(), is_wide=wide, total=total))
 
@@ -65,7 +65,8 @@ def _write_lines(lines: Iterable[str]) -> None:
 
 
 def terminal_width() -> int | None:
-    """Return the number of cells in a line of stdout; None if stdout is not a terminal, so that nothing is cut."""
+    """Return the number of cells in a line of stdout. Return None if stdout is not a terminal, because nothing is cut
+    then."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -75,7 +76,7 @@ def column_name(field: str) -> str:
 
 
 def iso_utc(timestamp_ms: int | None) -> str | None:
-    """Return a Kafka timestamp as ISO 8601 in UTC with milliseconds; None if it is unknown or not a date."""
+    """Return a Kafka timestamp as ISO 8601 in UTC with milliseconds. Return None if it is unknown or not a date."""
     if timestamp_ms is None or not 0 <= timestamp_ms <= _MAX_TIME_MS:
         return None
     seconds, ms = divmod(timestamp_ms, 1000)
@@ -88,12 +89,12 @@ def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[dict[str, JsonV
 
 
 def ratio_of(original: int, stored: int) -> float | None:
-    """Return log bytes per stored byte (including stored indexes and manifest); None if nothing is stored."""
+    """Return log bytes per stored byte (including stored indexes and manifest). Return None if nothing is stored."""
     return round(original / stored, 4) if stored else None
 
 
 def human_ratio(original: int, stored: int) -> str:
-    """Return the compression ratio as text, such as ``3.47``; ``-`` if it is unknown."""
+    """Return the compression ratio as text, such as ``3.47``. Return ``-`` if it is unknown."""
     ratio = ratio_of(original, stored)
     return "-" if ratio is None else f"{ratio:.2f}"
 
@@ -129,6 +130,7 @@ def human_amount(amount: float | None) -> str:
 
 
 def human_time(timestamp_ms: int | None) -> str:
-    """Return a Kafka timestamp to the second, in UTC: ``2026-01-01 00:00:13``; ``-`` if unknown or not a date."""
+    """Return a Kafka timestamp to the second, in UTC: ``2026-01-01 00:00:13``. Return ``-`` if unknown or not a
+    date."""
     text = iso_utc(timestamp_ms)
     return "-" if text is None else text[:19].replace("T", " ")

@@ -15,11 +15,12 @@ from tieredstore.process.whole_files import whole_file
 
 @contextlib.contextmanager
 def output_to(path: Path | None) -> Generator[BinaryIO]:
-    """Open the destination: stdout for None and ``-``, otherwise a file that appears whole at the end or not at all.
+    """Open the destination: stdout for None and ``-``, otherwise a file. The file appears only when it is complete.
 
     The bytes go to a draft (unfinished file) in the same folder. At the end the draft is synced and renamed. A device
     or a pipe is written directly. Drafts that an earlier, killed command left behind are removed. Raise ConfigError for
-    a symbolic link to a file: another user of the folder may have created the link to choose what is overwritten.
+    a symbolic link to a file. Another user of the folder may have created the link to choose the file that is
+    overwritten.
     """
     if path is None or str(path) == "-":
         yield sys.stdout.buffer

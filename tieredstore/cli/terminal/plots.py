@@ -1,4 +1,4 @@
-"""Pictures of command output. They have uniform axes; a picture's file is written whole or not at all."""
+"""Pictures of command output. They have uniform axes. A picture's file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Picture:
         return axes
 
     def save(self, axes: Any) -> None:
-        """Write the figure of ``axes``; equal axes give equal bytes."""
+        """Write the figure of ``axes``. Equal axes give equal bytes."""
         kind = self.path.suffix[1:].lower()
         drawn = io.BytesIO()
         undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -83,14 +83,14 @@ def add_legend(axes: Any, *which: Any, **more: Any) -> None:
 
 
 def module(name: str) -> ModuleType:
-    """Return a module of matplotlib, imported on first use; if matplotlib is not installed, raise ConfigError, which
+    """Return a module of matplotlib, imported on first use. If matplotlib is not installed, raise a ConfigError that
     names the extra."""
     with Extra("--plot", "plot"):
         return importlib.import_module(name)
 
 
 def label(name: str) -> str:
-    """Return a topic's or another name as a label; a long name is shortened in the middle.
+    """Return a topic's or another name as a label. A long name is shortened in the middle.
 
     matplotlib treats ``$`` as mathematics, and omits names with a leading underscore from a legend.
     """

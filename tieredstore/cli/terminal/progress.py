@@ -21,7 +21,7 @@ _LINE_EVERY_S: Final = 10.0
 def counting(what: str, noun: str) -> Generator[Callable[[], None], None, None]:
     """Yield a function to call for each item done. The total is unknown.
 
-    On a terminal, the progress is a counter; elsewhere, it is a line every ten seconds.
+    On a terminal, the progress is a counter. Elsewhere, it is a line every ten seconds.
     """
     if sys.stderr.isatty():
         with _bars().counter(what, noun) as advance_on_terminal:
@@ -41,7 +41,7 @@ def counting(what: str, noun: str) -> Generator[Callable[[], None], None, None]:
 
 @contextlib.contextmanager
 def progress(what: str, total_bytes: int) -> Generator[Callable[[int], None], None, None]:
-    """Show a bar that counts to ``total_bytes`` if stderr is a terminal; yield a function that advances it."""
+    """Show a bar that counts to ``total_bytes`` if stderr is a terminal. Yield a function that advances it."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

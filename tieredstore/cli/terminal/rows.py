@@ -36,7 +36,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True, slots=True)
 class Field(Generic[T]):
-    """One field of a row. ``name`` is None if JSON omits the field; ``column`` is None if tables omit it."""
+    """One field of a row. ``name`` is None if JSON omits the field. ``column`` is None if tables omit it."""
 
     name: str | None
     value: Callable[[T], JsonValue]
@@ -52,7 +52,7 @@ def field(
     *,
     digits: int | None = None,
 ) -> Field[T]:
-    """Declare a field. ``show`` formats a value for its cell; ``digits`` is the number of decimal places in JSON."""
+    """Declare a field. ``show`` formats a value for its cell. ``digits`` is the number of decimal places in JSON."""
 
     def cell(item: T) -> str:
         known = value(item)
@@ -64,7 +64,7 @@ def field(
 
 
 def column(shown: Column | None, cell: Callable[[T], str]) -> Field[T]:
-    """Declare a column that only the table has; None declares nothing."""
+    """Declare a column that only the table has. None declares nothing."""
     return Field(None, lambda _: None, shown, cell)
 
 
@@ -74,7 +74,7 @@ def attributes(*names: str) -> Row[Any]:
 
 
 def attributes_of(kind: type[DataclassInstance], *but: str) -> Row[Any]:
-    """Declare all fields of a dataclass except ``but``; only JSON has them."""
+    """Declare all fields of a dataclass except ``but``. Only JSON has them."""
     return attributes(*(each.name for each in fields(kind) if each.name not in but))
 
 
@@ -115,11 +115,11 @@ class Row(Generic[T]):
         return [each.cell(item) for each in self._fields if each.column is not None]
 
     def of(self, part: Callable[[PartT], T]) -> Row[PartT]:
-        """Return a row for objects that contain a ``T``: ``part`` returns the ``T``, from which the fields are read."""
+        """Return a row for objects that contain a ``T``. The fields are read from the ``T`` that ``part`` returns."""
         return Row(*(_of_part(each, part) for each in self._fields))
 
     def in_json(self, *shown: str) -> Row[T]:
-        """Return the same fields; in a table, only the columns of the ``shown`` fields remain."""
+        """Return the same fields. In a table, only the columns of the ``shown`` fields remain."""
         return Row(*(each if each.name in shown else replace(each, column=None) for each in self._fields))
 
     def show(
@@ -132,7 +132,7 @@ class Row(Generic[T]):
         empty: str | None = None,
         wide: bool = False,
     ) -> None:
-        """Print the items: as lines of JSON followed by the summary, or as a table followed by the cells of a total.
+        """Print the items as lines of JSON, then the summary. Or print the items as a table, then the cells of a total.
 
         If there are no items, print no table header, but print ``empty`` on stderr, if given.
         """

@@ -46,7 +46,7 @@ class _Stream(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor; raise OSError if there is none."""
+        """Return the descriptor. Raise OSError if there is none."""
         if self._descriptor is None:
             raise io.UnsupportedOperation("the stream was closed when the process began")
         return self._descriptor
@@ -57,7 +57,7 @@ class _Stream(io.RawIOBase):
 
 
 class StandardOutput(_Stream):
-    """The bytes of stdout. Its errors are StandardOutputFailedError; after the first error nothing more is written.
+    """The bytes of stdout. Its errors are StandardOutputFailedError. After the first error nothing more is written.
 
     The errors of stdout are not OSErrors, because a caller might take an OSError for an error of its file or store.
     """
@@ -104,7 +104,7 @@ class StandardError(_Stream):
         """0 as long as everything was written."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write as much of ``data`` as possible; ignore the rest."""
+        """Write as much of ``data`` as possible. Ignore the rest."""
         with memoryview(data) as view:
             try:
                 return _write(self.fileno(), view)
@@ -114,7 +114,7 @@ class StandardError(_Stream):
 
 
 def take_streams(on_failure: Callable[[StandardOutputFailedError], None]) -> tuple[StandardOutput, StandardError]:
-    """Replace Python's own streams, which raise OSError, and are None if they were closed when the process began."""
+    """Replace Python's own streams. They raise OSError, and are None if they were closed when the process began."""
     output = StandardOutput(None if sys.stdout is None else _STDOUT, on_failure)
     complaints = StandardError(None if sys.stderr is None else _STDERR)
     _occupy_free_descriptors()
@@ -151,8 +151,8 @@ def _write(descriptor: int, view: memoryview) -> int:
         try:
             return os.write(descriptor, view)
         except BlockingIOError:
-            # Wait until the pipe is writable: the process at its other end may have made it non-blocking, also for this
-            # process.
+            # Wait until the pipe is writable. The process at the other end may have made the pipe non-blocking for both
+            # processes.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()

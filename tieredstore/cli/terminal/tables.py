@@ -88,8 +88,9 @@ def table_lines(
 ) -> Iterator[str]:
     """Yield the lines of a table, without line ends: header, rule, rows. ``total`` is a last row after another rule.
 
-    ``width`` is the number of cells in a line of the terminal, None for a pipe. With ``sample``, the first ``sample``
-    rows determine the widths of columns, and the other rows are read one by one. Without it, all rows are read first.
+    ``width`` is the number of cells in a line of the terminal, None for a pipe. With ``sample``, that many first rows
+    determine the widths of columns, and the other rows are read one by one. Without ``sample``, all rows are read
+    first.
     """
     every = [_column(column) for column in columns]
     ahead = iter(rows)
@@ -139,14 +140,15 @@ class _Layout:
 
 
 def plain(words: str) -> str:
-    """Return ``words`` without control characters: names come from a store, and a terminal would obey them."""
+    """Return ``words`` without control characters. Names come from a store, and a terminal would obey control
+    characters in them."""
     if words.isprintable():
         return words
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in words)
 
 
 def cut(words: str, width: int) -> str:
-    """Return ``words`` in at most ``width`` cells of a terminal; a ``…`` marks the cut."""
+    """Return ``words`` in at most ``width`` cells of a terminal. A ``…`` marks the cut."""
     if words.isascii():
         return words if len(words) <= width else words[: max(width - 1, 0)] + _ELLIPSIS[:width]
     end = kept = 0
@@ -236,5 +238,6 @@ def _widths(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[in
     def capped(cap: int) -> list[int]:
         return [max(low, min(high, cap)) for low, high in zip(least, most, strict=True)]
 
-    # Search for the largest limit of widths with which all columns fit: the sum of the widths grows with the limit.
+    # Find the largest limit of widths with which all columns fit. A binary search is correct, because the sum of the
+    # widths grows with the limit.
     return capped(bisect.bisect_right(range(max(most) + 1), room, key=lambda cap: sum(capped(cap))) - 1)

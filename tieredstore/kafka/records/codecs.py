@@ -1,5 +1,5 @@
-"""The codecs of record batches: the fastest library for each codec, and a limit on the output that does not rely on
-declared sizes.
+"""The codecs of record batches. Each codec uses its fastest library. The limit on the output does not rely on declared
+sizes.
 
 No field gives a decompressed size that can be trusted. So every codec decompresses in steps, which grow with its output
 up to the limit. Zstandard and snappy write into reused memory blocks (slabs).
@@ -48,7 +48,7 @@ _LZ4_MAGIC_SIZE: Final = 4
 
 
 class Decompressor:
-    """Decompresses the records of batches, each to at most ``max_bytes``; one instance per thread.
+    """Decompresses the records of batches, each to at most ``max_bytes``. Use one instance per thread.
 
     ``limit`` is the name that error messages give to the bound ``max_bytes``.
     """
@@ -61,12 +61,12 @@ class Decompressor:
 
     @cached_property
     def _zstd(self) -> zstandard.ZstdDecompressor:
-        # Make the decompressor for the first body that needs it: making it takes longer than decoding hundreds of
+        # Make the decompressor only when a body needs it, because making it takes longer than decoding hundreds of
         # uncompressed records.
         return zstandard.ZstdDecompressor()
 
     def decompress(self, compression: CompressionType, magic: int, body: memoryview) -> Body:
-        """Decompress the records of one batch; the result is valid until the next call.
+        """Decompress the records of one batch. The result is valid until the next call.
 
         Raise BatchCorruptError if the stream is malformed, cut off or too large.
         """
@@ -96,7 +96,7 @@ class Decompressor:
         return BatchCorruptError(f"decompresses to more than the {self._max_bytes} bytes that {self._limit} allows")
 
     def _decompress_zstd(self, body: memoryview) -> memoryview:
-        # The memory has room for one byte more than allowed, so that the first call shows if a stream is too long.
+        # The memory has room for one byte more than allowed. So the first call shows if a stream is too long.
         most, room = self._max_bytes + 1, self._room(min(8 * len(body) + _LEAST_STEP, self._max_bytes + 1))
         try:
             reader: Any = self._zstd.stream_reader(body, read_across_frames=True)
@@ -136,7 +136,7 @@ class Decompressor:
                 raise _malformed(codec, f"{streams} compressed streams hold only {self._max_bytes - left} bytes")
             stream = make()
             # A decompressor copies the input after the end of its stream. The first stream is usually the only one, and
-            # gets all the input. Later streams get little more than they need: otherwise each of many small streams
+            # gets all the input. Later streams get little more than they need. Otherwise, each of many small streams
             # would copy the rest of the body.
             window = len(body) if at == 0 else _FIRST_WINDOW
             while not stream.eof:
@@ -155,8 +155,8 @@ class Decompressor:
     def _decompress_snappy(self, body: memoryview) -> memoryview:
         """Decompress blocks framed as by snappy-java, or the one block that other clients write."""
         snappy = _library("cramjam")
-        # Go through the blocks twice instead of keeping a list: a hostile stream can have so many blocks that the list
-        # is larger than the stream.
+        # Go through the blocks twice instead of keeping a list. A hostile stream can have so many blocks that the list
+        # would be larger than the stream.
         room, filled = self._room(self._snappy_total(body) + 1), 0
         for block in _snappy_blocks(body):
             size = _snappy_size(block)

@@ -18,7 +18,7 @@ _EMPTY: Final = pa.py_buffer(bytes(64))
 
 def buffer_of(slab: tuple[Slab, int] | None) -> pa.Buffer:
     """Wrap the written bytes of a slab (a reused memory block). The slab is not reused as long as the buffer exists."""
-    # If there are no headers, the kernel has written no offsets at all, but Arrow reads the first offset: give Arrow a
+    # If there are no headers, the kernel has written no offsets. Arrow still reads the first offset, so give it a
     # buffer of zeros.
     return _EMPTY if slab is None or not slab[1] else pa.foreign_buffer(slab[0].address, slab[1], slab[0])
 
@@ -56,7 +56,7 @@ COLUMNS: Final[tuple[str, ...]] = tuple(field.name for field in _FIELDS)
 
 
 class RecordColumns:
-    """The requested columns; builds record batches of them."""
+    """The requested columns. Builds record batches of them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in COLUMNS]

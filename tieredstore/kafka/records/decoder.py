@@ -78,7 +78,7 @@ class LogReading:
         rest = bytearray()
         for piece in pieces:
             with memoryview(piece) as whole, whole.cast("B") as view:
-                # First complete the batch that the end of the last piece cut, with only the bytes that it lacks. All
+                # The end of the last piece may have cut a batch. First add only the bytes that this batch lacks. All
                 # other batches are decoded in place.
                 consumed = 0
                 while rest and consumed < len(view):
@@ -105,7 +105,7 @@ class LogReading:
         del rest[: len(rest) if self._state == _STOP_REACHED else walked]
 
     def _walk(self, piece: memoryview | bytearray) -> Generator[pa.RecordBatch, None, int]:
-        """Yield the records of all batches that are whole in the piece of the log; return the size of those batches."""
+        """Yield the records of all batches that are whole in the piece of the log. Return the size of those batches."""
         # After zeros only zeros may follow, because nothing is written after preallocated space.
         if self.ended_in_zeros:
             _expect_zeros(piece, self.position)
@@ -116,8 +116,8 @@ class LogReading:
             yield from self._walk_batches()
             walked = self._scanner.place
         finally:
-            # Release the piece of the log: its owner can close a mapped file, or another buffer, only when nothing
-            # refers to it.
+            # Release the piece of the log. Its owner can close the mapped file, or another buffer, only when nothing
+            # refers to the piece.
             self._scanner.release()
         if self._state == _ZERO_TAIL:
             self.ended_in_zeros, walked = True, len(piece)
@@ -133,8 +133,8 @@ class LogReading:
                 self._state, problem = _FAULTY, str(error)
             if problem is not None:
                 yield from self._pass_over(problem)
-            # At the end of a piece of the log, yield the records if there are enough, so that the caller need not wait
-            # for the next piece.
+            # At the end of a piece of the log, yield the records if there are enough. The caller then need not wait for
+            # the next piece.
             elif self._state == _COLUMNS_FULL or self._scanner.pending_bytes >= self._worth_giving:
                 yield from self._flush()
             if problem is None and self._state != _COLUMNS_FULL:
@@ -263,7 +263,7 @@ class RecordDecoder:
 
     @property
     def next_offset(self) -> int:
-        """The offset at which reading the last log ended; every earlier record was yielded or deliberately left out.
+        """The offset at which reading the last log ended. Every earlier record was yielded or deliberately left out.
 
         This is the stop offset if reading reached it, otherwise the last offset of the log plus 1. Offsets of control
         batches, aborted transactions and compacted records count as read. The value is final once the iterator is
@@ -319,7 +319,7 @@ class RecordDecoder:
         aborted: Iterable[AbortedTransaction] = (),
         position: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records with offsets in ``[start_offset, stop_offset)`` of one log; no record batch is empty.
+        """Yield the records with offsets in ``[start_offset, stop_offset)`` of one log. No record batch is empty.
 
         ``pieces`` are consecutive bytes of the log, cut anywhere. The first piece begins with a batch, at byte
         ``position`` of the log. A piece must not change until the next piece is requested. After the stop offset, no
@@ -339,7 +339,7 @@ class RecordDecoder:
         scanner = Scanner(
             self._pool, self._columns.wanted, start_offset, stop, end_offset, merge_aborted(aborted),
             self._check_crc, self._keep_headers, self._max_batch_bytes, self._target_bytes,
-            # Each log needs its own decompressor: the decompressor's memory holds a body while record batches of that
+            # Each log needs its own decompressor. The decompressor's memory holds a body while record batches of that
             # body are yielded.
             Decompressor(self._pool, self._max_batch_bytes).decompress,
         )  # fmt: skip

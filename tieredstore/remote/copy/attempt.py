@@ -81,7 +81,7 @@ class Attempt:
             raise StoreError(f"{shown} does not have the expected {size} bytes, so {self._metadata} is not committed")
 
     def put(self, suffix: Suffix, body: Body) -> None:
-        """Write one object; raise SegmentAlreadyExistsError if its key is taken."""
+        """Write one object. Raise SegmentAlreadyExistsError if its key is taken."""
         self._age.check()
         key = self._layout.key(self._metadata, suffix)
         # Record the key before the write: if the answer is lost, the object may exist.
@@ -107,8 +107,8 @@ class Attempt:
         try:
             delete_manifest_first(self._store, self._written)
         except TieredStoreError as second:
-            # Do not report the object of a denied write: this write stored nothing. Delete its key anyway, because an
-            # earlier, unanswered request of the same write may have stored the object.
+            # A denied write stored nothing, so do not report its object. Delete its key anyway, because an earlier
+            # request of this write may have stored the object and got no answer.
             left = [key for key in self._written if key != self._denied]
             if not left:
                 return

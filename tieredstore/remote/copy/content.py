@@ -28,7 +28,7 @@ class SegmentContent:
 
     ``name`` is the log's name in messages, ``size`` its size in bytes. Several threads call ``read_into``.
     ``is_uncompressed`` returns True if the first batch has uncompressed records. ``indexes`` returns the plain indexes
-    in the order in which they are stored; the transaction index, which is optional, is the last.
+    in the order in which they are stored. The last index, of transactions, is optional.
     """
 
     name: str
@@ -40,7 +40,7 @@ class SegmentContent:
 
 @contextlib.contextmanager
 def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
-    """Open the files on a broker's disk; raise InvalidSegmentError if one is missing."""
+    """Open the files on a broker's disk. Raise InvalidSegmentError if one is missing."""
     with _open_file(data.log_segment) as log:
         size = os.fstat(log.fileno()).st_size
         yield SegmentContent(
@@ -63,7 +63,7 @@ class InOrder:
         self._has_failed = False
 
     def read_into(self, position: int, buffer: memoryview) -> None:
-        """Fill the buffer from the stream's ``position``; raise InvalidSegmentError if the stream ends before the
+        """Fill the buffer from the stream's ``position``. Raise InvalidSegmentError if the stream ends before the
         buffer is full."""
         with self._turn:
             is_due = self._turn.wait_for(lambda: self._has_failed or self._position == position, _TURN_S)

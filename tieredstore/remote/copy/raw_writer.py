@@ -53,8 +53,8 @@ class RawSegmentWriter:
         on_progress: Callable[[int], None] | None,
         check: Callable[[], None],
     ) -> StoredSizes:
-        """Store a segment by five writes; the write of the log commits the segment. ``check`` runs between the writes,
-        and stops the copy if it raises.
+        """Store a segment by five writes. The write of the log commits the segment. ``check`` runs between the writes.
+        If it raises, the copy stops.
         """
         path = f"{self._layout.prefix}{main_path(metadata.remote_log_segment_id, metadata.start_offset)}"
         sizes = 0
@@ -118,7 +118,7 @@ class RawSegmentWriter:
         return True
 
     def _move_watermark(self, key: str, base_offset: int) -> None:
-        """Move the watermark to ``base_offset`` unless it is already higher; other writers may move it concurrently."""
+        """Move the watermark to ``base_offset`` unless it is already higher. Other writers may move it concurrently."""
         for _ in range(_TRIES):
             try:
                 info = self._store.head(key)
@@ -146,7 +146,7 @@ class RawSegmentWriter:
 
 
 def _offset_of(standing: bytes | None) -> int:
-    """Parse a watermark object; return -1 for an invalid object, so that it is replaced."""
+    """Parse a watermark object. Return -1 for an invalid object, so that it is replaced."""
     line = (standing or b"").partition(b"\n")[0].strip()
     return int(line) if line.isdigit() and len(line) <= 20 else -1
 
@@ -159,7 +159,7 @@ def _open_file(file: SegmentFile) -> BinaryIO:
 
 
 def _modification_ms(file: SegmentFile) -> int | None:
-    """Return the log's modification time, which Pinterest's index uses; None if the log is not a file."""
+    """Return the log's modification time, which Pinterest's index uses. Return None if the log is not a file."""
     with _open_file(file) as opened:
         try:
             return os.fstat(opened.fileno()).st_mtime_ns // 1_000_000

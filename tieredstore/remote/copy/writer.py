@@ -120,12 +120,13 @@ class SegmentWriter:
         on_progress: Callable[[int], None] | None = None,
         check: Callable[[], None] = _go_on,
     ) -> StoredSizes:
-        """Write the three objects; call ``on_progress`` with the stored size of each chunk as it is sent.
+        """Write the three objects. Call ``on_progress`` with the stored size of each chunk as it is sent.
 
         The copy makes one HEAD and three PUTs. Before the last PUT it reads one byte of the log and one of the indexes,
-        because the manifest must not commit objects that have been deleted. If one of the two objects is missing, or
-        the attempt is older than ``max_age_s``, raise StoreUnavailableError. On any failure, delete the objects of this
-        attempt, manifest first.
+        because the manifest must not commit objects that have been deleted.
+
+        If one of the two objects is missing, or the attempt is older than ``max_age_s``, raise StoreUnavailableError.
+        On any failure, delete the objects of this attempt, manifest first.
 
         ``check`` runs before each chunk and each put, and after the last put. If it raises, the copy fails.
         """
@@ -160,7 +161,7 @@ class SegmentWriter:
             attempt.require(Suffix.LOG, sum(chunks.stored_sizes))
             attempt.require(Suffix.INDEXES, sum(map(len, blobs)))
             attempt.put(Suffix.MANIFEST, manifest)
-            # Check the age again: if the write of the manifest took long, a clean-up may have deleted the log or the
+            # Check the age again. If the write of the manifest took long, a clean-up may have deleted the log or the
             # indexes meanwhile.
             age.check()
             # Roll back if the caller has already given up.
@@ -287,7 +288,7 @@ def _count_chunks(
     on_progress: Callable[[int], None] | None,
     check: Callable[[], None],
 ) -> Iterator[Buffer]:
-    """Yield the chunks; raise SegmentTooLargeError once their stored size exceeds the format's limit."""
+    """Yield the chunks. Raise SegmentTooLargeError once their stored size exceeds the format's limit."""
     total = 0
     with contextlib.closing(iter(chunks)) as stored_chunks:
         for stored in stored_chunks:

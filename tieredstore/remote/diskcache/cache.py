@@ -1,4 +1,5 @@
-"""Cache on disk: chunks, and one entry per segment with all its indexes, in a folder that survives a restart.
+"""Cache on disk, in a folder that survives a restart. It has an entry for each chunk, and one entry per segment with
+all its indexes.
 
 ``<path>/tieredstore-v1`` holds a table (SQLite, by ``diskcache``) and one file per entry. The file of an entry is
 complete before the table lists it. Each version of this format has a separate folder, and does not touch the folders of
@@ -86,12 +87,12 @@ class DiskChunkCache(ChunkCache):
         return self._table.holds(self._digest(key))
 
     def close(self) -> None:
-        """See the base class; closes ``blobs`` too."""
+        """See the base class. Closes ``blobs`` too."""
         self._table.close()
 
     @property
     def stats(self) -> CacheStats:
-        """See the base class. Hits and misses count chunks alone; all other numbers include blobs."""
+        """See the base class. Hits and misses count chunks alone. All other numbers include blobs."""
         entries, size = self._table.measure()
         return replace(self._table.counters.stats, entries=entries, bytes=size)
 
@@ -102,19 +103,19 @@ class DiskChunkCache(ChunkCache):
 
 class BlobCache:
     """Small entries in the folder of the chunks, under names that the caller chooses. They are checked, bounded and
-    evicted as chunks are.
+    evicted like chunks.
     """
 
     def __init__(self, table: DiskTable) -> None:
         self._table = table
 
     def get(self, key: str) -> bytes | None:
-        """Return the entry; None if it is absent, expired or damaged. Drop a damaged entry. Never raise."""
+        """Return the entry. Return None if it is absent, expired or damaged. Drop a damaged entry. Never raise."""
         payload = self._table.read(_digest("blob", key), _blob_buffer)
         return None if payload is None else bytes(payload)
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep ``data`` and replace an older entry; ignore data above 256 MiB. Never raise."""
+        """Keep ``data`` and replace an older entry. Ignore data above 256 MiB. Never raise."""
         if len(data) <= MAX_BLOB_SIZE:
             self._table.keep(_digest("blob", key), data)
 

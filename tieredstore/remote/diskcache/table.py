@@ -1,9 +1,10 @@
 """Table of the disk cache: the list of values, their last use, and their eviction.
 
-The code uses only public names of ``diskcache.Cache``. If the table is unusable, it is replaced by an empty table;
-other processes notice that the old one has disappeared.
+The code uses only public names of ``diskcache.Cache``. If the table is unusable, it is replaced by an empty table.
+Other processes notice that the old table has disappeared.
 
-This module is separate from ``cache``, which makes keys and raises errors about folders: in this module no call raises.
+This module is separate from ``cache``, because no call of this module raises. ``cache`` makes keys, and raises errors
+about folders.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ class DiskTable:
     No call raises: a value that the table cannot take is dropped.
 
     One thread has the only connection to the database, and closes it before a fork. SQLite's locks belong to a process
-    and a file: a child with an inherited connection would assume locks that it does not have. If the parent could not
-    close the connection in time, the child has no table. A forked child resets connection, thread and recorded uses
-    together, so one class has all 14 fields.
+    and a file. A child with an inherited connection would assume locks that it does not have. If the parent could not
+    close the connection in time, the child has no table.
+
+    A forked child resets connection, thread and recorded uses together, so one class has all 14 fields.
     """
 
     def __init__(self, folder: Path, size_bytes: int, retention_ms: int, lock_timeout_s: float) -> None:
@@ -121,7 +123,7 @@ class DiskTable:
             self._suffer(error)
 
     def read(self, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
-        """Read a value into the buffer that ``buffer_for`` returns for its size; return None if it is absent. Drop a
+        """Read a value into the buffer that ``buffer_for`` returns for its size. Return None if it is absent. Drop a
         damaged value.
 
         A read uses only the value's file, so it never waits for the table's lock. The file's modification time records
@@ -157,7 +159,7 @@ class DiskTable:
         return True
 
     def _open_value(self, name: str) -> io.FileIO:
-        """Open a value's file; raise FileNotFoundError if it is absent or expired."""
+        """Open a value's file. Raise FileNotFoundError if it is absent or expired."""
         if self.is_closed:
             raise FileNotFoundError(name)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -168,7 +170,7 @@ class DiskTable:
         return file
 
     def measure(self) -> tuple[int, int]:
-        """Return the number of values and the size of their payloads; (0, 0) if the table cannot be read."""
+        """Return the number of values and the size of their payloads. Return (0, 0) if the table cannot be read."""
         return self._run(lambda cache: (len(cache), cache.volume())) or (0, 0)
 
     def _note_use(self, key: str) -> None:
@@ -328,7 +330,7 @@ class _PayloadCache(Cache):
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Return True if the cause of the error is transient or lies in the machine, and not in the table's content."""
+    """Return True if the error is transient or comes from the machine, and not from the table's content."""
     if (
         isinstance(error, Timeout) and error.__context__ is not None
     ):  # the error in the context of a Timeout says why the transaction could not begin

@@ -48,7 +48,7 @@ class Written:
 
 
 def name_of(key: str) -> str:
-    """Return the path of a value's file within the cache's folder; ``key`` is 64 hexadecimal digits."""
+    """Return the path of a value's file within the cache's folder. ``key`` is 64 hexadecimal digits."""
     return f"{key[:2]}/{key[2:]}.val"
 
 
@@ -59,7 +59,8 @@ def is_own(path: Path) -> bool:
 
 
 def write_value(folder: Path, key: bytes, data: Buffer) -> Written:
-    """Write ``data`` and the header for ``key`` to a new file, whole or not at all, without a sync to disk."""
+    """Write ``data`` and the header for ``key`` to a new file. On failure, no file remains. The file is not synced to
+    disk."""
     payload = memoryview(data).cast("B")
     bound = _BOUND.pack(_MAGIC, key, len(payload))
     path = folder / f"{os.urandom(16).hex()}.new"
@@ -77,7 +78,7 @@ def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryvi
     """Read a value into the buffer that ``buffer_for`` returns for its length. If ``buffer_for`` returns None, return
     None.
 
-    Raise CorruptDataError if the file is not exactly the value written for ``key``; the buffer is then undefined.
+    Raise CorruptDataError if the file is not exactly the value written for ``key``. The buffer is then undefined.
     """
     header = file.read(HEADER_SIZE)
     if len(header) != HEADER_SIZE:
@@ -109,7 +110,7 @@ class RawDisk(Disk):
         self.removed: list[int] = []
 
     def get(self, key: object, raw: object) -> str:
-        """Return the key of a row; raise CorruptDataError if it is not text."""
+        """Return the key of a row. Raise CorruptDataError if it is not text."""
         if not raw or not isinstance(key, str):
             raise CorruptDataError("the disk cache lists a key that is not text; nothing is unpickled")
         return key
@@ -118,7 +119,7 @@ class RawDisk(Disk):
         """Rename the file of a written value to the name made from the key. Return size, mode and file name for the
         table's row, which does not contain the value.
 
-        None becomes a row without a file; anything else raises TypeError.
+        None becomes a row without a file. Anything else raises TypeError.
         """
         if value is None:
             return 0, _IN_FILE, None, None

@@ -39,7 +39,7 @@ class _Entry(Generic[Value]):
 
 
 class BoundedMap(Generic[Key, Value]):
-    """Map limited by the weight of its entries; the least recently used are evicted first. Safe from several threads.
+    """Map limited by the weight of its entries. The least recently used are evicted first. Safe from several threads.
 
     ``limit`` bounds the sum of the weights; -1 is no limit. An entry above the limit is not kept. ``weigh`` is called
     once per value and returns its weight (default: 1).
@@ -70,13 +70,14 @@ class BoundedMap(Generic[Key, Value]):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Empty the map in a forked child: another thread of the parent may have been changing the map at the fork."""
+        """Empty the map in a forked child, because another thread of the parent may have been changing the map at the
+        fork."""
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, _Entry[Value]] = OrderedDict()  # the least recently used comes first
         self._stats = MapStats()
 
     def get(self, key: Key) -> Value | None:
-        """Return the value and count a use; None if it is absent or expired."""
+        """Return the value and count a use. Return None if it is absent or expired."""
         with self._lock:
             now = self._expire()
             entry = self._entries.get(key)
@@ -133,7 +134,7 @@ class BoundedMap(Generic[Key, Value]):
             return replace(self._stats, entries=len(self._entries))
 
     def _expire(self) -> float:
-        """Remove expired entries, which are the first entries of the map; return the current time."""
+        """Remove expired entries, which are the first entries of the map. Return the current time."""
         now = self._clock()
         if self._retention is not None:
             while self._entries and now - next(iter(self._entries.values())).used >= self._retention:

@@ -14,7 +14,7 @@ from tieredstore.transform.chunks import fresh_memory
 _ROUNDED: Final = 1 << 20
 
 Original: TypeAlias = memoryview
-"""Original bytes of one chunk; the holder must not change them."""
+"""Original bytes of one chunk. The holder must not change them."""
 
 
 class BufferPool:
@@ -37,8 +37,8 @@ class BufferPool:
                 smallest = min(fitting, key=len)
                 self._free = [memory for memory in self._free if memory is not smallest]
                 return smallest[:size]
-            # No free buffer is large enough, so drop one of them. Round the new size up, so that the next request fits
-            # too: the sizes of compressed chunks differ a little.
+            # No free buffer is large enough, so drop one of them. Round the new size up, because the sizes of
+            # compressed chunks differ a little. The buffer then fits the next request too.
             del self._free[:1]
         return fresh_memory(-(-size // _ROUNDED) * _ROUNDED if size > _ROUNDED else size)[:size]
 
@@ -62,7 +62,7 @@ class StreamBuffers:
 
 
 class Destination:
-    """A reader's own buffer and its range of the log: chunks inside the range are decoded straight into the buffer.
+    """A reader's own buffer and its range of the log. Chunks inside the range are decoded straight into the buffer.
 
     Loads may write into the buffer until the reader takes it back. Safe from several threads.
     """
@@ -80,7 +80,7 @@ class Destination:
 
     @contextmanager
     def lend(self, log_range: ByteRange) -> Generator[memoryview]:
-        """Yield the part of the buffer for ``log_range``, to be filled in the block; raise AlreadyClosedError if the
+        """Yield the part of the buffer for ``log_range``, to be filled in the block. Raise AlreadyClosedError if the
         reader has taken the buffer back.
         """
         with self._changed:

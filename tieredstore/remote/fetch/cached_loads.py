@@ -1,4 +1,4 @@
-"""Cache of small values that are needed often; concurrent callers share one load."""
+"""Cache of small values that are needed often. Concurrent callers share one load."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CachedLoads(Generic[Value]):
         self._running: dict[str, Future[Value]] = {}
 
     def get(self, key: str, load: Callable[[], Value]) -> Value:
-        """Return the cached value, or the result of ``load``; raise StoreUnavailableError if loading takes too long."""
+        """Return the cached value, or the result of ``load``. Raise StoreUnavailableError if loading takes too long."""
         self._life.check()
         cached = self._cache.get(key)
         if cached is not None:

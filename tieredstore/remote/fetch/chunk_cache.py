@@ -105,7 +105,7 @@ class Counters:
 
     @property
     def stats(self) -> CacheStats:
-        """Return a snapshot; ``entries`` and ``bytes`` are 0."""
+        """Return a snapshot. ``entries`` and ``bytes`` are 0."""
         with self._lock:
             return CacheStats(**self._counted)
 
@@ -119,7 +119,7 @@ class ChunkCache(ABC):
     """
 
     encrypted: bool
-    """True if entries are chunks as stored, which the caller decodes; False if they are the original bytes."""
+    """True if entries are chunks as stored, which the caller decodes. False if they are the original bytes."""
 
     is_worth_threads: bool = False
     """True if several threads read chunks faster than one thread. Several threads are not faster if a read only copies
@@ -128,7 +128,7 @@ class ChunkCache(ABC):
 
     @abstractmethod
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
-        """Fill ``buffer`` with the chunk, on the caller's thread; return False on a miss.
+        """Fill ``buffer`` with the chunk, on the caller's thread. Return False on a miss.
 
         A miss is a chunk that is absent, expired, damaged (then dropped), or not of the buffer's length. The buffer is
         then undefined. An empty buffer is always a miss.
@@ -136,7 +136,7 @@ class ChunkCache(ABC):
 
     @abstractmethod
     def put(self, key: ChunkKey, data: Buffer) -> None:
-        """Keep a chunk; the caller may reuse ``data`` afterwards. Empty data are not kept."""
+        """Keep a chunk. The caller may reuse ``data`` afterwards. Empty data are not kept."""
 
     @abstractmethod
     def __contains__(self, key: ChunkKey) -> bool:
@@ -144,7 +144,7 @@ class ChunkCache(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release memory, files and connections; idempotent. Data on disk stay."""
+        """Release memory, files and connections. Idempotent. Data on disk stay."""
 
     @property
     @abstractmethod
@@ -153,7 +153,7 @@ class ChunkCache(ABC):
 
 
 class MemoryChunkCache(ChunkCache):
-    """Chunks in this process's memory; the least recently used are evicted first.
+    """Chunks in this process's memory. The least recently used are evicted first.
 
     ``size_bytes`` limits the sum of the chunks' sizes, -1 is no limit. From the 65th chunk on, each chunk counts half a
     KiB more for the cache's overhead. ``retention_ms`` counts from the last use, -1 is forever. ``clock`` returns
@@ -191,7 +191,7 @@ class MemoryChunkCache(ChunkCache):
         return True
 
     def put(self, key: ChunkKey, data: Buffer) -> None:
-        """See the base class; keeps ``bytes`` without a copy, and copies anything else."""
+        """See the base class. Keeps ``bytes`` without a copy, and copies anything else."""
         if len(data) and not self._is_closed:
             self._chunks.put(key, bytes(data))
 
@@ -199,7 +199,7 @@ class MemoryChunkCache(ChunkCache):
         return key in self._chunks
 
     def close(self) -> None:
-        """See the base class; ignores later puts of running loads."""
+        """See the base class. Ignores later puts of running loads."""
         self._is_closed = True
         self._chunks.clear()
 

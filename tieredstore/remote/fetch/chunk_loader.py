@@ -112,8 +112,8 @@ class CachedChunks:
         return helping
 
     def _helper_count(self, wanted: CachedRead) -> int:
-        """Return the number of helper threads: 0 if one thread is as fast, else one for each chunk but the first, up to
-        ``MAX_HELPERS``.
+        """Return the number of helper threads. It is 0 if one thread is as fast. Otherwise it is one for each chunk
+        except the first, up to ``MAX_HELPERS``.
         """
         decoded = self._cache.encrypted and not wanted.segment.decoder.is_identity
         if not (decoded or self._cache.is_worth_threads):
@@ -176,8 +176,8 @@ class ChunkLoader:
         """Forget running loads in a forked child, where the parent's loads never end."""
         self._lock = threading.Lock()
         self._running: dict[ChunkKey, Load] = {}
-        # The deque needs no lock. With a lock, a thread could block itself: the garbage collector may close a stream
-        # while the same thread holds the lock.
+        # The deque needs no lock. With a lock, a thread could block itself, because the garbage collector may close a
+        # stream while the same thread holds the lock.
         self._idle_buffers: deque[StreamBuffers] = deque(maxlen=MAX_IDLE_BUFFERS)
 
     @property
@@ -263,7 +263,7 @@ class ChunkLoader:
         ]
 
     def original(self, scheduled: Scheduled, timeout_s: float | None) -> Original:
-        """Return a scheduled chunk's original bytes; wait for its load if it has one."""
+        """Return a scheduled chunk's original bytes. Wait for its load if it has one."""
         if scheduled.cached is not None:
             return scheduled.cached
         load = scheduled.load
@@ -295,7 +295,7 @@ class ChunkLoader:
             return running
 
     def _claim(self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: StreamBuffers) -> Load:
-        """Start a shared load; the caller holds the lock."""
+        """Start a shared load. The caller holds the lock."""
 
         def is_missing(chunk: int) -> bool:
             key = segment.key(self._identity, chunk)
@@ -320,7 +320,7 @@ class ChunkLoader:
                 self._running.pop(segment.key(self._identity, chunk), None)
 
     def _fetch(self, job: Job) -> Arrived:
-        """Fetch the job's chunks with one GET; the transform pool decodes them."""
+        """Fetch the job's chunks with one GET. The transform pool decodes them."""
         segment, run = job.segment, job.run
         try:
             stored = self._read_stored(job)

@@ -29,7 +29,7 @@ class OpenSegment:
     layout: bytes
 
     def key(self, store: str, chunk: int) -> ChunkKey:
-        """Return a chunk's key in the cache; ``store`` is the store's identity."""
+        """Return a chunk's key in the cache. ``store`` is the store's identity."""
         return ChunkKey(store, self.log_key, chunk, self.layout)
 
 
@@ -37,7 +37,7 @@ class OpenSegment:
 class Job:
     """One request for adjacent chunks of a segment (``run``), and the memory for them.
 
-    Original bytes from ``end`` on need not be decoded; None means that all are needed. With ``by_reader``, the thread
+    Original bytes from ``end`` on need not be decoded. None means that all are needed. With ``by_reader``, the thread
     that waits for a chunk decodes it.
     """
 
@@ -96,7 +96,7 @@ class Load:
         self._unread = len(chunks)
 
     def chunk(self, number: int, timeout_s: float | None) -> Original:
-        """Return the original bytes of a chunk; raise its error, or StoreUnavailableError after the timeout."""
+        """Return the original bytes of a chunk. Raise its error, or StoreUnavailableError after the timeout."""
         until = None if timeout_s is None else monotonic() + timeout_s
         try:
             arrived = outcome(self._arrived, timeout_s)
@@ -130,7 +130,7 @@ class Load:
             buffers.stored.give(stored)
 
     def cancel(self) -> None:
-        """Cancel tasks that have not started; running tasks continue, and write into memory that nothing reads."""
+        """Cancel tasks that have not started. Running tasks continue, and write into memory that nothing reads."""
         self._arrived.cancel()
 
 

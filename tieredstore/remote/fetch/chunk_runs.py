@@ -27,7 +27,7 @@ def greedy_run(
     The result has at most ``MAX_CHUNKS_OF_A_RUN`` chunks with at most ``max_bytes`` original bytes together. ``first``
     is included even if it alone exceeds ``max_bytes``.
     """
-    # Take the first chunk in any case: a limit below the size of one chunk must not stop the reader.
+    # Always take the first chunk. A limit below the size of one chunk must not stop the reader.
     total, stop = size_of(first), first + 1
     limit = min(limit, first + MAX_CHUNKS_OF_A_RUN)
     while stop < limit and (total := total + size_of(stop)) <= max_bytes and is_missing(stop):

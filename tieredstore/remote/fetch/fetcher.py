@@ -68,7 +68,7 @@ class Fetcher:
         self.indexes.forget(metadata)
 
     def export(self) -> Callable[[], None]:
-        """Add the counters to the process's metrics; return a function that removes them."""
+        """Add the counters to the process's metrics. Return a function that removes them."""
         stop = [metrics.FETCH.add(lambda: asdict(self.counters.snapshot()))]
         cache = self.chunk_cache
         if cache is not None:

@@ -36,7 +36,7 @@ class BlobCache(Protocol):
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep a value; never raises."""
+        """Keep a value. Never raises."""
         ...
 
 
@@ -75,7 +75,7 @@ class Indexes:
         return {kind: io.BytesIO(indexes[kind]) for kind in recorded}
 
     def one(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """Return one index; raise IndexNotRecordedError if the segment was copied without it."""
+        """Return one index. Raise IndexNotRecordedError if the segment was copied without it."""
         recorded = self.get(metadata, [index_type])
         if index_type not in recorded:
             raise IndexNotRecordedError(f"{metadata} was copied without a {index_type.value} index")
@@ -110,7 +110,7 @@ class Indexes:
     def _from_blob(
         self, blob_key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest
     ) -> dict[IndexType, bytes] | None:
-        """Return the indexes from the disk cache; None if they must come from the store."""
+        """Return the indexes from the disk cache. Return None if they must come from the store."""
         blob = None if self._blobs is None else self._blobs.get(blob_key)
         if blob is None:
             return None
@@ -147,7 +147,7 @@ def _open_index(cipher: SegmentCipher | None, stored: bytes, entry: IndexEntry, 
 
 
 def _split(plain: bytes, manifest: SegmentManifest) -> dict[IndexType, bytes] | None:
-    """Split the concatenated plaintexts; None if the total length is not the sum of the index sizes."""
+    """Split the concatenated plaintexts. Return None if the total length is not the sum of the index sizes."""
     overhead = 0 if manifest.encryption is None else ENCRYPTION_OVERHEAD
     indexes: dict[IndexType, bytes] = {}
     position = 0

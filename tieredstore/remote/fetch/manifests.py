@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _MANIFEST_COST: Final = 64 << 10
-"""Bytes per unit of cache weight. An ordinary manifest weighs 1; the sizes of 20,000 chunks add one unit."""
+"""Bytes per unit of cache weight. An ordinary manifest weighs 1. The sizes of 20,000 chunks add one unit."""
 
 _EPOCH_COST: Final = 128
 """Approximate memory of a leader epoch in bytes."""
@@ -46,15 +46,15 @@ class OpenManifest:
 
     @property
     def cipher(self) -> SegmentCipher | None:
-        """The cipher of the segment's chunks and indexes; None for an unencrypted segment."""
+        """The cipher of the segment's chunks and indexes, or None for an unencrypted segment."""
         if isinstance(self.opened, UnknownKeyError | WrongKeyError):
             raise self.opened.with_traceback(None)
         return self.opened
 
 
 def weight_of_manifest(opened: OpenManifest) -> int:
-    """Return the manifest's weight in the cache: usually 1, but up to a thousand for a manifest that an attacker made
-    large.
+    """Return the manifest's weight in the cache. It is usually 1, but up to a thousand for a manifest that an attacker
+    made large.
     """
     manifest = opened.manifest
     held = 0
@@ -116,8 +116,8 @@ class Manifests:
         error: ObjectNotFoundError | RangeNotSatisfiableError,
         corrupt: type[CorruptDataError],
     ) -> CorruptDataError | SegmentNotFoundError:
-        """Return the error for a missing or truncated object of a segment: ``corrupt`` if the manifest still exists,
-        else SegmentNotFoundError.
+        """Return the error for a missing or truncated object of a segment. It is ``corrupt`` if the manifest still
+        exists, else SegmentNotFoundError.
         """
         # Drop the cached manifest, because the segment may have been deleted.
         self.forget(metadata)

@@ -47,7 +47,7 @@ class RawIndexes:
         self._open = BoundedMap[tuple[TopicIdPartition, int], dict[int, int]](_MOST)
 
     def get(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:
-        """Return the requested indexes; the raw layout provides all of them."""
+        """Return the requested indexes. The raw layout provides all of them."""
         wanted = list(types)
         indexes = self._stored.get(metadata, [kind for kind in wanted if kind not in _MADE])
         for kind in wanted:

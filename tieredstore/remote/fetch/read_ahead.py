@@ -12,9 +12,8 @@ class ReadAhead:
     """Limit of read-ahead in bytes, for each reader or, if ``is_shared``, for all readers together. Safe from several
     threads.
 
-    A reader gets at most an equal part of a shared limit, and no more than the other readers leave unused at the
-    moment. The limit does not count the bytes of the read itself: each reader may always load the chunk at its
-    position.
+    A reader gets at most an equal part of a shared limit, and only what the other readers leave unused. The limit does
+    not count the bytes of the read itself, so a reader may always load the chunk at its position.
     """
 
     def __init__(self, limit_bytes: int, *, is_shared: bool = False) -> None:

@@ -150,7 +150,7 @@ class PreparedSegment:
         self._opening.add_done_callback(self._prefetch)
 
     def take(self) -> SegmentStream | None:
-        """Return the stream; None if opening failed."""
+        """Return the stream. Return None if opening failed."""
         try:
             stream = outcome(self._opening)
         # Return None, so that the caller opens the segment again and gets the error itself.

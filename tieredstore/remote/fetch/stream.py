@@ -34,7 +34,7 @@ _POOLED: Final = range(1 << 20, (4 << 20) + 1)
 class ReadOptions:
     """Options of a stream.
 
-    ``read_ahead`` limits original bytes loaded beyond the request. ``timeout_s`` limits the wait for one chunk; with
+    ``read_ahead`` limits original bytes loaded beyond the request. ``timeout_s`` limits the wait for one chunk. With
     None, a read waits as long as the store does.
     """
 
@@ -55,12 +55,14 @@ class Continuation(Protocol):
 
 
 class SegmentStream(io.RawIOBase):
-    """A readable, seekable file over a range of a segment's log; position 0 is the range's first byte.
+    """A readable, seekable file over a range of a segment's log. Position 0 is the range's first byte.
 
     Sequential reads load as many bytes ahead as ``read_ahead`` grants, plus at most one request. A seek ends
-    read-ahead, and two consecutive reads start it again. A failed read does not move the position, so it can be
-    repeated. The stream takes as much memory as it loads ahead, and twice as much for compressed or encrypted chunks.
-    Use a stream from one thread at a time, and close it.
+    read-ahead, and two consecutive reads start it again. The stream takes as much memory as it loads ahead, and twice
+    as much for compressed or encrypted chunks.
+
+    A failed read does not move the position, so it can be repeated. Use a stream from one thread at a time, and close
+    it.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class SegmentStream(io.RawIOBase):
         return max(0, self._range.stop - self._position)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to another position, without loading; reads past the end return nothing."""
+        """Move to another position, without loading. Reads past the end return nothing."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: len(self._range)}.get(whence)
         if base is None:
             raise ValueError(f"whence is {whence}; it must be 0, 1 or 2")
@@ -125,7 +127,7 @@ class SegmentStream(io.RawIOBase):
         return self.tell()
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read up to ``size`` bytes (all that remain if negative); return fewer only at the end."""
+        """Read up to ``size`` bytes (all that remain if negative). Return fewer only at the end."""
         self._check_open()
         size = self.remaining if size is None or size < 0 else min(size, self.remaining)
         # Fresh memory takes no pages until it is written, so a damaged manifest that claims 2 GiB costs no memory.
@@ -144,10 +146,10 @@ class SegmentStream(io.RawIOBase):
         return self.read()
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill ``buffer``; return the number of bytes, which is lower only at the end of the range.
+        """Fill ``buffer``. Return the number of bytes, which is lower only at the end of the range.
 
-        After AlreadyClosedError or an interrupt, a request that the store has not answered yet may still write into the
-        buffer.
+        After AlreadyClosedError or an interrupt, a request may still write into the buffer if the store has not
+        answered it yet.
         """
         self._check_open()
         target = memoryview(buffer).cast("B")[: self.remaining]
@@ -192,7 +194,7 @@ class SegmentStream(io.RawIOBase):
         self._hold()
 
     def close(self) -> None:
-        """Stop loading; requests that have not started never start."""
+        """Stop loading. Requests that have not started never start."""
         if not self.closed:
             # A reader may stop at the end of a chunk. The chunk's memory has not been given back then, so give it back
             # now.
@@ -307,7 +309,7 @@ class SegmentStream(io.RawIOBase):
             self._scheduled[unread[one.chunk]] = one
 
     def _take(self, target: memoryview) -> int:
-        """Copy the current chunk's bytes into ``target``; return their number."""
+        """Copy the current chunk's bytes into ``target``. Return their number."""
         first = self._scheduled[0]
         chunk_range = self._segment.index.original_range(first.chunk)
         size = min(chunk_range.stop - self._position, len(target))
@@ -364,7 +366,7 @@ class SegmentStream(io.RawIOBase):
             self._buffers = self._loader.take_buffers()  # running loads still write into the old memory
 
     def _cancel_loads(self) -> bool:
-        """Forget all loads; return True if a load may still write into this stream's memory."""
+        """Forget all loads. Return True if a load may still write into this stream's memory."""
         if not self._scheduled:
             return False
         is_under_way = any(entry.load is not None for entry in self._scheduled)

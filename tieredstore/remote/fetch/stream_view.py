@@ -15,15 +15,15 @@ _HEAD: Final = HEADER_SIZE + MARKER_BYTES
 
 
 class StreamView:
-    """Record batches of a log of ``size`` bytes; the stream begins at the log's byte ``start``."""
+    """Record batches of a log of ``size`` bytes. The stream begins at the log's byte ``start``."""
 
     def __init__(self, stream: SegmentStream, size: int, start: int = 0) -> None:
         self._stream, self._size, self._start = stream, size, start
         self._piece, self._begin = b"", start
 
     def at(self, position: int) -> memoryview:
-        """Return the bytes from ``position`` on, enough for a batch header and a transaction marker, unless the log
-        ends earlier.
+        """Return the bytes from ``position`` on. They are enough for a batch header and a transaction marker, unless
+        the log ends earlier.
         """
         needed = min(_HEAD, self._size - position)
         if not self._begin <= position <= self._begin + len(self._piece) - needed:
@@ -32,7 +32,7 @@ class StreamView:
         return memoryview(self._piece)[position - self._begin :]
 
     def marker(self, header: BatchHeader) -> bytes:
-        """Return the first bytes of the records of a control batch; raise BatchCorruptError if its transaction marker
+        """Return the first bytes of the records of a control batch. Raise BatchCorruptError if its transaction marker
         is damaged.
         """
         head = self.at(header.position)

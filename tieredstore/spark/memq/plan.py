@@ -1,4 +1,4 @@
-"""The plan of a query on a topic of batches: find the batches by queue or listing, and divide them among tasks."""
+"""The plan of a query on a topic of batches. It finds the batches by queue or listing, and divides them among tasks."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def batches_from(
 ) -> Iterator[PlannedBatch]:
     """Yield the batches of a read partition from ``offset`` to ``end`` (exclusive; None: the queue's end).
 
-    If retention has deleted the batch at ``offset``: raise DataLossError if ``fail_on_data_loss`` is true, otherwise
-    begin at the first existing batch.
+    If retention has deleted the batch at ``offset``, raise DataLossError. If ``fail_on_data_loss`` is false, begin at
+    the first existing batch instead.
     """
     if end is not None and offset >= end:
         return iter(())

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS: Final = ("key", "value", "headers", "timestamp", "messageId")
-"""The columns that a row may have; only ``value`` is required."""
+"""The columns that a row may have. Only ``value`` is required."""
 
 # Properties that Spark sets for tasks of a stream's micro-batch. The query id stays the same after a restart.
 _QUERY_ID: Final = "sql.streaming.queryId"

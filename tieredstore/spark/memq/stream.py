@@ -1,8 +1,8 @@
 """The stream reader of the Spark format ``memq``, which reads a topic of batches.
 
 The stream's offset in a checkpoint has the next offset of each read partition: ``{"version": 1, "topic": "orders",
-"offsets": {"0": 512, "1": 256}}``. The end of the first batch also has ``initialOffsets``, because after a restart
-Spark asks again where the stream began.
+"offsets": {"0": 512, "1": 256}}``. The end of the first batch also has ``initialOffsets``, because Spark asks again
+after a restart where the stream began.
 
 This module is separate from ``data_source``, which imports it only for streams.
 """

@@ -1,2 +1,2 @@
-"""Pipelines as streaming queries. Tasks write offset windows (ranges of a partition's offsets); the driver commits and
+"""Pipelines as streaming queries. Tasks write offset windows (ranges of a partition's offsets). The driver commits and
 publishes them."""

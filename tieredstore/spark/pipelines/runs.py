@@ -116,11 +116,11 @@ class PipelineRun:
             health.holds(self.name)
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended the query; None if the query is running or has ended without an error."""
+        """Return the error that ended the query. Return None if the query is running or has ended without an error."""
         return None if self.query.isActive else self._sink.failure or _failure_of(self.query)
 
     def has_ended(self, within_s: int) -> bool:
-        """Wait for the end of the query, at most ``within_s``; return True if it has ended."""
+        """Wait for the end of the query, at most ``within_s``. Return True if it has ended."""
         return _has_ended(self.query, within_s)
 
     def mark(self, *, idle_s: float = 60.0) -> None:
@@ -222,9 +222,9 @@ def start_pipelines(
     written. A commit log in the output records the progress. So each record is in the output once, even if queries are
     killed and started again.
 
-    ``checkpoint`` is a folder for Spark's checkpoint, which may be lost or old. The default is a local folder that is
-    removed with the query. ``awaitTermination`` raises the error that ends a query. The metrics of this process include
-    running queries.
+    ``checkpoint`` is a folder for Spark's checkpoint. A lost or old checkpoint does no harm. The default is a local
+    folder that is removed with the query. ``awaitTermination`` raises the error that ends a query. The metrics of this
+    process include running queries.
 
     With ``once``, the function raises ResourceNotFoundError if a named topic does not exist.
     """
@@ -272,8 +272,8 @@ def _has_ended(query: StreamingQuery, within_s: float) -> bool:
 
 
 def _failure_of(query: StreamingQuery) -> BaseException | None:
-    """Return the error of a query that failed outside the driver: the original TieredStoreError if the planning process
-    raised it, else Spark's error.
+    """Return the error of a query that failed outside the driver. If the planning process raised a TieredStoreError,
+    return that error. Otherwise, return Spark's error.
     """
     error = query.exception()
     return None if error is None else error_within(error) or error

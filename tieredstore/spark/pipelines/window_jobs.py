@@ -109,8 +109,8 @@ class WindowJobs:
         return self._outcomes(self._numbers(tasks).mapInArrow(job.run, SCHEMA))
 
     def _outcomes(self, job: DataFrame) -> list[Written | Failed]:
-        """Run a job; return the results of its tasks. If several fail, raise a permanent error rather than a
-        retryable one.
+        """Run a job. Return the results of its tasks. If several fail, raise a permanent error rather than a retryable
+        one.
         """
         try:
             reports: list[Report] = [unpack(row[REPORT]) for row in job.collect()]
@@ -276,9 +276,9 @@ def join_results(
 ) -> list[Written]:
     """Return the results of all offset windows. Records that the user's ``frame`` function dropped count as filtered.
 
-    ``read`` has the number of records of each window before the ``frame`` function. If rows of a window came from
-    several tasks, or mixed with rows of other windows, raise InvalidValueError and discard the prepared files
-    (uploaded, not yet visible).
+    ``read`` has the number of records of each window before the ``frame`` function. The rows of a window must come from
+    one task, and not be mixed with rows of other windows. Otherwise, raise InvalidValueError and discard the prepared
+    files (uploaded, not yet visible).
     """
     by_start: defaultdict[tuple[str, int, int], list[Written]] = defaultdict(list)
     for one in written:

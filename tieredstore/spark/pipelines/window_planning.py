@@ -55,7 +55,8 @@ class Planning:
     def fix(self) -> None:
         """Make all later plans end at the records that are present now.
 
-        Read the progress before the snapshot of the logs, so that the snapshot reaches at least as far as the progress.
+        Read the progress first, then the snapshot of the logs. The snapshot then reaches at least as far as the
+        progress.
         """
         if self._positions is None:
             self._positions = dict(self._read_log())
@@ -114,8 +115,8 @@ class Planning:
         return self._positions
 
     def _learn_sizes(self, positions: dict[TopicPartition, Progress], tasks: Sequence[WindowTask]) -> None:
-        """Read the sizes of earlier windows from the commit log, if a backlog must be divided into offset windows by
-        size.
+        """If a backlog must be divided into offset windows by size, read the sizes of earlier windows from the commit
+        log.
         """
         counts = Counter((task.window.topic, task.window.partition) for task in tasks)
         behind = [where for where, count in counts.items() if count > 1]

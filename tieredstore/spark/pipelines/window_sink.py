@@ -1,4 +1,4 @@
-"""The driver's side of each batch: a Spark job writes the offset windows, then the driver commits and publishes them.
+"""The driver's side of each batch. A Spark job writes the offset windows, then the driver commits and publishes them.
 
 In a run with ``once``, the driver begins to write the first batch while Spark is still starting the stream.
 """
@@ -95,8 +95,7 @@ class WindowSink:
         *,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """``tell`` is a function that is called with a sentence whenever the start of the pipeline waits for a store or
-        broker."""
+        """``tell`` is called with a sentence whenever the start of the pipeline waits for a store or broker."""
         self._spark, self._runner, self._jobs, self._outage, self._tell = spark, runner, jobs, outage, tell
         self._lock = threading.Lock()
         """Held while a batch is written, because the driver is not thread-safe."""
@@ -121,7 +120,7 @@ class WindowSink:
 
     @property
     def waits_for(self) -> str | None:
-        """The last error of an unavailable store or broker; None while every store and broker answers."""
+        """The last error of an unavailable store or broker, or None while every store and broker answers."""
         return self._outage.reason if self._outage.is_on else self._away.reason
 
     def begin(self) -> None:
@@ -172,8 +171,8 @@ class WindowSink:
                 raise
 
     def write_ahead(self, tasks: Sequence[WindowTask], group: str) -> None:
-        """Begin to write the offset windows of the first batch while Spark is starting, in jobs of the query's job
-        group ``group``."""
+        """Begin to write the offset windows of the first batch while Spark is starting. The Spark jobs belong to the
+        query's job group ``group``."""
         if tasks and not tasks[0].window.is_mark and not self._jobs.is_framed:
             self._ahead = AheadBatch(self._spark, group, tasks, self._jobs.write, self.driver.store)
 
@@ -200,8 +199,7 @@ class WindowSink:
         """Record that all output is published, if nothing was written for ``idle_s``. Raise FencedError if another
         driver has taken over.
 
-        The call also checks from time to time whether another driver has taken over, even if there is nothing to
-        record.
+        Even if there is nothing to record, the call checks from time to time whether another driver has taken over.
         """
         if time.monotonic() - self._wrote_at < idle_s or not self._lock.acquire(blocking=False):
             return
@@ -327,8 +325,8 @@ class AheadBatch:
         self._thread.start()
 
     def take(self, tasks: Sequence[WindowTask]) -> Batch | None:
-        """Return the result of writing ahead if it is for exactly the offset windows of ``tasks``; otherwise discard it
-        and return None.
+        """Return the result of writing ahead if its offset windows are exactly those of ``tasks``. Otherwise, discard
+        the result and return None.
 
         This waits for the job, and raises the job's error. Stopping the query ends the job.
         """

@@ -43,7 +43,7 @@ TASK: Final = "task"
 
 
 class WindowSource(DataSource):
-    """The data source of offset windows. PipelineRun registers it in the session; it is not for direct use."""
+    """The data source of offset windows. PipelineRun registers it in the session. It is not for direct use."""
 
     @classmethod
     def name(cls) -> str:
@@ -148,7 +148,7 @@ _MOST_CHARACTERS: Final = 340 << 10
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """The driver's plan for one batch with all offset windows of a run. ``end`` is the batch's end as a Spark offset;
+    """The driver's plan for one batch with all offset windows of a run. ``end`` is the batch's end as a Spark offset.
     ``tasks`` are pickled.
     """
 

@@ -1,4 +1,4 @@
-"""A Spark task of a pipeline: reads windows (ranges of a partition's offsets), writes their records into files and
+"""A Spark task of a pipeline. It reads windows (ranges of a partition's offsets), writes their records into files and
 prepares the uploads.
 
 Records never pass through the JVM. The task reports the result of each window, or its :class:`TieredStoreError`, to the
@@ -77,7 +77,7 @@ class Job:
     tasks: tuple[WindowTask, ...]
 
     def run(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Write the offset windows whose numbers are in ``batches``; yield a report for each window."""
+        """Write the offset windows whose numbers are in ``batches``. Yield a report for each window."""
         spare_modules()
         for batch in batches:
             numbers: list[int] = batch.column(0).to_pylist()
@@ -105,7 +105,7 @@ class Report:
     reached: int = -1
 
     def outcome(self) -> Written | Failed:
-        """Return the result, or a Failed for lost or corrupt records; raise any other error."""
+        """Return the result, or a Failed for lost or corrupt records. Raise any other error."""
         if self.written is not None:
             return self.written
         error = error_named(*(self.error or ("TieredStoreError", "a task returned no report")))
@@ -123,8 +123,8 @@ def error_named(name: str, sentence: str) -> TieredStoreError:
 
 
 def error_within(error: BaseException) -> TieredStoreError | None:
-    """If a TieredStoreError ended a Spark worker, return it, rebuilt from the class name and text in Spark's error.
-    Return None for any other error."""
+    """If a TieredStoreError ended a Spark worker, return this error. It is rebuilt from the class name and text in
+    Spark's error. Return None for any other error."""
     ours = _OURS.search(str(error))
     return error_named(ours[1], ours[2]) if ours else None
 
@@ -141,8 +141,8 @@ def unpack(data: bytes | bytearray) -> Any:
 
 
 def locate(file: str) -> Path:
-    """Return the path of a settings file: the path on the driver if it exists, otherwise the copy that Spark ships to
-    its workers."""
+    """Return the path of a settings file. Use the path on the driver if it exists here, otherwise the copy that Spark
+    ships to its workers."""
     path = Path(file)
     if path.exists():
         return path
@@ -187,7 +187,7 @@ class OpenPipeline:
 
 
 def _cut_records(batch: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch | None:
-    """Return the records with offsets from ``start`` to ``stop`` (exclusive); None if there are none."""
+    """Return the records with offsets from ``start`` to ``stop`` (exclusive). Return None if there are none."""
     offsets = int64_values(batch, "offset")
     if offsets[0] >= start and offsets[-1] < stop:
         return batch

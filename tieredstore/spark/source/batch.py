@@ -191,7 +191,7 @@ def _among(column: str, values: Sequence[object]) -> Bounds:
         case "partition" if numbers := _all(values, int):
             return Bounds(partitions=frozenset(numbers))
         case "offset" if numbers := _all(values, int):
-            # Return one offset range that covers all values of the filter, even if they are far apart: Spark drops the
+            # Return one offset range that covers all values of the filter, even if they are far apart. Spark drops the
             # rows between them.
             return Bounds(first_offset=min(numbers), stop_offset=max(numbers) + 1)
         case "timestamp" if times := _all(values, datetime):
@@ -233,6 +233,6 @@ def _all(values: Sequence[object], kind: type[_Value]) -> list[_Value]:
 
 
 def _microseconds(moment: datetime) -> int:
-    """Return the microseconds since 1970. Spark passes datetimes with a zone; a datetime without zone counts as UTC."""
+    """Return the microseconds since 1970. Spark passes datetimes with a zone. A datetime without zone counts as UTC."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)

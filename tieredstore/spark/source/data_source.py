@@ -22,7 +22,7 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class TieredStoreDataSource(DataSource):
-    """The Spark format ``tieredstore``, for batch queries and streams; see docs/how-to/spark.md."""
+    """The Spark format ``tieredstore``, for batch queries and streams. See docs/how-to/spark.md."""
 
     @classmethod
     def name(cls) -> str:

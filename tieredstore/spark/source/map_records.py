@@ -40,15 +40,15 @@ _numbers: Final = itertools.count(1)
 def map_records(
     spark: SparkSession, function: RecordFunction, schema: StructType | pa.Schema | str, **options: object
 ) -> DataFrame:
-    """Apply ``function`` to the records of each task; return its results as a DataFrame of ``schema``.
+    """Apply ``function`` to the records of each task and return its results as a DataFrame of ``schema``.
 
     The function runs in the Python process that fetches and decodes the records. It is called once per task with an
     iterator of Arrow batches, and yields Arrow batches. Only its results reach the JVM. Spark pickles the function like
     its own user functions. A retried task passes the same records.
 
-    ``options`` are the options of the format ``tieredstore``, as text, boolean or number; an option that is None is
+    ``options`` are the options of the format ``tieredstore``, as text, boolean or number. An option that is None is
     left out. The option ``columns`` selects the function's input columns. A task may read up to 256 MiB if each core
-    still gets two tasks; the option ``maxSplitBytes`` overrides this. Nothing is planned before a Spark action.
+    still gets two tasks. The option ``maxSplitBytes`` overrides this. Nothing is planned before a Spark action.
 
     ``schema`` is a schema of Spark or Arrow, or a DDL text (``"n long, total double"``). Raises ConfigError for invalid
     options. If the function yields other columns than the schema's, its task fails with an error that names them.
@@ -91,8 +91,8 @@ def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[Tiere
 class MappedReader(BatchReader):
     """Plans a query like the format ``tieredstore``. Each task yields the function's results for its records.
 
-    If ``cores`` is given, tasks are larger than tasks of the format ``tieredstore``, but not so large that a core gets
-    fewer than two tasks.
+    If ``cores`` is given, tasks are larger than tasks of the format ``tieredstore``, but each core still gets at least
+    two.
     """
 
     def __init__(self, options: SourceOptions, mapped: MappedRows, cores: int | None = None) -> None:
@@ -129,8 +129,8 @@ def _check_arguments(spark: object, function: object) -> None:
 
 
 def _cores(spark: SparkSession) -> int | None:
-    """Return how many tasks the cluster runs in parallel; None for a client of Spark Connect, because it cannot know
-    the number."""
+    """Return how many tasks the cluster runs in parallel. A client of Spark Connect cannot know the number, so the
+    result is None."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkException:

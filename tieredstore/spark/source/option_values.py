@@ -36,8 +36,8 @@ _Value_co = TypeVar("_Value_co", covariant=True)
 _Word = TypeVar("_Word", bound=str)
 
 Parse: TypeAlias = Callable[[str, str], _Value]
-"""Parses an option, given its name and trimmed text. Raises ConfigError, which contains both, if the text is
-invalid."""
+"""Parses an option, given its name and trimmed text. For an invalid text, raises a ConfigError that contains name and
+text."""
 
 
 @dataclass(frozen=True)  # with slots, Python 3.11 cannot instantiate Option[...]
@@ -58,7 +58,7 @@ class Option(Generic[_Value_co]):
 
 
 class OptionTexts:
-    """The options of one query. As in Spark, names match in any case; errors spell them as declared."""
+    """The options of one query. As in Spark, names match in any case. Errors spell them as declared."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text.strip() for name, text in options.items()}
@@ -67,7 +67,7 @@ class OptionTexts:
         return option.name.lower() in self._texts
 
     def get(self, option: Option[_Value]) -> _Value:
-        """Return the value of an option; raise ConfigError for an invalid text."""
+        """Return the value of an option. Raise ConfigError for an invalid text."""
         text = self._texts.get(option.name.lower())
         return option.default if text is None else option.parse(option.name, text)
 
@@ -139,7 +139,7 @@ def settings_name(name: str, text: str) -> str:
 
 
 def topics(name: str, text: str) -> tuple[str, ...]:
-    """Parse topic names separated by commas; repeated names count once."""
+    """Parse topic names separated by commas. Repeated names count once."""
     names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not names:
         raise wrong(name, text, "one topic at least, or several separated by commas")
@@ -149,7 +149,7 @@ def topics(name: str, text: str) -> tuple[str, ...]:
 
 
 def partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
-    """Parse partitions such as ``{"topicA":[0,1]}``; return them sorted and without repetitions."""
+    """Parse partitions such as ``{"topicA":[0,1]}``. Return them sorted and without repetitions."""
     example = '{"topicA":[0,1],"topicB":[0]}'
     named: set[TopicPartition] = set()
     for topic, numbers in _of_topics(name, text, f"JSON such as {example}").items():

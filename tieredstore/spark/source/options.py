@@ -186,7 +186,7 @@ WITHOUT_MEANING: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-"""Options of Spark's Kafka source that have no effect here; a warning names them."""
+"""Options of Spark's Kafka source that have no effect here. A warning names them."""
 
 _NOT_OURS: Final = {
     "path": "the source has no path: name topics with subscribe, subscribePattern or assign, and the store by settings",
@@ -209,7 +209,7 @@ REFUSED_OF_KAFKA: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one query. Frozen and picklable; its repr shows no secret.
+    """The options of one query. Frozen and picklable. Its repr shows no secret.
 
     ``kafka`` has the Kafka client's properties without the prefix ``kafka.``, or None to read only the bucket.
     ``topic_ids`` choose between several topics with the same name. A limit is None if the query does not set it.
@@ -233,7 +233,7 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Parse the options of a batch query or stream; names match in any case.
+    """Parse the options of a batch query or stream. Names match in any case.
 
     For a wrong option, this raises a ConfigError that names the option. For options without effect, it logs a warning.
     """
@@ -361,8 +361,10 @@ def store_properties(
     """Return the store's settings among the options, without their prefix.
 
     Raises ConfigError for an option that is neither in ``own`` nor a setting. The error suggests a similar name from
-    ``own`` and ``also``, or gives the reason from ``not_ours``. Spark changes all names to lower case. So the ids of
-    key pairs in the results are spelled as in ``encryption.key.pairs``.
+    ``own`` and ``also``, or gives the reason from ``not_ours``.
+
+    Spark changes all names to lower case. So the ids of key pairs in the results are spelled as in
+    ``encryption.key.pairs``.
     """
     given = {name.lower(): text for name, text in options.items()}
     known = {name.lower() for name in own}

@@ -51,8 +51,8 @@ class RowLayout:
     counted: str
     decoder_names: Mapping[str, str] = field(default_factory=dict[str, str])
     out_of_range_way: str = ""
-    """Text for the error about a timestamp beyond Spark's range. It names the option that accepts such timestamps;
-    empty if there is no such option.
+    """Text for the error about a timestamp beyond Spark's range. It names the option that accepts such timestamps. It
+    is empty if there is no such option.
     """
 
     @property
@@ -211,7 +211,7 @@ class MappedRows:
 
 
 def schema_of(schema: StructType | pa.Schema | str) -> StructType:
-    """Convert a schema to Spark's; raise ConfigError if it is invalid."""
+    """Convert a schema to Spark's. Raise ConfigError if it is invalid."""
     match schema:
         case StructType():
             return schema
@@ -264,7 +264,7 @@ class _Result:
             raise
 
     def rows(self, result: object) -> Iterator[object]:
-        """Return an iterator over a result's rows; raise ConfigError if the result is not an iterator.
+        """Return an iterator over a result's rows. Raise ConfigError if the result is not an iterator.
 
         If reading the records failed and the function caught the error, raise that error after the last row. If there
         was no result, raise ConfigError.
@@ -295,7 +295,7 @@ class _Shape:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def of(self, batch: object) -> pa.RecordBatch:
-        """Return a batch as Spark needs it; raise ConfigError if its columns or their types do not fit the schema."""
+        """Return a batch as Spark needs it. Raise ConfigError if its columns or their types do not fit the schema."""
         with one_sentence():
             if not isinstance(batch, pa.RecordBatch):
                 raise ConfigError(f"the function yielded {type(batch).__name__}, but must yield pyarrow.RecordBatch")

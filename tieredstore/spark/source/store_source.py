@@ -1,7 +1,7 @@
 """The settings of the store that a Spark query reads, and the open stores of a process. Settings come from a file, from
 options, or from both.
 
-Spark sends the name of the file to the tasks, but never its contents: each process reads the file itself.
+Spark sends the name of the file to the tasks, but never its contents. Each process reads the file itself.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _PATHS: Final = frozenset(name for group in core_groups() for name, _, kind in p
 
 @dataclass(frozen=True, slots=True)
 class StoreSource:
-    """A store's settings: ``settings_file``, whose values are overridden by ``properties``. Either of the two may be
-    missing.
+    """A store's settings. ``properties`` override the values in ``settings_file``. Either of the two may be missing.
 
     The properties have the names of Kafka's tiered storage plugin, with or without ``rsm.config.``. The repr shows no
     values.
@@ -52,7 +51,7 @@ class StoreSource:
         return cls(settings_file, tuple(sorted(properties.items())))
 
     def load(self) -> Settings:
-        """Load the settings in this process; raise ConfigError for missing or invalid settings.
+        """Load the settings in this process. Raise ConfigError for missing or invalid settings.
 
         The file's name and paths in ``properties`` may be relative. They are looked up in the working directory, then
         among the files that Spark ships. Paths inside the file are relative to its folder.
@@ -75,7 +74,7 @@ class StoreSource:
 
 
 def store_source(source: StoreLike | StoreSource) -> StoreSource:
-    """Return a picklable source from any form that names a store; raise ConfigError for other forms."""
+    """Return a picklable source from any form that names a store. Raise ConfigError for other forms."""
     if isinstance(source, StoreSource):
         return source
     if isinstance(source, str) and "://" not in source and not Path(source).is_dir():
@@ -95,7 +94,7 @@ def _locate(name: str, text: str) -> str:
 
 
 def _find(text: str) -> Path | None:
-    """Return the path of a file or folder; None if it does not exist."""
+    """Return the path of a file or folder. Return None if it does not exist."""
     candidates = itertools.chain([Path(text)], (folder / text for folder in _shipped_files()))
     return next((path for path in candidates if _is_there(path)), None)
 
@@ -129,7 +128,7 @@ _managers: Final = PerProcess[OrderedDict["StoreSource", RemoteStorageManager]](
 
 
 def manager_of(source: StoreSource) -> RemoteStorageManager:
-    """Return this process's manager of a store, opened on first use; the caller must not close it.
+    """Return this process's manager of a store, opened on first use. The caller must not close it.
 
     This is not thread-safe, because a Spark process runs one task at a time. Each process reads the settings file
     itself, so that no secret is sent.

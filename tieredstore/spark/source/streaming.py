@@ -10,7 +10,7 @@ the last record that was read from each partition. It reveals that a new leader 
      "epochs": {"orders": {"0": 5}}}
 
 The end of the first batch also has ``initialOffsets``, with the same structure as ``offsets``. After a restart, Spark
-asks for the start of the first batch again, and by then ``latest`` or a time may mean another offset.
+asks for the start of the first batch again. By then, ``latest`` or a time may mean another offset.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class StreamOffsets:
 
     @classmethod
     def from_json(cls, value: object) -> StreamOffsets:
-        """Parse the result of :meth:`to_json`; raise ConfigError for others, such as another source's checkpoint."""
+        """Parse the result of :meth:`to_json`. Raise ConfigError for others, such as another source's checkpoint."""
         refuse_newer_offsets(SPARK_OFFSETS, value)
         try:
             stored = _STORED.validate_python(value)
@@ -211,7 +211,8 @@ class StreamOffsets:
         """Return the next offset of each log, between its earliest offset and its end.
 
         New partitions, and partitions of a re-created topic, begin at their earliest offset. ``on_loss`` is called for
-        offsets that cannot be read, and for offsets that a new leader removed after the stream had read them.
+        offsets that cannot be read. It is also called for offsets that a new leader removed after the stream had read
+        them.
 
         Partitions in ``stale`` are left out: their unread records have an older leader epoch than the last record that
         the stream has read. A partition is not left out if the stream has read nothing from it.
@@ -239,7 +240,7 @@ class StreamOffsets:
         if self.is_at(end):
             return {}
         if end.initial is not None:
-            # Use the leader epochs of the batch's end, because they are at least as late as the epochs of its start.
+            # Use the leader epochs of the batch's end. They are at least as late as the epochs of its start.
             begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
             return begun.windows_to(replace(end, initial=None), logs, on_loss)
         windows: Windows = {}
@@ -453,7 +454,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_looked = True
 
     def _within_reach(self, snapshot: LogSnapshot, begins: Mapping[TopicPartition, int]) -> Windows:
-        """Return the readable offsets of each partition, but at most up to the run's end if the run has a fixed end."""
+        """Return the readable offsets of each partition. If the run has a fixed end, return no offsets beyond it."""
         target, windows = self._target, Windows()
         for where, begin in begins.items():
             log = snapshot.logs[where]

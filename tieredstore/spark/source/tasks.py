@@ -54,8 +54,8 @@ def plan_tasks(
 def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task as Arrow batches, none of them empty.
 
-    The memory that a task needs depends on the store's settings and the size of a batch, not on the size of the task.
-    If records were deleted after planning, raise DataLossError, or only log the loss if ``failOnDataLoss`` is false.
+    The memory that a task needs depends on the store's settings and the size of a batch, but not on the task's size. If
+    records were deleted after planning, raise DataLossError, or only log the loss if ``failOnDataLoss`` is false.
     """
     spare_modules()
     # For a plan without tasks, Spark runs one task with a plain InputPartition. Return no rows for that task.
@@ -85,7 +85,7 @@ _OPTIONS: Final = QueryWords(
 
 
 def query_of(options: SourceOptions) -> LogQuery:
-    """Return the query that the options describe; raise ConfigError for an invalid timeout."""
+    """Return the query that the options describe. Raise ConfigError for an invalid timeout."""
     return LogQuery(
         options.selection,
         isolation=options.isolation,

@@ -28,7 +28,7 @@ fewer bytes.
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """Limits of one trigger; None if a limit is not set. Limits of offsets also count offsets without a record."""
+    """Limits of one trigger. A limit that is not set is None. Limits of offsets also count offsets without a record."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -169,8 +169,8 @@ def _last_within(where: TopicPartition, window: tuple[int, int], limit: int, byt
     """Return the last end at which the range from the start of ``window`` has at most ``limit`` bytes. The range has at
     least one offset."""
     start, stop = window
-    # A binary search is cheap and correct: sizes come from known segments without requests, and never shrink as the
-    # range grows.
+    # A binary search is cheap, because sizes come from known segments without requests. It is correct, because sizes
+    # never shrink as the range grows.
     fits, ahead = min(start + 1, stop), stop
     while fits < ahead:
         middle = (fits + ahead + 1) // 2

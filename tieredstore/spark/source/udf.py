@@ -113,7 +113,7 @@ def decode_batches(
 
     Each record is a struct of ``columns`` (``headers`` may be one of them), in the order of the log. Control records
     are left out, but not records of aborted transactions. Null stays null, and empty bytes are an empty array. A
-    corrupt batch fails the task with BatchCorruptError; with ``on_corrupt="null"`` its row is null. Offsets ascend
+    corrupt batch fails the task with BatchCorruptError. With ``on_corrupt="null"`` its row is null. Offsets ascend
     within a value.
     """
     if on_corrupt not in ("fail", "null"):
@@ -316,8 +316,8 @@ def _logs(batch: pa.RecordBatch) -> Iterator[tuple[memoryview, LogName]]:
 
 
 def _check_beginning(name: LogName, content: memoryview) -> None:
-    """Raise BatchCorruptError if a log begins before the offset in its file's name: the name, and so the partition,
-    would be wrong."""
+    """Raise BatchCorruptError if a log begins before the offset in its file's name. The name, and so the partition, is
+    then wrong."""
     if name.base_offset is None or len(content) < _BASE_OFFSET_SIZE:
         return
     first = int.from_bytes(content[:_BASE_OFFSET_SIZE], "big", signed=True)
@@ -340,7 +340,7 @@ _LINEAGES: Final = 16
 
 
 def segment_keys(batches: Iterable[pa.RecordBatch], by_path: bool, prefix: str = "") -> Iterator[ObjectKey]:
-    """Yield the keys of the segments that the rows name; raise ConfigError for a row that names no segment. ``prefix``
+    """Yield the keys of the segments that the rows name. Raise ConfigError for a row that names no segment. ``prefix``
     is the store's key prefix.
     """
     for batch in batches:
