@@ -286,8 +286,9 @@ def trace_lineage(
     """Assemble the log that the ruling segment (``ruler``) describes, from the checked ``segments`` of its partition.
 
     ``history`` is the ruling segment's leader-epoch index. Its truncated beginning was restored from other segments as
-    far as possible. ``history`` may be None if ``needs_history`` is False. Raise IndexesCorruptError if the index
-    contradicts the ruling segment.
+    far as possible. ``history`` may be None if ``needs_history`` is False.
+
+    Raise IndexesCorruptError if the index contradicts the ruling segment.
     """
     epochs = _epochs_of(ruler) if history is None else history
     reigns = _reigns(epochs)

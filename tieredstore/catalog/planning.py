@@ -85,7 +85,9 @@ def catalog_of_metadata_topic(
 
     Records of several partitions of the metadata topic may be mixed, if the records of each partition are in order. The
     call lists nothing. A partition costs two requests if it has older leader epochs than its newest segment. Each
-    overlapping segment costs three. Raise CorruptDataError for a record that Kafka did not write.
+    overlapping segment costs three.
+
+    Raise CorruptDataError for a record that Kafka did not write.
     """
     states = SegmentStates()
     for value in values:

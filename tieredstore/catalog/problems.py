@@ -61,9 +61,9 @@ def unreadable_between(
     ``readable`` are the readable offsets (half-open), ascending. If only a segment's start is known, the segment may
     extend to the next readable offset.
 
-    ``starts_there`` and ``stops_there`` are True if the caller named that end of the window as an offset. Otherwise a
-    look-up found the end: the log's beginning or end, or a time. The look-up could not see the records of an unreadable
-    segment. So a problem right before or after such an end is included too.
+    ``starts_there`` is True if the caller named the window's start as an offset. ``stops_there`` is True if the caller
+    named its stop as an offset. Any other border was found by a look-up, as the log's beginning or end, or by a time. A
+    look-up does not see the records of an unreadable segment. So a problem right outside such a border is included too.
 
     A segment that lost objects is included only at the log's end. Elsewhere, retention may be deleting the segment, or
     the read reports the segment's offsets as a gap.

@@ -262,8 +262,9 @@ def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> R
     """Return the segment with the end of its last batch and with its own leader epochs, by three requests.
 
     If compaction removed the segment's last batches, the returned end is earlier than the manifest's. The segment is
-    still valid, because it has no records after that end. Raise CorruptDataError for a damaged log, UnknownKeyError if
-    the log cannot be decrypted.
+    still valid, because it has no records after that end.
+
+    Raise CorruptDataError for a damaged log, and UnknownKeyError if the log cannot be decrypted.
     """
     last = last_batch(source, segment)
     if last is None or last.last_offset < segment.start_offset:

@@ -76,7 +76,7 @@ class MetadataTopic:
 class BrokersSegments:
     """The state of each segment, from the records of the metadata topic. Not thread-safe.
 
-    A temporary file holds the segments, because there may be millions; :meth:`close` removes the file.
+    A temporary file holds the segments, because there may be millions. :meth:`close` removes the file.
     """
 
     def __init__(self) -> None:

@@ -28,9 +28,11 @@ class BrokerLog:
     """A broker's log of a partition. ``until`` is the first offset at or after a requested time, or the log's end.
 
     If the caller requested a window, the offsets are the bounds of the log's part in the window. This part may be
-    empty. ``segment_ms`` is the topic's ``segment.ms``, if the caller requested a time and the login may read the
-    setting. ``is_idle`` is True if the log's newest record is older than ``segment_ms``. The active segment of an idle
-    log closes only when another record arrives.
+    empty.
+
+    ``segment_ms`` is the topic's ``segment.ms``, if the caller requested a time and the login may read the setting.
+    ``is_idle`` is True if the log's newest record is older than ``segment_ms``. The active segment of an idle log
+    closes only when another record arrives.
     """
 
     earliest_offset: int

@@ -1,7 +1,7 @@
 """The steps of tools that change a bucket, and the outcomes of steps.
 
 A tool is a frozen dataclass with the store and the options of a run. Its ``run`` is a generator. For each item of a
-listing, ``run`` plans what to do. Unless the run is a dry run, it then carries out the plan. At last it yields a step.
+listing, ``run`` plans what to do. Unless the run is a dry run, it then carries out the plan. Finally it yields a step.
 The tool's docstring and the texts of its command list the possible outcomes.
 """
 

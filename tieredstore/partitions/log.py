@@ -92,8 +92,8 @@ class PartitionLog:
         end is the seam (where the broker's part begins). The records become readable when the bucket has the segment
         with the outcome.
         """
-        # If the broker's log begins after the seam, but not after the bucket's last offset, the records from the seam
-        # to ``live_start`` are in the bucket. They only wait for the outcome of their transaction.
+        # The broker's log may begin after the seam, but not after the bucket's last offset. Then the records from the
+        # seam to ``live_start`` are in the bucket. They only wait for the outcome of their transaction.
         waits = self.lineage is not None and self.seam < (self.live_start or 0) <= self.lineage.end_offset
         return max(start, self.seam) if waits and start < (self.live_start or 0) else self.end
 

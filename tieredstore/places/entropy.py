@@ -82,7 +82,10 @@ class EntropyStore(LaidOutStore):
         if where is not None or partition_of(path) is not None:
             if not self._is_told:
                 self._is_told = True
-                _logger.warning("%s is skipped, as is every key whose hash bits are not those of its partition", key)
+                _logger.warning(
+                    "%s is skipped, because its hash bits are not those of its partition; other such keys are skipped too",
+                    key,
+                )
             return None
         return key
 

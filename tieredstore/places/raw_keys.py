@@ -1,8 +1,8 @@
 """Keys of Pinterest's layout: ``<prefix>[<bits>/]<cluster>/<topic>-<partition>/<base offset>.<ending>``.
 
 The files of a segment have the endings ``index``, ``timeindex`` and ``log``. Each partition also has two other objects.
-``offset.wm`` is the base offset of the last stored segment, in 20 digits. By ``_metadata``, Pinterest's consumer finds
-segments (see ``raw_metadata``).
+``offset.wm`` is the base offset of the last stored segment, in 20 digits. ``_metadata`` is the list by which
+Pinterest's consumer finds segments (see ``raw_metadata``).
 
 The layout stores no ids. They are derived from keys and listings.
 """

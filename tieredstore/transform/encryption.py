@@ -2,7 +2,9 @@
 
 A stored unit is ``IV (12 bytes, random) | ciphertext (as long as the plaintext) | tag (16 bytes)``. All units of a
 segment share one data key and one additional authenticated data (AAD). Both are random, and new for every attempt to
-copy the segment. NIST SP 800-38D allows 2^32 random IVs per key; a segment has at most some thousands.
+copy the segment.
+
+NIST SP 800-38D allows 2^32 random IVs per key. A segment has at most some thousands.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads RSA keys from PEM texts in the same way as the plugin. The first block is used, whatever its label is.
 
-Public keys are X.509 SubjectPublicKeyInfo, private keys PKCS#8 (RFC 5280 and RFC 5208). A passphrase may protect a
+Public keys are X.509 SubjectPublicKeyInfo (RFC 5280). Private keys are PKCS#8 (RFC 5208). A passphrase may protect a
 private key (PBES2 of RFC 8018). The plugin reads only unprotected keys.
 """
 

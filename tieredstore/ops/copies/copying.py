@@ -2,7 +2,8 @@
 
 The three objects of an unchanged segment are copied under the same keys. The bytes under these keys are always the
 same, so a later copy can continue an earlier one. After a failure these objects are not deleted, because another
-process may rely on them. A transcoded segment gets a new id: no two encryptions of a segment have the same bytes.
+process may rely on them. A transcoded segment gets a new id, because no two encryptions of a segment have the same
+bytes.
 
 A garbage collection deletes old objects without a manifest. So a copy reuses the objects of an earlier run only while
 they are young. The age of the copy then counts from the oldest of these objects. A segment with older leftovers cannot

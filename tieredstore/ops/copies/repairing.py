@@ -70,9 +70,16 @@ _DATA: Final = (Suffix.INDEXES, Suffix.LOG)
 class Repair:
     """Replaces the damaged objects of segments in ``target`` by those of the same segments in ``source``.
 
-    Both buckets need their private keys, to verify encrypted segments. With ``dry_run``, nothing is written. The
-    outcomes: REPAIRED; THERE if the target's segment is sound; LEFTOVER if it has no manifest; GONE if it was deleted
-    meanwhile; CHANGED if another process changed it during each attempt; FAILED with the error.
+    Both buckets need their private keys, to verify encrypted segments. With ``dry_run``, nothing is written.
+
+    The outcomes:
+
+    - REPAIRED
+    - THERE: the target's segment is sound
+    - LEFTOVER: the target's segment has no manifest
+    - GONE: the target's segment was deleted meanwhile
+    - CHANGED: another process changed the segment during each attempt
+    - FAILED: the step has the error
     """
 
     source: Bucket

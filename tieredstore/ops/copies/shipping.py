@@ -109,10 +109,15 @@ class Shipper:
             yield from in_parallel(pool, ship, segments, at_once=parallel)
 
     def ship(self, segment: FoundSegment) -> ShipStep:
-        """Copy one segment. Return its outcome, and raise only for bugs:
+        """Copy one segment. Return its outcome, and raise only for bugs.
 
-        COPIED, or THERE if the store has a complete copy; ACTIVE if the broker may still append to the segment; GONE if
-        the broker has deleted the segment's records; or FAILED with the error.
+        The outcomes:
+
+        - COPIED
+        - THERE: the store has a complete copy
+        - ACTIVE: the broker may still append to the segment
+        - GONE: the broker has deleted the segment's records
+        - FAILED: the step has the error
 
         The caller may repeat the call after any outcome, and after a kill. A segment counts as copied once its manifest
         exists.

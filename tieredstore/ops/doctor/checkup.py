@@ -394,7 +394,7 @@ def _of_undeleting(versions: BucketVersions) -> Check:
     if obstacle is not None:
         return Check("undelete", Verdict.WARN, f"a topic deleted by mistake could not be brought back: {obstacle}")
     return Check(
-        "undelete", Verdict.GOOD, "restore undelete can bring a topic back that was deleted by mistake, as long as the "
+        "undelete", Verdict.GOOD, "restore undelete can bring back a topic that was deleted by mistake, as long as the "
         "bucket keeps its versions; --write tries it",
     )  # fmt: skip
 

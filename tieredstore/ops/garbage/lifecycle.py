@@ -93,7 +93,7 @@ def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int,
     if any(rule.name == name for rule in before.rules):
         raise StoreError(
             f"{store.identity} has a rule {name} that does not abort unfinished uploads under this prefix (is it "
-            "disabled?): nothing was changed, because existing rules stay; change or remove it by hand"
+            "disabled?): nothing was changed, because existing rules stay; change or remove the rule by hand"
         )
     if not dry_run:
         try:

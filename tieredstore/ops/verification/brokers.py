@@ -35,8 +35,8 @@ _WORDS: Final = {
 class BrokersBelief(Closing):
     """The segments that the brokers list, according to their metadata topic. Not thread-safe.
 
-    A temporary file holds the segments, because there may be millions; :meth:`close` removes the file. Call the methods
-    in this order: :meth:`take` all records, :meth:`compare` each segment of a run, take the new records, and ask for
+    A temporary file holds the segments, because there may be millions. :meth:`close` removes the file. First
+    :meth:`take` all records. Then :meth:`compare` each segment of a run. At the end, take the new records, and ask for
     the :meth:`rest`. In this order, segments that are copied or deleted during the run cause no findings.
     """
 

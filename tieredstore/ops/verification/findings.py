@@ -121,7 +121,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.EPOCHS_CONTRADICT: KindFacts(
         _DAMAGE,
-        "the manifest's leader epochs cannot be the segment's; readers take the epochs of the leader-epoch index",
+        "the manifest's leader epochs do not fit the segment; readers take the epochs of the leader-epoch index",
         "compare with an older version of the manifest",
     ),
     _KIND.NUMBERS_CONTRADICT: KindFacts(
@@ -203,7 +203,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.END_OFFSET: KindFacts(
         _DAMAGE,
-        "the manifest's end offset is not the last record's: readers may skip records of this segment or the next",
+        "the manifest's end offset is not the last record's offset: readers may skip records here or in the next segment",
         "compare with an older version of the manifest, or copy the segment again",
     ),
     _KIND.ENDS_EARLY: KindFacts(
@@ -224,7 +224,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.MAX_TIMESTAMP: KindFacts(
         _DAMAGE,
-        "the manifest's greatest timestamp differs from the records': look-ups by time skip the segment, and "
+        "the manifest's greatest timestamp is not that of the records: look-ups by time skip the segment, and "
         "retention deletes it too early or too late",
         "compare with an older version of the manifest",
     ),

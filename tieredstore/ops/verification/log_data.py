@@ -1,8 +1,8 @@
 """Checks of a log: every byte at level data, samples at level index.
 
 Each chunk must open. Batches must be whole, in order and at the right positions, and agree with the indexes. This
-module checks the inside of one segment. Only ``verification`` imports this module. The sequence of segments is checked
-there.
+module checks the inside of one segment. Only ``verification`` imports this module. ``verification`` itself checks the
+sequence of segments.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class Selection:
     """What a run at ``level`` checks.
 
     If a segment's manifest was written before ``since_ms`` (by the store's clock), the segment is only checked for
-    presence. So is a segment that the ``state`` knows to be sound. Segments outside the ``sample`` are checked at level
-    listing.
+    presence. A segment that the ``state`` knows to be sound is also checked only for presence. Segments outside the
+    ``sample`` are checked at level listing.
 
     Raise ConfigError for a sample if ``level`` is listing.
     """
