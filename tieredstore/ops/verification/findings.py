@@ -203,7 +203,8 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.END_OFFSET: KindFacts(
         _DAMAGE,
-        "the manifest's end offset is not the last record's offset: readers may skip records here or in the next segment",
+        "the manifest's end offset is not that of the last record: readers may skip records of this segment or of the "
+        "next",
         "compare with an older version of the manifest, or copy the segment again",
     ),
     _KIND.ENDS_EARLY: KindFacts(
