@@ -83,7 +83,7 @@ class EntropyStore(LaidOutStore):
             if not self._is_told:
                 self._is_told = True
                 _logger.warning(
-                    "%s is skipped, because its hash bits are not those of its partition; other such keys are skipped too",
+                    "%s is skipped: its hash bits are not those of its partition; other such keys are skipped too",
                     key,
                 )
             return None
