@@ -550,7 +550,7 @@ class GroupClient(Closing):
             places = self._client.committed([KafkaPartition(*where) for where in partitions], timeout=wait_s)
         except KafkaException as error:
             # The client reports denied access to the cluster by a callback. The callback runs only while the client is
-            # polled. It reports denied access to the group as a message.
+            # polled. The client reports denied access to the group as a message.
             message = self._client.poll(0)
             refusal = None if message is None else message.error()
             if refusal is not None and kind_of(refusal) is BrokerDeniedError:

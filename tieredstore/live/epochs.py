@@ -3,7 +3,7 @@ has no such request.
 
 If a consumer seeks with a leader epoch, the leader validates the position (OffsetForLeaderEpoch) before any fetch. This
 module seeks beyond the end of every log, so each answer is the error "log truncation". The error's text has an epoch
-and the end offset of this epoch. It is the largest epoch in the leader's log that is not later than the given epoch.
+and the end offset of this epoch. The epoch is the largest in the leader's log that is not later than the given epoch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FIRST_WAIT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """An epoch in the leader's log, and its end offset (exclusive). It is the largest epoch that is not later than the
+    """An epoch in the leader's log, and its end offset (exclusive). The epoch is the largest that is not later than the
     requested epoch.
 
     If retention has deleted all records of that epoch, the leader returns the start of its log as the end.

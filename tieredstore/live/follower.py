@@ -125,8 +125,8 @@ class LiveFollower(Closing):
     ) -> None:
         """Follow these partitions from these offsets. A partition that is already followed continues at the new offset.
 
-        ``epochs`` are the leader epochs of the records before the offsets. An election may have truncated a partition's
-        log below the given offset since. The partition's next event then has no records.
+        ``epochs`` are the leader epochs of the records before the offsets. Since then, an election may have truncated a
+        partition's log below the given offset. The partition's next event then has no records.
         """
         self.remove(positions)
         if positions:
@@ -184,7 +184,7 @@ class LiveFollower(Closing):
             if self._followed:
                 self._check_places()
                 # First take the messages that have arrived. If there are none, wait for one message. A call of
-                # consume(many, timeout) would wait for all these messages.
+                # consume(many, timeout) would wait until as many as requested have arrived.
                 messages = self._consumer.consume(self._rows, 0)
                 self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
                 self._check_broker()

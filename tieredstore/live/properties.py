@@ -90,8 +90,8 @@ _DEFAULTS: Final = {
     # Milliseconds until the client fetches again after its queue was full. With the default, a reader that was slow for
     # a moment waits one second.
     "fetch.queue.backoff.ms": "5",
-    # The read-ahead is at most this size plus one answer of the broker. With the default of 64 MiB, a read of a range
-    # of 200 MB read ahead beyond the range, and fetched a third more.
+    # The read-ahead is at most this size plus one answer of the broker. With the default of 64 MiB, the client read
+    # ahead beyond a range of 200 MB, and fetched a third more.
     "queued.max.messages.kbytes": "16384",
     "fetch.message.max.bytes": "4194304",
 }

@@ -37,7 +37,7 @@ class BothSides(NamedTuple):
 
 class EpochInquiry:
     """Asks the broker where the leader epochs of the bucket's last records end. If the broker cannot answer, reads the
-    watermarks in the bucket (up to which offset a partition was uploaded).
+    watermarks in the bucket. A watermark says up to which offset a partition was uploaded.
 
     The broker's answers are reused until the bucket's log or the leader changes. ``known`` holds earlier answers.
     ``moves`` holds the watermark objects that the caller has already read.
@@ -58,7 +58,7 @@ class EpochInquiry:
     def histories(
         self, partitions: Mapping[TopicPartition, BothSides], timeout_s: float | None = None
     ) -> dict[TopicPartition, History]:
-        """Return the history of each partition if its leader has a later epoch than the bucket. All partitions share
+        """Return the histories of the partitions whose leader has a later epoch than the bucket. All partitions share
         one request. ``timeout_s`` overrides the timeout of this request.
 
         Raise BrokerUnavailableError if the broker does not answer and no watermark in the bucket shows where the leader

@@ -131,7 +131,7 @@ class _StoredPlanner:
         )  # fmt: skip
         if plan.undecided is not None and plan.stop < run.stop:
             # When the window was chosen, every transaction in it had an outcome (commit or abort). If an outcome is
-            # missing now, retention has deleted its segment.
+            # missing now, retention has deleted the segment that had it.
             _logger.warning("%s", plan.undecided)
             Losses(self._query).accept_missing([LostOffsets(run.lineage.partition, plan.stop, run.stop)])
         return plan.splits

@@ -47,9 +47,9 @@ class LogQuery:
     """The partitions to read, and how. Immutable, hashable and picklable. Its repr shows no secret.
 
     ``topic_ids`` choose between incarnations of a re-created topic. ``client`` has the properties of the Kafka client
-    that reads the broker (``docs/how-to/read.md``). None reads the bucket alone. The broker must answer within
-    ``timeout_s``. For offsets that do not exist, ``on_data_loss`` chooses an error, or a warning after which the read
-    continues.
+    that reads the broker (``docs/how-to/read.md``). If it is None, only the bucket is read. The broker must answer
+    within ``timeout_s``. For offsets that do not exist, ``on_data_loss`` chooses an error, or a warning after which the
+    read continues.
     """
 
     selection: Selection

@@ -143,9 +143,9 @@ class QuerySources:
         """Return the bucket's log with offsets from ``start`` on, and the offset at which the bucket's part of the
         range ends.
 
-        The bucket's part ends at ``stop``, or earlier at the first gap. Under read_committed, it ends before the first
-        transaction without an outcome. Return None if the bucket lacks ``start``, or has ``start`` only in records that
-        an election has truncated. Each call lists the topic's keys.
+        The bucket's part ends at ``stop``, or earlier at the first gap. Under read_committed, it also ends before the
+        first transaction without an outcome. Return None if the bucket lacks ``start``, or has ``start`` only in
+        records that an election has truncated. Each call lists the topic's keys.
         """
         source, partition = self.open_source(), split.stored_partition
         lineage: Lineage | None
@@ -239,7 +239,7 @@ class StoredRead:
         lost = [*report.lost]
         if report.undecided is not None:
             # At planning, every transaction in the window had an outcome (commit or abort). If an outcome is missing
-            # now, retention has deleted its segment. The rest of the window is then lost.
+            # now, retention has deleted the segment that had it. The rest of the window is then lost.
             first = max(self.position, report.undecided.first_offset)
             lost.append(LostOffsets(self._lineage.partition, first, stop))
         for one in lost:

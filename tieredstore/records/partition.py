@@ -274,8 +274,8 @@ def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettin
 def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Problem, ...]:
     """Return the unreadable segments that may have records of these offsets, or are next to them.
 
-    If the user gave the window's start or stop as an offset, an unreadable segment next to that offset is no loss.
-    Callers then remove that segment from ``lineage.problems`` first, as ``RecordReader.read`` does.
+    If the user gave the window's start or stop as an offset, an unreadable segment next to that offset is no loss. In
+    this case, callers remove that segment from ``lineage.problems`` before the call, as ``RecordReader.read`` does.
     """
     return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
 

@@ -9,9 +9,9 @@ A broker makes index and snapshot from its own copy of the log. If retention del
 from a replica, the replica's log begins in the middle of the transaction. Its transaction index then lacks the
 transaction or begins it too late. Its producer snapshots lack the open transaction.
 
-Another broker uploaded the earlier segments. They have the first part, and their last producer snapshot has the
-transaction. So each marker is matched with the transactions that are open at the end of earlier segments. An index is
-trusted only for transactions that its broker has seen from the beginning.
+Another broker uploaded the earlier segments. They have the transaction's first part, and their last producer snapshot
+has the open transaction. So each marker is matched with the transactions that are open at the end of earlier segments.
+An index is trusted only for transactions that its broker has seen from the beginning.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class Transactions:
     def aborted(self, number: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
         """Return the aborted transactions with records in the offsets ``start`` up to ``stop`` of span ``number``.
 
-        Call this method with ascending ``number`` and ``start``. It looks at segments from this span on, until an index
-        shows a last stable offset beyond ``stop``. Each segment with a transaction index costs two requests. Other
-        segments cost only the requests of `PendingTransactions`.
+        Call this method with ascending ``number`` and ``start``. It looks at segments from span ``number`` on, until an
+        index shows a last stable offset beyond ``stop``. Each segment with a transaction index costs two requests.
+        Other segments cost only the requests of `PendingTransactions`.
         """
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._looked_into)
@@ -81,9 +81,9 @@ class Transactions:
     def reach_over(self, start: int) -> bool:
         """Return True if a transaction that began before ``start`` is open at the end of the first span.
 
-        A transaction that began before ``start`` may have no record after it, and still have no outcome. Return True
-        also if the span ends before its segment does. The segment's snapshot then describes a later offset. This costs
-        two requests for the producer snapshot, or none if the offset index was read before.
+        A transaction that began before ``start`` may have no record after ``start``, and still have no outcome. Return
+        True also if the span ends before its segment does. The segment's snapshot then describes a later offset. This
+        costs two requests for the producer snapshot, or none if the offset index was read before.
         """
         first = self._spans[0]
         is_cut = first.stop <= first.segment.end_offset
@@ -143,8 +143,8 @@ class PendingTransactions:
     indexes of that segment are read. The indexes of the segment before it are read too, unless the new broker's log
     reaches back to ``start``.
 
-    The new broker may not know a transaction that is open where its segments begin. The log is then read up to the
-    transaction's end marker.
+    The new broker may not know a transaction that is open where the broker's segments begin. The log is then read up to
+    the transaction's end marker.
     """
 
     def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
@@ -165,8 +165,8 @@ class PendingTransactions:
         self._next = max(self._next, number + 1)
 
     def ended_in(self, number: int) -> Sequence[AbortedTransaction]:
-        """Return the transactions with an abort marker in span ``number`` for which the span's index is no proof. The
-        index may lack such a transaction, or give it too late a first offset.
+        """Return the transactions with an abort marker in span ``number`` that the span's index may describe wrongly.
+        The index may lack such a transaction, or give it too late a first offset.
         """
         while self._next <= number:
             if ended := list(self._go_through(self._next)):

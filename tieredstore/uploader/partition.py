@@ -73,9 +73,9 @@ class Progress:
     saved       else                    ship: ahead; distrust: unknown; a later leader moved it: unknown
     ==========  ======================  =========================================================================
 
-    The state is the first row whose condition holds. ``attempt`` is a write of unknown outcome. It has the object
-    before the write (with everything uploaded since), and the object to write. ``must_reload`` is true if another
-    uploader may have moved the watermark. The next step then calls :meth:`distrust`.
+    The state is the first row whose condition holds. ``attempt`` is a write of unknown outcome. It has two parts: the
+    object before the write (with everything uploaded since), and the object to write. ``must_reload`` is true if
+    another uploader may have moved the watermark. The next step then calls :meth:`distrust`.
     """
 
     value: Watermark | None = None

@@ -1,7 +1,7 @@
 """A closed segment on the broker's disk that is not uploaded yet, and its pins (open files or hard links).
 
-The segment's state follows from three facts: if the broker's folder has its file, if the file's name ends in
-``.deleted``, and if the segment is pinned.
+The segment's state follows from three facts: the broker's folder has its file (named), the file's name ends in
+``.deleted`` (deleted), and the segment is pinned.
 
 ========== ======= ======== ====== =============================================================================
 state      named   deleted  pinned next
