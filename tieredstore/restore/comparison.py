@@ -56,13 +56,13 @@ _AT_ONCE: Final = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPartition:
     """A source partition and its target. ``first_offset`` and ``last_offset`` are the limits of the comparison in the
-    source. ``target_partition`` is None if keys were hashed again: the records may be in any partition.
+    source. ``target_partition`` is None if keys were hashed again, because the records may be in any partition.
 
     ``records`` and ``target_records`` count committed records. The digests (SHA-256, hexadecimal) cover the records'
     offsets in the target, timestamps, keys, values and headers. ``not_restored`` counts source records that are not in
-    the run's map; no digest covers them. Two kinds of offsets are not compared, and are listed as inclusive spans:
-    ``lost`` has the offsets that the source has lost. ``left_out`` has the offsets that a restore to a time did not
-    restore.
+    the run's map. No digest covers these records. Two kinds of offsets are not compared, and are listed as inclusive
+    spans: ``lost`` has the offsets that the source has lost. ``left_out`` has the offsets that a restore to a time did
+    not restore.
     """
 
     topic: str
@@ -82,8 +82,8 @@ class ComparedPartition:
 
 
 class MappedOffsets:
-    """The target offsets that the records of a source partition should have: ascending offset runs. Within a run, the
-    difference between target and source offsets is constant.
+    """The target offsets that the records of a source partition should have, as ascending offset runs. Within a run,
+    the difference between target and source offsets is constant.
 
     For restored log directories, ``runs`` has a single offset run, with all offsets. Records with these offsets may be
     missing on both sides.
@@ -128,7 +128,7 @@ class _Work:
     """A source partition to compare. It has the offsets ``[start, stop)``, and rules that decide the target partition
     of each record.
 
-    The source partition has a single target partition, unless keys were hashed again; then ``partitioning`` computes
+    The source partition usually has a single target partition. If keys were hashed again, ``partitioning`` computes
     each record's partition.
     """
 
@@ -265,7 +265,7 @@ class Comparison:
     def _source(
         self, run: str, topics: Mapping[str, str], position: RunPosition | None, backup: TopicBackup | None
     ) -> SourceTopics:
-        """Return the source of a run; raise ConfigError if its position names another source."""
+        """Return the source of a run. Raise ConfigError if its position names another source."""
         began: Mapping[str, str] = {} if position is None else position.topic_ids
         there = "; ".join(f"{topic} of {text}" for topic, text in sorted(began.items()))
         if backup is not None:
@@ -384,7 +384,7 @@ class _RunDigests:
         """Add records of a run."""
         side = self._parts.setdefault(run, Side())
         side.add(records)
-        # The digests of a run's many streams take memory, so combine them into one at the run's last record.
+        # The digests of a run's many streams take memory. So combine them into one at the run's last record.
         if side.records == run.length and run not in self._whole:
             self._whole[run] = self._parts.pop(run).hexdigest()
 
@@ -441,7 +441,7 @@ def _compare_rehashed(
     digests = hashlib.sha256(), hashlib.sha256()
     for run in sorted(run for rule in work.rules.values() for run in rule.runs):
         here, there = ours.of(run), theirs.of(run)
-        # The bucket has lost records of this offset run since the restore, so different digests prove nothing.
+        # The bucket has lost records of this offset run since the restore. Different digests therefore prove nothing.
         if here != there and any(start < run.end and run.start < stop for start, stop in work.lost):
             continue
         pair.ours.records += here[0]

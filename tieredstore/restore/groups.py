@@ -41,7 +41,7 @@ class SourceGroups:
     left: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def choose(self, names: Sequence[str]) -> SourceGroups:
-        """Return the groups that match these names or globs; without names, return all groups.
+        """Return the groups that match these names or globs. Without names, return all groups.
 
         Raise ResourceNotFoundError for a name or glob that matches no group.
         """

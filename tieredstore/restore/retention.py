@@ -32,7 +32,7 @@ def deleted_spans(spans: Sequence[Span], settings: Mapping[str, str], now_ms: in
 
 
 def number_of(settings: Mapping[str, str], name: str) -> int:
-    """Return a setting as a number; raise ConfigError if it is not a number."""
+    """Return a setting as a number. Raise ConfigError if it is not a number."""
     try:
         return int(settings[name])
     except ValueError:

@@ -95,7 +95,7 @@ def _import(
 ) -> Generator[Outcome]:
     """Register and soft-delete versions in the mode IMPORT. Then restore the subjects' modes, also after an error."""
     changed = {each.subject for each in ordered if _place(each) not in present.versions or present.is_to_delete(each)}
-    # These subjects are already in the mode IMPORT: a killed run has not restored their mode.
+    # These subjects are already in the mode IMPORT, because a killed run has not restored their mode.
     left = {subject for subject, mode in present.modes.items() if mode == _IMPORT}
     try:
         for subject in sorted(changed - left):

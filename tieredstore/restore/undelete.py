@@ -1,8 +1,8 @@
 """Restores segments that were deleted by mistake, from a bucket that keeps versions.
 
 The restore works on stored keys, because a deleted segment of the raw layout has no key in the plugin's form. Readers
-see a segment when its last file exists: the manifest, or the log in the raw layout. So this file is restored last,
-after a check of each other file.
+see a segment when its last file exists. This file is the manifest, or the log in the raw layout. It is therefore
+restored last, after a check of each other file.
 
 Until the last object is back, a garbage collection would delete the segment's other objects. They look like leftovers
 of an old copy. Later, a garbage collection that asks brokers would delete the whole segment, because the brokers have

@@ -39,7 +39,7 @@ class EverybodyMay(Authorizer):
 
 
 def authorizer_of(name: str) -> Authorizer:
-    """Return an instance of the class that ``pubsub.broker.authorizer`` names; raise ConfigError if the class cannot be
+    """Return an instance of the class that ``pubsub.broker.authorizer`` names. Raise ConfigError if the class cannot be
     used."""
     if name == NONE:
         return EverybodyMay()

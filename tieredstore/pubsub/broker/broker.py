@@ -148,7 +148,7 @@ class Broker:
         return None if self._serving is None else self._serving.handshakes
 
     async def start(self) -> None:
-        """Begin to listen; raise ConfigError if the address cannot be used."""
+        """Begin to listen. Raise ConfigError if the address cannot be used."""
         loop = asyncio.get_running_loop()
         inlet = Inlet(self, self.room, loop)
         connect = partial(Connection, inlet)
@@ -229,7 +229,7 @@ class Broker:
     # --- connections ---
 
     def admit(self, connection: Connection) -> bool:
-        """Register a new client; return False to refuse the client."""
+        """Register a new client. Return False to refuse the client."""
         if self._is_ending or len(self._connections) >= self.own.connections:
             self.counts.refused_connections += 1
             return False
@@ -420,7 +420,7 @@ def own_address(host: str) -> str:
 
 
 def server_tls(settings: Settings) -> ssl.SSLContext | None:
-    """Return the TLS context for clients, or None without TLS; raise ConfigError if a certificate or key file is
+    """Return the TLS context for clients, or None without TLS. Raise ConfigError if a certificate or key file is
     unusable."""
     own = settings.section(BatchBrokerSettings)
     if own.certificate is None:

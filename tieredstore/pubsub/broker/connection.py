@@ -77,7 +77,7 @@ class RequestHandler(Protocol):
     """The broker's methods that its connections call, on the event loop."""
 
     def admit(self, connection: Connection) -> bool:
-        """Accept a new client; return False to disconnect it."""
+        """Accept a new client. Return False to disconnect it."""
         ...
 
     def forget(self, connection: Connection) -> None:
@@ -123,7 +123,7 @@ class Answers:
         self._unsent_bytes = 0
 
     def send(self, packet: bytes) -> bool:
-        """Send an answer if the client is connected; return False if too many answers queue behind a streamed
+        """Send an answer if the client is connected. Return False if too many answers queue behind a streamed
         answer."""
         if self._streaming.locked():
             self._behind.append(packet)

@@ -130,7 +130,7 @@ def _health(governor: Governor | None) -> Health:
 
 
 def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
-    """Tick the governor until the service stops; return True if any tick has succeeded."""
+    """Tick the governor until the service stops. Return True if any tick has succeeded."""
     has_part, once = False, LogOnce(_logger)
     while True:
         begin_s = time.monotonic()

@@ -43,8 +43,8 @@ _SHORTEST_WAIT_S: Final = 0.005
 
 
 class BatchConsumer(Closing):
-    """Reads a topic of batches, each record at least once. After a crash, the consumer returns the records after the
-    last commit again. For one thread.
+    """Reads a topic of batches, each record at least once: after a crash, it reads again from the last commit. For one
+    thread.
 
     Without ``group``, a consumer reads all partitions from ``start``, and ignores partitions added later. With a
     group, the members share the partitions. Reading begins at the group's commit, or at ``start`` if there is none.

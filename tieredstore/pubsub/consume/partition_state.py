@@ -225,7 +225,7 @@ class OpenBatch:
         self._decoded = self._decode(fetched, position)
 
     def fill(self) -> bool:
-        """Decode rows if none are left to take; return False at the end."""
+        """Decode rows if none are left to take. Return False at the end."""
         if self.at_hand is None and (rows := next(self._decoded, None)) is not None:
             self.at_hand = RowsAtHand(with_places(rows, self.batch.partition, self.batch.offset))
         return self.at_hand is not None
@@ -326,7 +326,7 @@ class PartitionState:
         return self._first.at_hand if isinstance(self._first, OpenBatch) else None
 
     def fill(self) -> bool:
-        """Return True if there are rows to take; raise DataLossError for an absent object."""
+        """Return True if there are rows to take. Raise DataLossError for an absent object."""
         while True:
             match self._first:
                 case None:

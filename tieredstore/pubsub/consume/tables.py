@@ -73,7 +73,7 @@ class BatchTable:
                 raise scan.error
 
     def scan(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None) -> BatchScan:
-        """Return a scan of these columns and of rows that match ``filter``; raise AlreadyClosedError after close."""
+        """Return a scan of these columns and of rows that match ``filter``. Raise AlreadyClosedError after close."""
         if self.is_closed:
             raise AlreadyClosedError(f"the table of {self.topic} is closed; attach the topic again")
         names = self.schema.names if columns is None else list(columns)
@@ -104,7 +104,7 @@ class BatchTable:
             raise refused_filter(filter, self.schema, error) from None
 
     def fetch(self, batch: QueuedBatch) -> bytes:
-        """Return a batch's object after a check against its notification; raise DataLossError if the object is
+        """Return a batch's object after a check against its notification. Raise DataLossError if the object is
         missing."""
         body = self._log.fetch(batch)
         batch.check(checksum(body))
@@ -229,7 +229,7 @@ class BatchTables:
         return self._topics.has(name)
 
     def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
-        """Return a topic's table; raise TopicNotFoundError if there is none."""
+        """Return a topic's table. Raise TopicNotFoundError if there is none."""
         return BatchTable(self._topics, self._topics.get(name), key, value, keeps_snapshot=keeps_snapshot)
 
 

@@ -201,7 +201,7 @@ def _with_offsets(rows: Any, firsts: Any) -> pa.RecordBatch:
 
 @contextmanager
 def open_backup(path: Path, names: Sequence[str]) -> Generator[BatchBackup]:
-    """Open topics of the store that a settings file names; raise TopicNotFoundError if the store lacks a topic."""
+    """Open topics of the store that a settings file names. Raise TopicNotFoundError if the store lacks a topic."""
     with ExitStack() as stack:
         topics = stack.enter_context(open_topics(load_settings(path)))
         found = {name: _find_topic(topics, name, path) for name in names}

@@ -56,7 +56,7 @@ class AuditRecord:
 
 
 def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
-    """Parse an audit record; raise CorruptDataError if the record is invalid; the error's text begins with
+    """Parse an audit record. Raise CorruptDataError if the record is invalid; the error's text begins with
     ``where``."""
     at = 0
 

@@ -102,7 +102,7 @@ class BatchIndex:
         return len(self._entries) // _ENTRY.size
 
     def byte_range(self, number: int) -> tuple[int, int]:
-        """Return the byte range (end exclusive) of a Message; raise InvalidRangeError if there is none."""
+        """Return the byte range (end exclusive) of a Message. Raise InvalidRangeError if there is none."""
         if not 0 <= number < len(self):
             raise InvalidRangeError(f"{self.name} has no Message {number}, only {len(self)} Messages")
         _, start, size = _ENTRY.unpack_from(self._entries, number * _ENTRY.size)
@@ -130,7 +130,7 @@ def read_index(read: Callable[[int, int], Buffer], name: str, size: int) -> Batc
 
 
 def headers_in(batch: Buffer, name: str) -> Iterator[tuple[int, MessageHeader | MessageCorruptError]]:
-    """Yield each Message's number and header, or the header's error; raise MessageCorruptError for a damaged index."""
+    """Yield each Message's number and header, or the header's error. Raise MessageCorruptError for a damaged index."""
     for place, message in BatchIndex(batch, name, len(batch)).messages(batch):
         try:
             yield place.number, parse_message_header(message, place)
@@ -139,7 +139,7 @@ def headers_in(batch: Buffer, name: str) -> Iterator[tuple[int, MessageHeader | 
 
 
 def build_batch(messages: Sequence[Buffer]) -> bytes:
-    """Return the object that holds these Messages; raise InvalidRangeError for no Messages, or for more than 2 GiB."""
+    """Return the object that holds these Messages. Raise InvalidRangeError for no Messages, or for more than 2 GiB."""
     return b"".join([batch_index(messages), *messages])
 
 
@@ -156,7 +156,7 @@ def fill_batch(messages: Sequence[Buffer], room: Callable[[int], memoryview]) ->
 
 
 def batch_index(messages: Sequence[Buffer]) -> bytes:
-    """Return the bytes before the Messages; raise InvalidRangeError for no Messages, or more than 2 GiB."""
+    """Return the bytes before the Messages. Raise InvalidRangeError for no Messages, or more than 2 GiB."""
     end = index_size(len(messages))
     if not messages or end + sum(map(len, messages)) > MAX_BATCH_SIZE:
         raise InvalidRangeError(f"{len(messages)} Messages of {sum(map(len, messages))} bytes cannot be a batch")

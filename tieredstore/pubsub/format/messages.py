@@ -150,7 +150,7 @@ class MessageHeader:
 
 
 def parse_message_header(message: Buffer, place: MessagePlace, *, whole: bool = True) -> MessageHeader:
-    """Parse the header of ``message``; raise MessageCorruptError if its numbers are inconsistent.
+    """Parse the header of ``message``. Raise MessageCorruptError if its numbers are inconsistent.
 
     With ``whole``, ``message`` is the whole Message, and its size must match the header.
     """
@@ -241,7 +241,7 @@ def seal_message(
 def message_header(
     stored: Buffer, record_count: int, request: ProducerRequest | None, compression: Compression
 ) -> MessageHeader:
-    """Return the header of a stored body; raise ConfigError or InvalidRecordError if the format cannot hold it."""
+    """Return the header of a stored body. Raise ConfigError or InvalidRecordError if the format cannot hold it."""
     if request is not None and len(request.address) > _MOST_ADDRESS:
         raise ConfigError(f"a producer's address has {len(request.address)} bytes, at most {_MOST_ADDRESS} are allowed")
     if len(stored) > MAX_INT32 // 2:

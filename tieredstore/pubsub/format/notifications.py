@@ -139,7 +139,7 @@ _NAMES: Final = ("topic", "objectSize", "numBatchMessages", "key", "bucket", "pa
 
 
 def parse_notification(raw: bytes, where: str) -> Notification:
-    """Parse a notification; raise NotificationCorruptError, naming ``where``, if it is invalid.
+    """Parse a notification. Raise NotificationCorruptError, naming ``where``, if it is invalid.
 
     Unknown fields are ignored."""
     fields = {name: value for name, value in _parse_object(raw, where).items() if value is not None}
@@ -244,7 +244,7 @@ def folder_of(path: str, client_request_id: int | None) -> str:
 
 
 def parse_batch_key(key: str, path: str) -> BatchKey | None:
-    """Parse a key under ``path``; return None if MemQ's S3 handler would never write such a key."""
+    """Parse a key under ``path``. Return None if MemQ's S3 handler would never write such a key."""
     folder, _, name = key.rpartition("/")
     fields = _NAME.fullmatch(name)
     hashed = folder != path
@@ -257,7 +257,7 @@ def parse_batch_key(key: str, path: str) -> BatchKey | None:
 
 
 def check_path(path: str) -> str:
-    """Return ``path``; raise ConfigError if keys below it could be confused with keys below another path."""
+    """Return ``path``. Raise ConfigError if keys below it could be confused with keys below another path."""
     parts = path.split("/")
     if not all(parts) or {".", ".."} & set(parts) or len(path.encode("utf-8", "replace")) > 512 or "\0" in path:
         raise ConfigError(f"invalid path {path!r}: use names separated by single /, at most 512 bytes")

@@ -168,7 +168,7 @@ class Response:
 
 
 def parse_request(packet: Buffer) -> Request:
-    """Parse a request that begins with its size; raise PacketCorruptError if it is invalid."""
+    """Parse a request that begins with its size. Raise PacketCorruptError if it is invalid."""
     fields = _Fields(packet)
     version, request_id, kind = fields.start()
     payload: RequestPayload
@@ -186,7 +186,7 @@ def parse_request(packet: Buffer) -> Request:
 
 
 def parse_response(packet: Buffer) -> Response:
-    """Parse a response that begins with its size; raise PacketCorruptError if it is invalid."""
+    """Parse a response that begins with its size. Raise PacketCorruptError if it is invalid."""
     fields = _Fields(packet)
     version, request_id, kind = fields.start(MAX_INT32)  # a READ answer may be larger
     code = fields.code()
@@ -207,7 +207,7 @@ def parse_response(packet: Buffer) -> Response:
 
 
 def request_head(packet: Buffer) -> tuple[int, int, PacketType]:
-    """Return version, id and type from a request's first 15 bytes; raise PacketCorruptError if they are invalid."""
+    """Return version, id and type from a request's first 15 bytes. Raise PacketCorruptError if they are invalid."""
     return _head(packet, 4)
 
 

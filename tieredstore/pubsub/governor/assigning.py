@@ -160,7 +160,7 @@ def _is_clearly_better(other: _Seat, holder: _Seat, share: float) -> bool:
 
 
 def strategy_of(name: str) -> AssignmentStrategy:
-    """Return an instance of the strategy that ``pubsub.broker.assignment`` names; raise ConfigError if its class cannot
+    """Return an instance of the strategy that ``pubsub.broker.assignment`` names. Raise ConfigError if its class cannot
     be used."""
     if name == DEFAULT:
         return FreeCapacity()

@@ -162,7 +162,7 @@ class Directory:
         return True
 
     def look(self, name: str) -> KnownTopic | None:
-        """Look up a topic that may be new; return None if there is none. Any error becomes a TieredStoreError."""
+        """Look up a topic that may be new. Return None if there is none. Any error becomes a TieredStoreError."""
         try:
             known = next((known for source in self._sources if (known := source.get(name)) is not None), None)
         except TieredStoreError:

@@ -208,7 +208,7 @@ class ZooKeeperGovernor(Governor):
     # --- governing ---
 
     def _govern(self, nodes: Nodes, candidate: str) -> bool:
-        """Assign topics, and write changed nodes; return True if any were written. Raise FencedError if another
+        """Assign topics, and write changed nodes. Return True if any were written. Raise FencedError if another
         broker governs now.
         """
         topics = {known.name: known for known in self._topics()}

@@ -81,7 +81,7 @@ def own_node_body(seat: BrokerSeat, assigned: Iterable[Mapping[str, object]]) ->
 
 
 def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int = 0) -> BrokerNode:
-    """Parse a broker's node; raise CorruptDataError if it is invalid."""
+    """Parse a broker's node. Raise CorruptDataError if it is invalid."""
     document = parse_object(raw, path)
     ip, port, locality = document.get("brokerIP"), document.get("brokerPort"), document.get("locality") or ""
     # Packets give the port to clients as a signed 16-bit number, so check its range.
@@ -106,7 +106,7 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
 
 
 def parse_object(raw: bytes, path: str) -> dict[str, object]:
-    """Return the JSON object of a node; raise CorruptDataError for anything else."""
+    """Return the JSON object of a node. Raise CorruptDataError for anything else."""
     try:
         document: object = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -117,7 +117,7 @@ def parse_object(raw: bytes, path: str) -> dict[str, object]:
 
 
 def packet_text(value: object, path: str) -> str:
-    """Return ``value`` if it is a text that fits a packet; raise CorruptDataError otherwise."""
+    """Return ``value`` if it is a text that fits a packet. Raise CorruptDataError otherwise."""
     try:
         if isinstance(value, str) and len(value.encode()) <= MOST_TEXT:
             return value

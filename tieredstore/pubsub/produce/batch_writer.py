@@ -104,7 +104,7 @@ class BatchWriter:
         memory: BatchMemory | None = None,
         empty: Sequence[ProducerRequest] = (),
     ) -> tuple[int, int]:
-        """Store the batch and append its notification; return its read partition and offset.
+        """Store the batch and append its notification. Return its read partition and offset.
 
         Without ``partition``, batches go to the read partitions in turn. The notification also lists ``empty``
         requests. Raise DeliveryFailedError on failure."""
@@ -128,7 +128,7 @@ class BatchWriter:
         memory: BatchMemory | None = None,
         empty: Sequence[ProducerRequest] = (),
     ) -> Notification:
-        """Store the batch without appending a notification; raise DeliveryFailedError on failure.
+        """Store the batch without appending a notification. Raise DeliveryFailedError on failure.
 
         ``memory``, if given, already holds all of the batch's Messages in place. Without it, this method copies the
         Messages together.

@@ -367,7 +367,7 @@ def _place(text: str) -> Place:
 
 
 def client_tls(settings: BatchClientSettings) -> ssl.SSLContext | None:
-    """Return the TLS context for brokers, or None without TLS; raise ConfigError if a certificate or key file is
+    """Return the TLS context for brokers, or None without TLS. Raise ConfigError if a certificate or key file is
     unusable."""
     if settings.tls == "none":
         return None
@@ -400,7 +400,7 @@ class BrokerLink:
 
     @classmethod
     async def open(cls, place: Place, tls: ssl.SSLContext | None, timeout_s: float) -> BrokerLink:
-        """Connect to a broker; raise BrokerUnavailableError if the broker does not answer in time."""
+        """Connect to a broker. Raise BrokerUnavailableError if the broker does not answer in time."""
         host, port = place
         try:
             async with asyncio.timeout(timeout_s):

@@ -92,7 +92,7 @@ class Packer(Protocol):
         ...
 
     def close(self, message: OpenMessage) -> bool:
-        """Finish a Message; return True if its batch has no room for another Message."""
+        """Finish a Message. Return True if its batch has no room for another Message."""
         ...
 
     def has_other_room(self) -> bool:
@@ -188,7 +188,7 @@ class Outbox:
         return RecordFuture(message.outcome, number)
 
     def flush(self, longest_s: float) -> None:
-        """Wait until every record is stored or has failed; raise DeliveryFailedError after ``longest_s`` seconds."""
+        """Wait until every record is stored or has failed. Raise DeliveryFailedError after ``longest_s`` seconds."""
         with self._changed:
             self._is_flushing = True
             self._changed.notify_all()
@@ -310,7 +310,7 @@ class Outbox:
         return True
 
     def _close_message(self) -> bool:
-        """Close the open Message; return True if it was the last of its batch."""
+        """Close the open Message. Return True if it was the last of its batch."""
         message, self._open = self._open, None
         if message is None:
             return False

@@ -110,7 +110,7 @@ class SinkCommits:
         self._key = topics.folder.key("sinks", topic.name, query)
 
     def commit(self, epoch: int, batches: Sequence[StoredBatch]) -> bool:
-        """Append the notifications of an epoch's batches; return False if the epoch was recorded before.
+        """Append the notifications of an epoch's batches. Return False if the epoch was recorded before.
 
         An epoch that was recorded before is a repetition, so its new batches are deleted.
 
@@ -236,7 +236,7 @@ class SinkCommits:
 
 
 def read_sink(folder: OwnFolder, key: str) -> SinkRecord:
-    """Return a query's record; raise CorruptDataError if it is invalid, ObjectNotFoundError if it is absent."""
+    """Return a query's record. Raise CorruptDataError if it is invalid, ObjectNotFoundError if it is absent."""
     record = SINK.parse(_RECORD, folder.store.get_small(key, _MOST_RECORD_BYTES), key)
     try:
         list(record.keys())
@@ -313,7 +313,7 @@ class SinkBatches(Closing):
         self._message.note_id(message_id, is_audited=False)
 
     def finish(self) -> tuple[StoredBatch, ...]:
-        """Store all records and return their batches; raise DeliveryFailedError on failure."""
+        """Store all records and return their batches. Raise DeliveryFailedError on failure."""
         if self._message.body.count:
             self._seal_message()
         self._seal_batch()

@@ -90,7 +90,7 @@ class KafkaGroup(GroupMember):
         return before.keys() != self._owned.keys()
 
     def commit(self, positions: dict[int, Position]) -> None:
-        """Commit all positions in one request; raise FencedError if the coordinator refuses it, or if this member lost
+        """Commit all positions in one request. Raise FencedError if the coordinator refuses it, or if this member lost
         a partition."""
         self._serve()
         lost = sorted(positions.keys() - self._owned.keys())

@@ -52,7 +52,7 @@ class TopicConfig:
     brokers: tuple[str, ...]
 
     def apply_to(self, settings: Settings) -> Settings:
-        """Return the settings with the topic's batches and queue; raise ConfigError for values out of range."""
+        """Return the settings with the topic's batches and queue. Raise ConfigError for values out of range."""
         given = settings.section(BatchSettings)
         kafka = given.kafka
         if self.brokers and not any(name == _BOOTSTRAP for name, _ in kafka):
@@ -129,7 +129,7 @@ def topics_in_store(store: ObjectStore, settings: Settings) -> Topics:
 
 
 def open_configured_topics(store: ObjectStore, settings: Settings, config: TopicConfig) -> Topics:
-    """Return the topics of a store, including the topic of ``config``; raise ConfigError if that topic is in another
+    """Return the topics of a store, including the topic of ``config``. Raise ConfigError if that topic is in another
     bucket."""
     topics = Topics(store, config.apply_to(settings), configured=config.topic)
     if topics.bucket_name not in ("", config.bucket):

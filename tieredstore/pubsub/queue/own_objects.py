@@ -28,7 +28,7 @@ class OwnFolder:
         return f"{self.prefix}!tieredstore/pubsub/{self.cluster}/{'/'.join(parts)}"
 
     def read(self, key: str, state: StateKind, kind: TypeAdapter[_Kind]) -> _Kind:
-        """Return the object at ``key``; raise ObjectNotFoundError, or CorruptDataError if it does not match
+        """Return the object at ``key``. Raise ObjectNotFoundError, or CorruptDataError if it does not match
         ``kind``."""
         return state.parse(kind, self.store.get_small(key, _MOST_BYTES), key)
 

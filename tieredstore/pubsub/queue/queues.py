@@ -204,7 +204,7 @@ class NotificationQueue(Closing):
         """Free the entries before ``offset``: first move the queue's start there, then delete the entries."""
 
     def provide(self, partitions: int) -> None:
-        """Ensure at least ``partitions`` read partitions for a new or growing topic; raise ConfigError if
+        """Ensure at least ``partitions`` read partitions for a new or growing topic. Raise ConfigError if
         unsupported."""
         if partitions > self.partitions:
             raise ConfigError(

@@ -196,7 +196,7 @@ class StoreQueue(NotificationQueue):
         return [number * ENTRY_NOTIFICATIONS + place for place in range(len(entry.notifications))]
 
     def _until_stored(self, partition: int, step: Callable[[], int | None], deadline: Deadline) -> int:
-        """Repeat a step until it has stored its entry; return the entry's number."""
+        """Repeat a step until it has stored its entry. Return the entry's number."""
         delay_s = _FIRST_DELAY_S
         while True:
             try:

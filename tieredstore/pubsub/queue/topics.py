@@ -98,7 +98,7 @@ class Topics:
         self._configured = configured
 
     def create(self, name: str, partitions: int = 1) -> Topic:
-        """Create a topic; raise PreconditionFailedError if the name exists."""
+        """Create a topic. Raise PreconditionFailedError if the name exists."""
         check_topic_name(name)
         self._refuse_configured(name)
         _check_partitions(name, partitions)
@@ -117,7 +117,7 @@ class Topics:
         return topic
 
     def get(self, name: str) -> Topic:
-        """Return a topic; raise TopicNotFoundError if there is none."""
+        """Return a topic. Raise TopicNotFoundError if there is none."""
         check_topic_name(name)
         if self._configured is not None and self._configured.name == name:
             return self._configured
@@ -151,12 +151,12 @@ class Topics:
         return True
 
     def list(self) -> Iterator[Topic]:
-        """Yield all topics in the order of names; raise CorruptDataError for a damaged definition."""
+        """Yield all topics in the order of names. Raise CorruptDataError for a damaged definition."""
         for name in self.names():
             yield self._check(self.folder.read(self._key(name), TOPIC, _TOPIC), name)
 
     def select(self, names: Sequence[str]) -> Sequence[Topic]:
-        """Return the topics that match names or globs, or all; raise TopicNotFoundError for a name without match."""
+        """Return the topics that match names or globs, or all. Raise TopicNotFoundError for a name without match."""
         if not names:
             return [*self.list()]
         chosen: dict[str, None] = {}
@@ -258,7 +258,7 @@ def bucket_name(settings: Settings) -> str:
 
 
 def check_topic_name(name: object) -> str:
-    """Return ``name``; raise ConfigError if it is no valid name of a topic."""
+    """Return ``name``. Raise ConfigError if it is no valid name of a topic."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
         raise ConfigError(f"invalid topic name {name!r:.120}: use letters, digits, dots, dashes and underscores")
     return name
@@ -327,7 +327,7 @@ class BatchLog(Closing):
         return f"queue {self.topic.name}/{partition}, offset {offset}"
 
     def batch_of(self, partition: int, entry: QueuedNotification) -> QueuedBatch:
-        """Return the batch of a notification; raise NotificationCorruptError if the notification points outside the
+        """Return the batch of a notification. Raise NotificationCorruptError if the notification points outside the
         topic."""
         where = self.place(partition, entry.offset)
         notification = parse_notification(entry.raw, where)
@@ -372,7 +372,7 @@ class BatchLog(Closing):
         return DataLossError(f"{self.place(batch.partition, batch.offset)}: the object {batch.key} is missing")
 
     def fetch(self, batch: QueuedBatch) -> bytes:
-        """Return the object of a batch; raise DataLossError if it is missing."""
+        """Return the object of a batch. Raise DataLossError if it is missing."""
         try:
             return self.store.get(batch.key)
         except ObjectNotFoundError as error:

@@ -25,7 +25,7 @@ class BatchSource:
     read: Callable[[int, int], bytes]
 
     def index(self) -> BatchIndex:
-        """Return the index of the object, by two small reads; raise MessageCorruptError if it is damaged."""
+        """Return the index of the object, by two small reads. Raise MessageCorruptError if it is damaged."""
         return read_index(self.read, self.name, self.size)
 
 

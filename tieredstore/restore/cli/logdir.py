@@ -1,7 +1,7 @@
 """``restore prepare``, ``logdir`` and ``finish``: a bucket's segments in a cluster's log directories, with the same
 offsets.
 
-This module is separate from the other commands of ``restore``, which need no log directory.
+This module is separate from the other commands of ``restore``, because they need no log directory.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def produce(
 
 
 def open_backup(settings: Path, topics: Sequence[str]) -> AbstractContextManager[TopicBackup]:
-    """Open topics of a backup by its settings file; raise ConfigError if no installed part of tieredstore knows these
+    """Open topics of a backup by its settings file. Raise ConfigError if no installed part of tieredstore knows these
     settings."""
     formats: list[Format] = [each for part in attached_parts("tieredstore.files") for each in part]
     opened = (each.topics(settings, topics) for each in formats if each.topics is not None)
@@ -168,7 +168,7 @@ def _telling(teller: Teller) -> Callable[[int, int], None]:
 
 
 def parse_topics(texts: Sequence[str]) -> dict[str, str]:
-    """Parse texts TOPIC or TOPIC=NEW to source topics with their targets; raise ConfigError for other texts."""
+    """Parse texts TOPIC or TOPIC=NEW to source topics with their targets. Raise ConfigError for other texts."""
     topics: dict[str, str] = {}
     for text in texts:
         name, equals, new = text.partition("=")

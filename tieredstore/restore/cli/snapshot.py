@@ -1,4 +1,5 @@
-"""``restore snapshot`` and ``schemas``: save the state of a cluster that its segments do not have, and restore schemas.
+"""``restore snapshot`` saves the state of a cluster that its segments do not have. ``restore schemas`` restores
+schemas.
 
 This module is separate from the other commands of ``restore``, because it restores no records.
 """

@@ -1,6 +1,6 @@
 """``restore undelete``: bring back a topic that was deleted by mistake, from older versions in its bucket.
 
-This module is separate from the other commands of ``restore``, which need a cluster.
+This module is separate from the other commands of ``restore``, because they need a cluster.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The running cluster, before and after a restore of log directories. Before the restore, empty topics are created;
-after it, the topics get their own settings.
+"""The running cluster, before and after a restore of log directories. Before the restore, empty topics are created.
+After it, the topics get their own settings.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RestoreCluster(LiveCluster):
         return PreparedRestore(str(listed.cluster_id), tuple(prepared))
 
     def empty_partitions(self, topic: PreparedTopic) -> list[int]:
-        """Return the prepared partitions that are still empty; raise ConfigError if the cluster's topic is not the
+        """Return the prepared partitions that are still empty. Raise ConfigError if the cluster's topic is not the
         prepared topic."""
         name, found = topic.topic, str(self.topic(topic.topic).topic_id)
         if found != topic.topic_id:

@@ -1,4 +1,4 @@
-"""The end of a restore: the topics get their own settings back, and from then on retention deletes segments again."""
+"""The end of a restore: the topics get their own settings back. From then on, retention deletes segments again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _warning(empty: Sequence[int]) -> str:
 
 
 def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) -> str:
-    """Return a text with the time after which replicas may be added; empty if that time is past.
+    """Return a text with the time after which replicas may be added. The text is empty if that time is past.
 
     A new replica reads the batches, and learns of old producers that ``restore logdir`` has dropped from the producer
     state. If this replica becomes the leader, it may take a new producer's first batch for a duplicate. The replica

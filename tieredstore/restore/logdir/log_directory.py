@@ -36,7 +36,7 @@ _CLEANER: Final = "cleaner-offset-checkpoint"
 
 
 class LogDirectory(Closing):
-    """The log directory of a stopped broker. The object holds the lock that a broker takes, so that the broker cannot
+    """The log directory of a stopped broker. The object holds the lock that a broker takes. The broker therefore cannot
     start.
 
     Raise ConfigError if no broker has used the directory, or if a broker uses it now. Also raise ConfigError if its
@@ -176,7 +176,7 @@ def replace_file(path: Path, content: bytes, *, like: Path) -> None:
 def take_owner(path: Path, folder: Path) -> None:
     """Give a file the folder's owner, and the folder's mode without execution.
 
-    The owner and mode matter: a broker that fails to open one file takes its whole log directory offline.
+    The owner and mode matter. A broker that fails to open one file takes its whole log directory offline.
     """
     like = folder.stat()
     # Only root may give any group.

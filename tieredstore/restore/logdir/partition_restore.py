@@ -6,9 +6,9 @@
 | drafted | has files that end in ``.restore``, which brokers ignore |
 | complete | has all files under their names |
 
-Drafts are renamed one by one: a segment's log after its other files, and ``leader-epoch-checkpoint`` after all
-segments. Until all partitions are complete, the marker in the log directory keeps the broker from starting. So the next
-restore can continue where a killed restore stopped.
+Drafts are renamed one by one. A segment's log comes after its other files, and ``leader-epoch-checkpoint`` after all
+segments. Until all partitions are complete, the marker in the log directory keeps the broker from starting. The next
+restore can therefore continue where a killed restore stopped.
 
 This module is separate from ``restoring``, which handles brokers and their log directories.
 """
@@ -142,7 +142,7 @@ class PartitionRestore:
         return {start: size for start, size in (*sizes.items(), (self.markers.start, len(self.markers.log))) if size}
 
     def is_complete(self) -> bool:
-        """Return True if the folder already has the whole log; raise ConfigError if it has another log."""
+        """Return True if the folder already has the whole log. Raise ConfigError if it has another log."""
         found = logs_in(self.folder)
         if found and found != self.logs:
             held = human_bytes(sum(found.values()))
@@ -150,14 +150,14 @@ class PartitionRestore:
         return bool(found)
 
     def write(self, source: SegmentSource, producer_states: ProducerStates) -> Iterator[Part]:
-        """Write the missing segments, then the leader epochs; yield each of :attr:`parts` once it is written.
+        """Write the missing segments, then the leader epochs. Yield each of :attr:`parts` once it is written.
 
         The last segment is empty, as after a broker has rolled the log. Its name shows the broker the end of the log,
         even if compaction has removed the last batches.
         """
         logs, there = self.logs, logs_in(self.folder)
         if not there.items() <= logs.items():
-            # The files differ from the plan, because the bucket has changed since an earlier attempt: begin again.
+            # The files differ from the plan, because the bucket has changed since an earlier attempt. Begin again.
             empty(self.folder)
             there = {}
         for path in self.folder.glob(f"*{DRAFT}"):

@@ -149,7 +149,7 @@ def _since(spans: Sequence[Span], start: int | AtTime | None) -> tuple[Span, ...
 
 
 def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | None) -> tuple[Span, ...]:
-    """Return the spans up to ``stop``; the last span ends with the last whole batch before ``stop``."""
+    """Return the spans up to ``stop``. The last span ends with the last whole batch before ``stop``."""
     if stop is None:
         return tuple(spans)
     kept: list[Span] = []

@@ -62,8 +62,8 @@ def _ended(before: ProducerState, header: BatchHeader, epoch: int) -> ProducerSt
     )  # fmt: skip
     if before.producer_epoch == header.producer_epoch:
         return after
-    # The coordinator has raised the producer's epoch: to fence the producer, or because a transaction has ended (since
-    # KIP-890). Sequence numbers begin again in the new epoch.
+    # The coordinator has raised the producer's epoch, either to fence the producer, or at the end of a transaction
+    # (since KIP-890). Sequence numbers begin again in the new epoch.
     return replace(after, last_sequence=_NONE, last_offset=_NONE, offset_delta=0)
 
 
@@ -72,5 +72,5 @@ def _marker(batch: memoryview | bytes) -> bytes:
 
 
 def _last_sequence(first: int, size: int) -> int:
-    """Return the sequence number of a batch's last record; the number after 2^31 - 1 is 0."""
+    """Return the sequence number of a batch's last record. The number after 2^31 - 1 is 0."""
     return _NONE if first < 0 else (first + size) % (MAX_INT32 + 1)

@@ -57,7 +57,7 @@ def restore_logs(
     *,
     dry_run: bool = False,
 ) -> Generator[Outcome]:
-    """Write the partitions of one broker into its log directories; yield the outcome of each segment.
+    """Write the partitions of one broker into its log directories. Yield the outcome of each segment.
 
     All checks come before the first write. From the first write until the restore is complete, the broker cannot start.
     If the process is killed, the same call completes the work. A call after a complete restore changes nothing.

@@ -1,8 +1,8 @@
 """Copy of a span (a range of offsets) of a stored segment to the files of a broker's segment.
 
 A batch stays unchanged, except that its leader epoch becomes 0. The CRC does not cover the leader epoch. A restored
-partition is new in its cluster, so its leader epochs begin at 0. With the old cluster's epochs, the log would be ahead
-of its leader. Followers would then truncate it (KIP-101). Batches of magic 0 and 1 have no epoch.
+partition is new in its cluster. Its leader epochs therefore begin at 0. With the old cluster's epochs, the log would be
+ahead of its leader. Followers would then truncate it (KIP-101). Batches of magic 0 and 1 have no epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
     """Write the files of the span's segment as drafts (unfinished files), and sync them. Return each draft with its
     final name; the log is the last.
 
-    A broker ignores a segment until its log exists. The indexes of a whole segment come from the bucket; for a part of
+    A broker ignores a segment until its log exists. The indexes of a whole segment come from the bucket. For a part of
     a segment, new indexes are built. ``snapshot`` is the snapshot of producers at the span's end. Memory holds at most
     the largest batch and one chunk.
 
@@ -106,7 +106,7 @@ def whole_batches(chunks: Iterable[memoryview], size: int) -> Iterator[tuple[Bat
     position, last_offset = 0, -1
     for batch in _split(chunks, size):
         view_at = partial(_view_of, batch)
-        # The header is never None: only a batch of zeros has no header, and ``_split`` refuses such a batch.
+        # The header is never None. Only a batch of zeros has no header, and ``_split`` refuses such a batch.
         header = cast("BatchHeader", next_batch_header(view_at, size, position, last_offset))
         check_batch_crc(batch, header)
         yield header, batch
@@ -166,7 +166,7 @@ def _stored_indexes(source: SegmentSource, span: Span) -> dict[str, bytes]:
 def _built_indexes(source: SegmentSource, span: Span, indexes: IndexBuilder) -> dict[str, bytes]:
     stored = source.fetch_indexes(span.segment, (IndexType.TRANSACTION,))
     aborted = read_txn_index(stored[IndexType.TRANSACTION].read(), span.segment.start_offset) if stored else ()
-    # An entry belongs to the segment that has the transaction's abort marker, which is at the entry's last offset.
+    # An entry belongs to the segment with the transaction's abort marker. This marker is at the entry's last offset.
     kept = [entry for entry in aborted if span.start <= entry.last_offset < span.stop]
     built = {"index": bytes(indexes.offset_index), "timeindex": indexes.close()}
     return built | ({"txnindex": format_txn_index(kept)} if kept else {})

@@ -1,7 +1,7 @@
 """The control topic in the target cluster. The topic has the position of each run, and the offsets that the run's
 records got.
 
-This module is separate from ``producing``, because this module only reads: a run must know its position before it
+This module is separate from ``producing``, because this module only reads. A run must know its position before it
 continues.
 """
 
@@ -69,7 +69,7 @@ class ControlTopic:
         """Return the topic's first offset and its end. First wait until no transaction is open before that end.
 
         A record of this run may come after the beginning of another run's open transaction. A reader of committed
-        records stops before that transaction, so it would miss this run's newest position.
+        records stops before that transaction. It would then miss this run's newest position.
         """
         cluster = self._reader.cluster
         end = cluster.end_offsets([_WHERE], "read_uncommitted")[_WHERE]
@@ -97,7 +97,7 @@ def check_ends(reader: LiveReader, ends: Mapping[TopicPartition, int]) -> dict[T
     """Return the next offset of each partition. Raise ConfigError if a partition has a committed record at or after its
     offset in ``ends``; the error names the record.
 
-    Aborted records and transaction markers at or after these offsets are no error: killed processes leave them behind.
+    Aborted records and transaction markers at or after these offsets are no error. Killed processes leave them behind.
     """
     actual = reader.cluster.end_offsets(ends, "read_uncommitted")
     begins = reader.cluster.earliest_offsets(ends)

@@ -52,7 +52,8 @@ class ScannedRecords:
     latest_ms: int | None = None
     without_key: int = 0
     at_epoch: int = 0
-    """The number of records with the time 0. librdkafka cannot send this time, so the records get the time 1."""
+    """The number of records with the time 0. These records get the time 1, because librdkafka cannot send the
+    time 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class SourceTopic:
     partitions: Mapping[int, Sequence[Span]]
     scanned: ScannedRecords | None = None
     is_backup: bool = False
-    """True for partitions of a backup: they have no segments, so sizes and times are unknown in advance."""
+    """True for partitions of a backup. They have no segments, so their sizes and times are unknown in advance."""
 
     @property
     def partition_count(self) -> int:
@@ -76,13 +77,13 @@ class SourceTopic:
 
     @property
     def size(self) -> int:
-        """The size of the records in bytes; without a scan, the size of the segments."""
+        """The size of the records in bytes. Without a scan, the size of the segments."""
         segments = (span.segment for spans in self.partitions.values() for span in spans)
         return self.scanned.size if self.scanned else sum(each.segment_size_in_bytes for each in segments)
 
     @property
     def records(self) -> int:
-        """The number of records; without a scan, the number of offsets, which is at least as large."""
+        """The number of records. Without a scan, the number of offsets, which is at least as large."""
         spans = (span for spans in self.partitions.values() for span in spans)
         return self.scanned.records if self.scanned else sum(span.stop - span.start for span in spans)
 
@@ -333,7 +334,7 @@ def examine(
                 # If the caller gives no number of partitions, the topic gets as many partitions as in the bucket.
                 created = replace(created, partition_count=created.partition_count or source.partition_count)
                 missing[name] = created
-                # All other settings come from the cluster: they are checked when the topic exists.
+                # All other settings come from the cluster. They are checked when the topic exists.
                 planned = TargetTopic(name, created.partition_count or 0, 0, _KEEP_ALL | created.settings, {}, None)
                 found = (
                     _retention(source, planned, is_rehashed=is_rehashed, now_ms=now_ms),

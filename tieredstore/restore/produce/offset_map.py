@@ -62,9 +62,9 @@ Where: TypeAlias = Literal["at", "gap", "before", "beyond"]
 class Translation:
     """The target offset for a source offset.
 
-    ``where`` is ``at`` for an offset with a record, and for the end. It is ``gap`` for an offset without a record,
-    which is translated to the target offset of the next record. ``where`` is ``before`` or ``beyond`` if the offset is
-    outside the restored range, by ``difference`` offsets.
+    ``where`` is ``at`` for an offset with a record, and for the end. It is ``gap`` for an offset without a record. Such
+    an offset is translated to the target offset of the next record. ``where`` is ``before`` or ``beyond`` if the offset
+    is outside the restored range, by ``difference`` offsets.
     """
 
     topic: str
@@ -156,7 +156,7 @@ class OffsetMap:
     """
 
     def __init__(self, run: str) -> None:
-        """Create an empty map; raise ConfigError if the run's name is invalid."""
+        """Create an empty map. Raise ConfigError if the run's name is invalid."""
         check_run(run)
         self.run = run
         self.topics: dict[str, MappedTopic] = {}
@@ -210,8 +210,8 @@ class OffsetMap:
                 raise CorruptDataError(f"{run} contradicts the offset map of the run {self.run}")
 
     def partitions(self, topic: str) -> dict[int, range]:
-        """Return the range of restored offsets of each partition of a source topic, ascending; empty for an unknown
-        topic."""
+        """Return the range of restored offsets of each partition of a source topic, ascending. For an unknown topic,
+        the result is empty."""
         return {
             where[1]: range(known.start, known.end)
             for where, known in sorted(self._restored.items())
@@ -262,7 +262,7 @@ class OffsetMap:
         """Return the first offset that a group should read in each target partition. The topic's keys were hashed
         again.
 
-        ``offsets`` has the group's next offset in each source partition; a partition without an offset counts as
+        ``offsets`` has the group's next offset in each source partition. A partition without an offset counts as
         unread.
         """
         found: dict[int, FirstUnread] = {}

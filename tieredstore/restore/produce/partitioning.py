@@ -40,7 +40,7 @@ def murmur2(key: bytes) -> int:
     return (hashed ^ hashed >> 15) & _POSITIVE
 
 
-# Keys repeat, so hashes are cached: computing a hash takes as long as all other work on a record.
+# Keys repeat, so hashes are cached. Computing a hash takes as long as all other work on a record.
 _HASHES: Final[Mapping[Partitioner, Callable[[bytes], int]]] = {"java": lru_cache(65_536)(murmur2), "librdkafka": crc32}
 
 
@@ -48,9 +48,9 @@ _HASHES: Final[Mapping[Partitioner, Callable[[bytes], int]]] = {"java": lru_cach
 class Partitioning:
     """The rule by which a topic's records are distributed over ``count`` target partitions.
 
-    Clients choose random partitions for records without a key. A restore must be repeatable, so such a record goes to
-    the partition with its source partition's number, modulo ``count``. Java's clients hash an empty key; librdkafka
-    treats an empty key as no key.
+    Clients choose random partitions for records without a key. A restore must be repeatable. Such a record therefore
+    goes to the partition with its source partition's number, modulo ``count``. Java's clients hash an empty key.
+    librdkafka treats an empty key as no key.
     """
 
     partitioner: Partitioner

@@ -40,7 +40,7 @@ from tieredstore.restore.produce.target import TIMESTAMP_TYPE, TargetCluster, Ta
 from tieredstore.restore.produce.transactions import TRANSACTION_MS, Transactions
 
 OnStep: TypeAlias = Callable[[str], object]
-"""A callback that gets the name of each operation before it begins, so that tests can end the process there."""
+"""A callback that gets the name of each operation before it begins. Tests can then end the process there."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ its end.
 
 _TURN_RECORDS: Final = 20_000
 """Number of consecutive records to take from one source partition, if keys are hashed again. A higher number gives
-fewer offset runs; a lower number lets groups read fewer records a second time.
+fewer offset runs. With a lower number, groups read fewer records a second time.
 """
 
 _CALL_S: Final = 60.0
@@ -297,7 +297,7 @@ class ProduceRun:
         self._on_step("flush")
         for (topic, partition), offset in transactions.flush().items():
             if offset != (expected := self._next[topic, partition]):
-                # This error is retryable: the next attempt finds the unexpected record and names it.
+                # This error is retryable. The next attempt finds the unexpected record and names it.
                 raise BrokerUnavailableError(
                     f"the next record of {topic}-{partition} got offset {offset} instead of {expected}"
                 )
@@ -362,7 +362,7 @@ class ProduceRun:
         try:
             file.save()
         except PreconditionFailedError as error:
-            # Retry: the process that has written the object belongs to the same run, and is fenced by now.
+            # Retry. The process that has written the object belongs to the same run, and is fenced by now.
             raise StoreUnavailableError(
                 f"the offset map of the run {self._options.run} has changed: {error}"
             ) from error

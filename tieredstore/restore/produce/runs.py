@@ -107,8 +107,8 @@ class ProduceOptions:
     """The topics to restore, and how.
 
     ``topics`` maps source topics to existing target topics. ``topic_ids`` selects one of several source topics that had
-    the same name. ``name`` is the run's name; if it is None, the name is derived from the topics. ``on_data_loss``
-    decides about offsets that are in no segment: raise an error, or log them and leave them out.
+    the same name. ``name`` is the run's name. If it is None, the name is derived from the topics. ``on_data_loss``
+    decides about offsets that are in no segment. The run raises an error, or logs these offsets and leaves them out.
     """
 
     topics: Mapping[str, str]

@@ -108,7 +108,7 @@ class SourceTopics(Closing, ABC):
 
     @abstractmethod
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
-        """Return the parts of segments that contain the ranges; empty tuples for a backup, which has no segments."""
+        """Return the parts of segments that contain the ranges. A backup has no segments, so its tuples are empty."""
 
     @abstractmethod
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
@@ -125,7 +125,7 @@ class SourceTopics(Closing, ABC):
         """Yield the records of ``[start, stop)`` in offset order, with the columns ``COLUMNS``."""
 
     def batches(self, ranges: Mapping[TopicPartition, SourceRange], turn: int = 1) -> Generator[SourceBatch]:
-        """Yield the remaining records of the ranges: a few partitions take turns, and each partition's records come in
+        """Yield the remaining records of the ranges. A few partitions take turns. Each partition's records come in
         offset order.
 
         A partition's turn ends at the end of a batch, once the partition has yielded at least ``turn`` records.

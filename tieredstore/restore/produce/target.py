@@ -1,6 +1,6 @@
 """The target cluster of a run of ``restore produce``: looks up topics, creates them, and changes their settings.
 
-This module is separate from ``dry_run``, because ``dry_run`` makes no requests: it checks the topics found here.
+This module is separate from ``dry_run``, because ``dry_run`` makes no requests. It checks the topics found here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TargetTopic:
     """A topic of the target cluster.
 
     ``settings`` has the effective settings, and ``own`` the settings that the topic itself sets. ``least_live`` is the
-    smallest number of in-sync replicas of a partition; a partition without a leader counts as 0. ``operations`` has
+    smallest number of in-sync replicas of a partition. A partition without a leader counts as 0. ``operations`` has
     Kafka's names of the operations that the login may do; None if the brokers do not report them.
     """
 
@@ -51,7 +51,7 @@ class TargetTopic:
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create. The fields have the names of a snapshot's ``TopicSettings``. If ``partition_count`` is None,
-    the topic gets the bucket's number of partitions; if ``replication_factor`` is None, the cluster's default applies.
+    the topic gets the bucket's number of partitions. If ``replication_factor`` is None, the cluster's default applies.
     """
 
     settings: dict[str, str]
@@ -60,7 +60,7 @@ class NewTopic:
 
     @classmethod
     def read(cls, path: Path) -> NewTopic:
-        """Read the fields from a JSON file, or only settings from a properties file; raise ConfigError for any other
+        """Read the fields from a JSON file, or only settings from a properties file. Raise ConfigError for any other
         file."""
         try:
             if path.suffix != ".json":
@@ -118,7 +118,7 @@ class TargetCluster(LiveCluster):
         return int(entries["transaction.max.timeout.ms"])
 
     def create(self, topic: str, new: NewTopic) -> None:
-        """Create a topic; raise BrokerError if the brokers refuse."""
+        """Create a topic. Raise BrokerError if the brokers refuse."""
         self.create_topic(topic, new.partition_count or -1, new.replication_factor or -1, new.settings)
 
     def _brokers(self) -> Collection[int]:
@@ -150,7 +150,7 @@ class TargetCluster(LiveCluster):
         return found
 
     def existing_target(self, topic: str) -> TargetTopic:
-        """Return the topic as it is now; raise ResourceNotFoundError if it does not exist.
+        """Return the topic as it is now. Raise ResourceNotFoundError if it does not exist.
 
         Retry for a few seconds, because brokers learn of a new topic at different times.
         """

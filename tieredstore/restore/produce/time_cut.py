@@ -6,13 +6,13 @@ cut.
 
 In protocol v2 (KIP-890) each transaction has a separate producer epoch, and its marker has that epoch plus 1. So the
 parts of a transaction in several partitions can be recognized. The restore leaves out all parts if the marker of one
-part is at its partition's cut or later, or not in the bucket yet. In older protocols an epoch covers many transactions,
-so each partition is cut independently. The search does not notice a part that never reached the bucket.
+part is at its partition's cut or later, or not in the bucket yet. In older protocols an epoch covers many transactions.
+Each partition is then cut independently. The search does not notice a part that never reached the bucket.
 
 Three passes over the batch headers find the transactions to leave out. The first pass reads from the start of each
 cut's segment to the cut, and finds open transactions and known producers. The second pass reads from the cuts to the
 ends of the logs, and finds the markers that come too late. The third pass collects the batches before the cuts that the
-restore must leave out. In rare cases the third pass must begin some segments before the cut's segment; the producer
+restore must leave out. In rare cases the third pass must begin some segments before the cut's segment. The producer
 snapshots show where.
 """
 
@@ -78,8 +78,8 @@ class PartitionCut:
 
 @dataclass(frozen=True, slots=True)
 class TimeCut:
-    """The cut of all partitions: the offsets where a restore to a time stops. The cut can be saved to a file, so that
-    another run stops at the same records.
+    """The cut of all partitions: the offsets where a restore to a time stops. The cut can be saved to a file. Another
+    run with this file stops at the same records.
     """
 
     time_ms: int
@@ -99,7 +99,7 @@ class TimeCut:
         return {where: known[where] for where in partitions}
 
     def write(self, path: Path) -> None:
-        """Write the file; raise ConfigError if it cannot be written."""
+        """Write the file. Raise ConfigError if it cannot be written."""
         try:
             path.write_bytes(RESTORE_CUT.to_bytes(asdict(self), indent=2))
         except OSError as error:
@@ -307,7 +307,7 @@ class TransactionSearch:
 
 
 def follow(opened: dict[int, LoggedTransaction], header: BatchHeader) -> LoggedTransaction | None:
-    """Add a transactional batch to its transaction; if it is a marker, return the transaction that it ends.
+    """Add a transactional batch to its transaction. If the batch is a marker, return the transaction that it ends.
 
     An end marker without a batch before it ends a transaction of protocol v2 that has no records in this partition.
     """

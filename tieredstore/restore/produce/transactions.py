@@ -103,7 +103,7 @@ class Transactions(Closing):
         self._send((topic, 0), [(key, value, int(time.time() * 1000), None)], None)
 
     def flush(self) -> dict[TopicPartition, int]:
-        """Wait until all records are acknowledged; return the offset of each partition's first record in the
+        """Wait until all records are acknowledged. Return the offset of each partition's first record in the
         transaction.
 
         After a partition's first record, its other records have consecutive offsets. The method checks this by the
@@ -125,7 +125,7 @@ class Transactions(Closing):
                 break
         self._check()
         if self._without_times is not None:
-            # Each broker learns of a changed setting with a short delay, so this error is retryable.
+            # This error is retryable, because each broker learns of a changed setting with a short delay.
             raise BrokerUnavailableError(
                 f"{self._without_times} replaced the records' times: its message.timestamp.type is not CreateTime "
                 "on all brokers yet, or was changed during the run"
@@ -142,7 +142,7 @@ class Transactions(Closing):
         return firsts
 
     def commit(self) -> None:
-        """Commit the transaction. After an error the transaction may be committed or not; the newest position in the
+        """Commit the transaction. After an error the transaction may be committed or not. The newest position in the
         control topic shows which."""
         self._carry_out(self._producer.commit_transaction, f"a transaction of the run {self._run} was not committed")
         self._is_open = False
