@@ -491,8 +491,8 @@ def uuid_of(theirs: KafkaUuid | None) -> Uuid:
 
 
 def is_of_topic(entry: ConfigEntry) -> bool:
-    """Return True if the topic itself sets this value. Otherwise, the value is a default. ``entry`` may be a
-    synonym."""
+    """Return True if the topic itself sets this value. Otherwise, the value is a default. ``entry`` may also be a
+    synonym of a ``ConfigEntry``."""
     # Depending on the library's version, the source is a number or a member of the enumeration.
     return bool(getattr(entry.source, "value", entry.source) == admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
 

@@ -43,8 +43,8 @@ class EpochEnd:
 
 
 class EpochInquiry:
-    """Asks the leaders of some partitions once where leader epochs end, by a consumer that fetches no records. Not
-    thread-safe."""
+    """Asks the leaders of some partitions once where leader epochs end. The requests go through a consumer that fetches
+    no records. Not thread-safe."""
 
     def __init__(self, consumer: LiveConsumer, epochs: Mapping[TopicPartition, int], doing: str) -> None:
         self._consumer = consumer

@@ -184,7 +184,7 @@ class LiveFollower(Closing):
             if self._followed:
                 self._check_places()
                 # First take the messages that have arrived. If there are none, wait for one message. A call of
-                # consume(many, timeout) would wait until as many as requested have arrived.
+                # consume(many, timeout) would wait until all requested messages have arrived.
                 messages = self._consumer.consume(self._rows, 0)
                 self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
                 self._check_broker()

@@ -200,8 +200,8 @@ class BoundedRead:
     def _receive(self) -> list[Message]:
         """Return the messages that have arrived; if there are none, wait a moment for one message.
 
-        A call of ``consume(many, timeout)`` would wait until as many as requested have arrived. At the end of the log,
-        this never happens.
+        A call of ``consume(many, timeout)`` would wait until all requested messages have arrived. At the end of the
+        log, this never happens.
         """
         # Limit the number of messages, and so the memory. Without a limit, librdkafka returns messages as long as more
         # arrive.

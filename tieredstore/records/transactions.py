@@ -181,7 +181,7 @@ class PendingTransactions:
         return self._pending_from.get(number, MAX_OFFSET)
 
     def opened_at_end(self) -> Mapping[int, int]:
-        """Return the first offsets of transactions that are open at the end of all spans, by producer id."""
+        """Return the transactions that are open at the end of all spans: first offsets by producer id."""
         last = len(self._spans) - 1
         # If the last segment's broker had the log back to the start of the read, the segment's producer snapshot is
         # complete.

@@ -359,7 +359,7 @@ class Partition:
         self.progress.must_reload, self.turn.not_before_s = True, 0.0
 
     def follow(self) -> None:
-        """Begin to keep the segments that the leader's uploader has not uploaded, by open files or links."""
+        """Begin to keep, by open files or links, the segments that the leader's uploader has not uploaded."""
         with self.lock:
             if self.role is not Role.FOLLOWED:
                 self.role, self.shipped = Role.FOLLOWED, None

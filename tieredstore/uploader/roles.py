@@ -48,7 +48,8 @@ class Roles:
         self._missed: dict[TopicIdPartition, float] = {}
 
     def assign(self) -> bool:
-        """Assign each partition its role by the last known leadership. Return True if a partition is newly led."""
+        """Assign each partition its role by the last known leadership. Return True if this broker leads a new
+        partition."""
         with self._assigning:
             partitions = self._disk.partitions
             for partition in partitions:

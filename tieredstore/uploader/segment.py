@@ -90,8 +90,8 @@ class Segment:
         return not self.is_pinned and self.absences > 1
 
     def may_be_cut(self, now: LeaderEpochs) -> bool:
-        """Return True if the log may have been truncated before the segment's end: the log now begins with a later
-        leader's epoch.
+        """Return True if the log now begins with a later leader's epoch: it may have been truncated before the
+        segment's end.
         """
         return not self.is_replicated and bool(self.epochs and now) and now[0][0] > self.epochs[-1][0]
 

@@ -304,7 +304,7 @@ class _Work:
         back = value.back(began, epoch, uploads.broker_id, uploads.now_ms())
         _logger.error(
             "%s: leader epoch %d began at offset %d, before the watermark %d (an unclean election): records "
-            "shipped after it are no longer part of the log; the new epoch's records are shipped",
+            "shipped between these offsets are no longer part of the log; now shipping the new epoch's records",
             partition.where, epoch, began, value.next_offset,
         )  # fmt: skip
         self._save(back)

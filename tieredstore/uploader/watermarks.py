@@ -173,7 +173,8 @@ class WatermarkStore:
                 yield entry.metadata
 
     def mark_holes(self, where: TopicIdPartition) -> None:
-        """Mark the partition as having holes, by a separate object, so that one listing finds all marked partitions."""
+        """Write a separate object that marks the partition as having holes. One listing then finds all marked
+        partitions."""
         self._store.put(hole_key(self._prefix, where), b"its watermark has holes\n")
 
     def unmark(self, where: TopicIdPartition) -> None:
