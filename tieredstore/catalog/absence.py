@@ -76,7 +76,7 @@ def absence(
 
 
 def prefix_hint(store: ObjectStore, prefix: str) -> str:
-    """Return a sentence that names another prefix with segments; empty if none is found.
+    """Return a sentence that names another prefix with segments, or an empty text.
 
     This is a hint for a ``key.prefix`` without segments.
 

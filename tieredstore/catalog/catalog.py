@@ -45,8 +45,8 @@ class PartitionSegments:
 
     @classmethod
     def of(cls, segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage | TieredStoreError) -> PartitionSegments:
-        """Combine the lineage (the valid segments of one log) with the times of all segments, including those outside
-        the lineage.
+        """Combine the lineage (the valid segments of one log) with the times of all segments. Segments outside the
+        lineage count too.
         """
         times = [segment.event_timestamp_ms for segment in segments]
         return cls(lineage, min(times), max(times) if min(times) >= 0 else -1)

@@ -1,4 +1,4 @@
-"""Finds the segment for each offset of a partition; leader epochs resolve overlaps. The functions take and return
+"""Finds the segment for each offset of a partition. Leader epochs resolve overlaps. The functions take and return
 values, and make no requests.
 
 Leaders copy segments independently, so copies of one partition may overlap. After an unclean election, copies may also
@@ -119,7 +119,7 @@ class Lineage:
         return ruling[-1] if is_within and ruling and ruling[-1] != NO_EPOCH else None
 
     def span_at(self, offset: int) -> Span:
-        """Return the span that holds ``offset``; raise SegmentNotFoundError in a gap or outside the log."""
+        """Return the span that holds ``offset``. Raise SegmentNotFoundError in a gap or outside the log."""
         begun = self._upto(offset)
         if begun and offset < self.spans[begun - 1].stop:
             return self.spans[begun - 1]
@@ -146,7 +146,7 @@ class Lineage:
     def unreadable_between(
         self, start: int, stop: int, *, starts_there: bool, stops_there: bool
     ) -> tuple[Problem, ...]:
-        """Return the segments that may hide records of these offsets; see ``problems.unreadable_between``."""
+        """Return the segments that may hide records of these offsets (see ``problems.unreadable_between``)."""
         if not self.problems:
             return ()
         extents = [(span.start, span.stop) for span in self.spans]
@@ -199,7 +199,7 @@ def _fault_of_epochs(segment: RemoteLogSegmentMetadata) -> str | None:
 def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
     """Return the segment with the highest last epoch. The highest end offset, then the latest copy decides a tie.
 
-    ``segments`` must not be empty; all must be checked, and of one partition.
+    ``segments`` must not be empty. All must be checked, and belong to one partition.
     """
     return max(segments, key=_standing)
 
@@ -250,7 +250,7 @@ def earliest_of_first_epoch(
 
 
 def with_earliest_start(segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs) -> LeaderEpochs:
-    """Move the start of the first epoch of ``history`` back to the epoch's first record in ``segments``; return the
+    """Move the start of the first epoch of ``history`` back to the epoch's first record in ``segments``. Return the
     result."""
     (epoch, start), *later = history
     starts = (own_start for segment in segments for own, own_start in _epochs_of(segment) if own == epoch)

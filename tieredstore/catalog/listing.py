@@ -72,7 +72,8 @@ def list_segments(
     partition: int | None = None,
     first_offset: int | None = None,
 ) -> Iterator[SegmentObjects]:
-    """Yield the segments under ``key.prefix``, in key order, including incomplete ones; ignore other objects.
+    """Yield the segments under ``key.prefix``, in key order. Incomplete segments are included; other objects are
+    ignored.
 
     The call makes one listing, page by page. ``first_offset`` excludes segments that begin earlier. These cost no
     requests if the scope is one partition (topic, id and number).

@@ -52,7 +52,7 @@ class LogSection:
 
     @property
     def byte_range(self) -> ByteRange:
-        """The section's bytes in the log; the range has only whole batches."""
+        """The section's bytes in the log. The range has only whole batches."""
         return ByteRange(self.begin.position, self.end.position)
 
     @property
@@ -96,8 +96,8 @@ class LogSection:
     def check_first(self, base_offset: int) -> None:
         """Raise IndexesCorruptError if the first batch does not fit the section's start.
 
-        A read that begins too late would miss records, and no later check would notice that. Raise BatchCorruptError if
-        the batch begins before the segment does.
+        A read that begins too late would miss records. No later check would notice the missing records. Raise
+        BatchCorruptError if the batch begins before the segment does.
         """
         if base_offset < self.segment.start_offset:
             raise BatchCorruptError(f"the record batch at byte {self.begin.position} begins at offset {base_offset}")
@@ -252,7 +252,7 @@ class SectionBytes:
             )
 
     def _walk_rest(self, decoder: RecordDecoder) -> int:
-        """Walk over the batches that the decoder did not read; return the offset after the last one."""
+        """Walk over the batches that the decoder did not read. Return the offset after the last batch."""
         reached, position = decoder.offset_reached, decoder.stopped_at
         is_zeros = decoder.ended_in_zeros
         if position is not None:
@@ -308,7 +308,7 @@ _PIECE_SIZE: Final = 64 * 1024
 def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
     """Open the batches of ``segment`` from byte ``position`` on. A batch must begin at this byte.
 
-    The call requests the manifest; reading requests each chunk when the caller reaches it.
+    The call requests the manifest. Reading requests each chunk when the caller reaches it.
     """
     if not 0 <= position <= segment.segment_size_in_bytes:
         size = segment.segment_size_in_bytes
@@ -349,7 +349,7 @@ class LogBatches:
         self._piece = b""
 
     def headers(self) -> Iterator[BatchHeader]:
-        """Yield the batch headers; raise BatchCorruptError for an invalid one, as ``walk_batch_headers`` does."""
+        """Yield the batch headers. Raise BatchCorruptError for an invalid header, as ``walk_batch_headers`` does."""
         try:
             yield from walk_batch_headers(self._view, self._size, self._begin)
         except BatchCorruptError as error:

@@ -87,7 +87,7 @@ MetadataRecord: TypeAlias = SegmentRecord | SegmentUpdate | PartitionDelete
 
 
 def parse_metadata_record(value: bytes) -> MetadataRecord:
-    """Parse a record's value; raise CorruptDataError if it is damaged or of an unknown version.
+    """Parse a record's value. Raise CorruptDataError if the value is damaged or of an unknown version.
 
     Unknown tagged fields are ignored, as in Kafka.
     """
@@ -104,7 +104,7 @@ def parse_metadata_record(value: bytes) -> MetadataRecord:
 
 
 class _Reader:
-    """Reads values of Kafka's types in sequence; raises CorruptDataError at the end of the bytes."""
+    """Reads values of Kafka's types in sequence. Raises CorruptDataError at the end of the bytes."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -159,7 +159,7 @@ class _Reader:
         return kind(value)
 
     def tagged_fields(self) -> dict[int, bytes]:
-        """Return the tagged fields; raise CorruptDataError if their tags do not ascend."""
+        """Return the tagged fields. Raise CorruptDataError if their tags do not ascend."""
         fields: dict[int, bytes] = {}
         for _ in range(self.uvarint()):  # if the count is too large, reading fails at the end of the bytes
             tag = self.uvarint()
@@ -280,7 +280,7 @@ class SegmentStates:
         self._segments: defaultdict[TopicIdPartition, dict[RemoteLogSegmentId, SegmentRecord]] = defaultdict(dict)
 
     def apply(self, value: bytes) -> None:
-        """Apply the value of the next record; raise CorruptDataError if Kafka did not write it."""
+        """Apply the value of the next record. Raise CorruptDataError if Kafka did not write the value."""
         record = parse_metadata_record(value)
         if isinstance(record, SegmentRecord):
             known = self._segments[record.metadata.topic_id_partition]

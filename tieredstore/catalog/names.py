@@ -16,10 +16,10 @@ _PAGE: Final = 1000
 
 
 def topic_names(store: ObjectStore, prefix: str, *, until: float = math.inf) -> list[str]:
-    """Return the topics with objects under ``key.prefix``, sorted. This takes one request for each large topic, and one
-    for each thousand keys of small topics.
+    """Return the topics with objects under ``key.prefix``, sorted. This takes one request for each large topic, and
+    another for each thousand keys of small topics.
 
-    ``until`` is a time of ``time.monotonic``; return only topics listed before it.
+    ``until`` is a time of ``time.monotonic``. Return only topics listed before this time.
     """
     return sorted({key.segment_id.topic_id_partition.topic for key in _first_keys(store, prefix, prefix, 1, until)})
 

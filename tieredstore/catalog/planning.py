@@ -100,7 +100,8 @@ def catalog_of_metadata_topic(
 
 @dataclass(slots=True)
 class _Survey:
-    """Results of a listing: valid segments by path, problems, and whether the catalog file must be updated."""
+    """Results of a listing: valid segments by path, and problems. ``changed`` tells if the catalog file must be
+    updated."""
 
     rows: dict[str, SegmentRow] = field(default_factory=dict[str, SegmentRow])
     problems: list[Problem] = field(default_factory=list[Problem])
@@ -164,7 +165,7 @@ def _unknown(
 def _read(
     source: SegmentSource, objects: SegmentObjects, loaded: StoredSegment | TieredStoreError
 ) -> SegmentRow | Problem | None:
-    """Read a segment's manifest; return the catalog's row or the segment's problem. Return None if the segment was
+    """Read a segment's manifest. Return the catalog's row or the segment's problem. Return None if the segment was
     deleted meanwhile.
     """
     try:

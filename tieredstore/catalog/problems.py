@@ -12,7 +12,7 @@ from tieredstore.model import RemoteLogSegmentId
 
 
 class ProblemKind(enum.Enum):
-    """Reason why a segment cannot be used; the value is a clause for messages."""
+    """Reason why a segment cannot be used. The value is a clause for messages."""
 
     INCOMPLETE = "not all of its objects are there"
     UNFINISHED = "its copy was not finished"

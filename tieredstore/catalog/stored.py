@@ -26,7 +26,7 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.remote.manifest_object import manifest_text, parse_manifest
 
 MAX_MANIFESTS_IN_FLIGHT: Final = MAX_MANIFEST_SIZE
-"""The maximum total size of manifests that are read at once. It equals the maximum size of one manifest; real manifests
+"""The maximum total size of manifests that are read at once. It equals the maximum size of one manifest. Real manifests
 have a few KB."""
 
 _MAX_BATCH: Final = 1 << 20
@@ -88,7 +88,7 @@ def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRul
 def load_batch(
     store: ObjectStore, batch: Iterable[SegmentObjects], rules: ManifestRules = DEFAULT_RULES
 ) -> list[StoredSegment | TieredStoreError]:
-    """Load several segments as :func:`load_segment` does; an error takes the place of its segment."""
+    """Load several segments as :func:`load_segment` does. An error takes the place of its segment."""
     segments = list(batch)
     return list(map(partial(_load, rules=rules), segments, _manifests(store, segments)))
 
@@ -215,7 +215,7 @@ def _report(
 
 
 def known_segment(objects: SegmentObjects) -> KnownSegment:
-    """Return what the listing says about a segment, for a check of its manifest."""
+    """Return the facts that a listing has about a segment, for a check of the segment's manifest."""
     log = objects.find(Suffix.LOG)
     return KnownSegment(objects.segment_id, objects.start_offset, None if log is None else log.size)
 
@@ -227,7 +227,7 @@ def manifest_size(objects: SegmentObjects) -> int:
 
 
 def manifest_info(objects: SegmentObjects) -> ObjectInfo:
-    """Return the manifest's entry in the listing; raise SegmentNotFoundError if it has none."""
+    """Return the manifest's entry in the listing. Raise SegmentNotFoundError if there is no such entry."""
     info = objects.find(Suffix.MANIFEST)
     if info is None:
         raise SegmentNotFoundError(f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest")

@@ -220,7 +220,7 @@ def _records_since(batches: Iterator[pa.RecordBatch], timestamp_ms: int) -> Gene
 def _search_headers(
     source: SegmentSource, section: LogSection, timestamp_ms: int, missing: ConfigError
 ) -> OffsetAndTimestamp | None:
-    """Search without a decoder; raise ``missing`` if the batch headers are not enough."""
+    """Search without a decoder. Raise ``missing`` if the batch headers are not enough."""
     start, stop = section.start_offset, section.stop_offset
     with open_log(source, section.segment, section.begin.position) as batches:
         for header in batches.headers():

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 8 << 20
-"""Maximum size of a watermark; a larger object is invalid."""
+"""Maximum size of a watermark. A larger object is invalid."""
 
 _FOLDER: Final = "!tieredstore/watermarks/"
 _HOLES: Final = "!tieredstore/holes/"
@@ -250,7 +250,7 @@ def _adapter() -> TypeAdapter[_Document]:
 def read_watermark(
     store: ObjectStore, prefix: str, where: TopicIdPartition, made_id: Uuid | None = None
 ) -> Watermark | None:
-    """Read a partition's watermark, with one request; return None if the partition has none. Raise the errors of
+    """Read a partition's watermark, with one request. Return None if the partition has none. Raise the errors of
     ``parse``."""
     try:
         return Watermark.parse(store.get_small(watermark_key(prefix, where), MAX_BYTES), where, made_id)
@@ -268,7 +268,8 @@ class StoredMoves:
         self._known: dict[TopicIdPartition, tuple[ObjectInfo, tuple[MoveBack, ...]]] = {}
 
     def look(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Update the watermarks of these partitions, with one listing and one request for each that has changed.
+        """Update the watermarks of these partitions. This takes one listing, and one request for each changed
+        watermark.
 
         Log a corrupt watermark, and treat it as a watermark that was never moved back.
         """
@@ -297,7 +298,8 @@ class StoredMoves:
                 self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
 
     def of(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-        """Return how a partition's watermark was moved back, as of the last ``look``; empty if it never was."""
+        """Return how a partition's watermark was moved back, as of the last ``look``. The result is empty if it never
+        was."""
         return self._known[where][1] if where in self._known else ()
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:
@@ -311,7 +313,7 @@ class StoredMoves:
 
 
 def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark | None:
-    """Read a partition's watermark, with one request; return None if there is none. Log a corrupt watermark, and return
+    """Read a partition's watermark, with one request. Return None if there is none. Log a corrupt watermark, and return
     None.
     """
     made_id = source.layout.derived_id(where.topic)
@@ -323,7 +325,7 @@ def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark 
 
 
 def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-    """Read how a partition's watermark was moved back, with one request; return () if the watermark is absent or
+    """Read how a partition's watermark was moved back, with one request. Return () if the watermark is absent or
     corrupt."""
     mark = find_watermark(source, where)
     return () if mark is None else mark.moved_back

@@ -1,6 +1,6 @@
 """The position of each chunk of a segment, in the log and in the stored object.
 
-A segment's log is cut every ``original_chunk_size`` bytes; the last chunk holds the rest. Each chunk is transformed
+A segment's log is cut every ``original_chunk_size`` bytes. The last chunk holds the rest. Each chunk is transformed
 (compressed, encrypted) on its own, and the stored chunks follow each other without gaps.
 
 Without compression, all stored chunks but the last have the same size (a ``fixed`` index). With compression, each
@@ -78,7 +78,8 @@ class LazyNumbers(Sequence[int]):
 class ChunkSizes(LazyNumbers):
     """A list of sizes, kept in its binary form. Each size becomes a number on access.
 
-    A manifest of a kilobyte can list ten million sizes. As Python numbers these sizes would take hundreds of megabytes.
+    A manifest of a kilobyte can list ten million sizes. As Python numbers, these sizes would take hundreds of
+    megabytes.
     """
 
     noun = "size"
@@ -185,7 +186,7 @@ def decode_chunk_sizes(raw: bytes | bytearray | memoryview) -> ChunkSizes:
 
 
 def pack_chunk_sizes(sizes: Sequence[int]) -> bytes:
-    """Return ``sizes`` as one zstd frame; raise SegmentTooLargeError if the format cannot hold them."""
+    """Return ``sizes`` as one zstd frame. Raise SegmentTooLargeError if the format cannot hold them."""
     binary = encode_chunk_sizes(sizes)
     if len(binary) > MAX_BINARY_SIZE:
         raise SegmentTooLargeError(f"{len(sizes)} chunks are more than a manifest can list; use a larger chunk.size")
@@ -277,7 +278,7 @@ _POSITIONS: Final = 128  # Number of chunks whose positions are computed from on
 
 @dataclass(frozen=True, slots=True)
 class ChunkIndex(ABC):
-    """The chunks of one segment, numbered from 0; every lookup is O(1).
+    """The chunks of one segment, numbered from 0. Every lookup is O(1).
 
     Sizes and positions are in bytes. The constructor raises ManifestCorruptError for an index that contradicts itself.
     """
@@ -377,7 +378,7 @@ class FixedChunkIndex(ChunkIndex):
         return self.transformed_chunk_size - self.original_chunk_size
 
     def positions(self) -> Sequence[int]:
-        """See the base class; computed at each lookup, so it costs no memory."""
+        """See the base class. The value is computed at each lookup, so it costs no memory."""
         return _FixedPositions(self.chunk_count, self.transformed_chunk_size, self.final_transformed_chunk_size)
 
 

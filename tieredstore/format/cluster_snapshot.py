@@ -1,5 +1,5 @@
-"""The contents of a cluster snapshot: what restoring a cluster needs besides the segments. Plain values, written as
-JSON.
+"""The contents of a cluster snapshot: everything besides the segments that a restore of the cluster needs. Plain
+values, written as JSON.
 """
 
 from __future__ import annotations

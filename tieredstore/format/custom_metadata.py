@@ -28,7 +28,7 @@ _MAX_UINT64: Final = 2**64 - 1
 
 
 class CustomMetadataField(enum.Enum):
-    """The fields, named as in ``custom.metadata.fields.include``; the value is the tag."""
+    """The fields, named as in ``custom.metadata.fields.include``. The value is the tag."""
 
     REMOTE_SIZE = 0
     OBJECT_PREFIX = 1

@@ -16,7 +16,7 @@ _ANY: Final = "any"
 
 
 def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules = DEFAULT_RULES) -> bytes:
-    """Return the manifest ``raw`` with a re-wrapped data key; all other bytes stay the same."""
+    """Return the manifest ``raw`` with a re-wrapped data key. All other bytes stay the same."""
     manifest = SegmentManifest.from_bytes(raw, None, rules)
     if manifest.encryption is None:
         raise ManifestCorruptError(

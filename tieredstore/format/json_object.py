@@ -106,7 +106,7 @@ class JsonObject:
         return value
 
     def integer(self, name: str, *, null_is_zero: bool = False) -> int:
-        """Return the number in a field, within 0..2^31-1; a fraction is cut off."""
+        """Return the number in a field, within 0..2^31-1. A fraction is cut off."""
         value = self._values.get(name)
         if type(value) is int and 0 <= value <= MAX_INT32:  # the usual case
             return value
@@ -225,7 +225,7 @@ _QUANTUM: Final = 4  # characters that make three bytes
 
 
 def decode_base64(text: str, field: str, *, padded: bool) -> bytes:
-    """Decode standard base64; raise ManifestCorruptError, naming ``field``, for anything else.
+    """Decode standard base64. Raise ManifestCorruptError, which names ``field``, for anything else.
 
     The URL-safe alphabet, line breaks and other characters are refused. Without ``padded``, the text may also leave out
     all ``=`` signs at its end.

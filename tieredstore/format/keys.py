@@ -27,7 +27,7 @@ _MASK: Final = "<prefix>/"
 
 
 class Suffix(enum.Enum):
-    """One of a segment's three objects; the value is the end of its key, after the last dot."""
+    """One of a segment's three objects. The value is the end of the object's key, after the last dot."""
 
     LOG = "log"
     INDEXES = "indexes"
@@ -78,7 +78,7 @@ def object_key(prefix: str, main_path: str, suffix: Suffix) -> str:
 
 
 def parse_key(prefix: str, key: str) -> ObjectKey | None:
-    """Parse ``key``; return None if it is not the key of a segment's object under ``prefix``.
+    """Parse ``key``. Return None if it is not the key of a segment's object under ``prefix``.
 
     The start offset may use any decimal digits of Unicode, because the plugin formats it in its JVM's locale.
     """
@@ -146,7 +146,7 @@ def partition_of_folder(folder: str) -> TopicIdPartition | None:
 
 
 def _cut_uuid(text: str) -> tuple[str, Uuid | None]:
-    """Split ``-<uuid>`` off the end of ``text``; the UUID is None if the text does not end in one."""
+    """Split ``-<uuid>`` off the end of ``text``. The UUID is None if the text does not end in one."""
     head, dash, tail = text[: -_UUID_LENGTH - 1], text[-_UUID_LENGTH - 1 : -_UUID_LENGTH], text[-_UUID_LENGTH:]
     if dash != "-":
         return head, None

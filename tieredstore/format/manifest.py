@@ -74,7 +74,7 @@ class IndexEntry:
 class SegmentIndexes:
     """The positions of a segment's indexes. They follow each other from position 0, in this order.
 
-    ``transaction`` is None for a segment copied without a transaction index; an empty index has size 0. The constructor
+    ``transaction`` is None for a segment copied without a transaction index. An empty index has size 0. The constructor
     raises ManifestCorruptError for a gap or an overlap.
     """
 
@@ -175,7 +175,7 @@ class SegmentManifest:
         known: KnownSegment | None = None,
         rules: ManifestRules = DEFAULT_RULES,
     ) -> SegmentManifest:
-        """Read a manifest; raise ManifestCorruptError, naming the field, if it is damaged.
+        """Read a manifest. Raise ManifestCorruptError, which names the field, if the manifest is damaged.
 
         Bytes after the object are ignored. Raise SegmentCorruptError if the manifest records a segment other than
         ``known``, or breaks the ``rules``.
@@ -333,8 +333,8 @@ def _read_encryption(fields: JsonObject) -> WrappedDataKey:
 
 
 def metadata_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
-    """Return the JSON fields in the plugin's order. Leave out ``txnIdxEmpty`` if it is unknown; brokers before 4.0 omit
-    it."""
+    """Return the JSON fields in the plugin's order. Leave out ``txnIdxEmpty`` if it is unknown. Brokers before 4.0 omit
+    this field."""
     partition = metadata.topic_id_partition
     fields: dict[str, object] = {
         "remoteLogSegmentId": {
@@ -362,7 +362,7 @@ def read_metadata(
     """Return the segment that the fields describe; None if any field is absent or invalid.
 
     The segment's size is not among the fields: it is the manifest's ``originalFileSize``. If the segment is ``known``,
-    call :func:`check_recorded` first; the result then shares the known segment's id.
+    call :func:`check_recorded` first. The result then shares the known segment's id.
     """
     try:
         return _read_described(_object(fields), segment_size_in_bytes, known)

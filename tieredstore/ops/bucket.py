@@ -56,6 +56,6 @@ class Bucket:
 
 @contextlib.contextmanager
 def open_bucket(settings: Settings) -> Generator[Bucket]:
-    """Open the store of the settings; close it at the end of the block."""
+    """Open the store of the settings. Close it at the end of the block."""
     with contextlib.closing(open_places(settings)) as store:
         yield Bucket(settings, store)

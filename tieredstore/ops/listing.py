@@ -55,7 +55,7 @@ QUARANTINE: Final = "!tieredstore/quarantine/"
 
 
 def list_encrypted(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
-    """Yield everything that may be encrypted: the segments in scope, and those in quarantine."""
+    """Yield everything that may be encrypted: the segments in scope, and the segments in quarantine."""
     yield from list_in_scope(store, prefix, scope)
     for objects in list_in_scope(store, f"{prefix}{QUARANTINE}", scope):
         yield replace(objects, main_path=f"{QUARANTINE}{objects.main_path}")

@@ -25,7 +25,7 @@ class LogBounds(Protocol):
 
     @property
     def derived_id(self) -> Uuid | None:
-        """The id that stands for the topic's id in a bucket that stores no topic ids."""
+        """The id that replaces the topic's id if the bucket stores no topic ids."""
         ...
 
     @property
@@ -54,8 +54,8 @@ class LogBounds(Protocol):
         ...
 
     def epoch_before(self, offset: int) -> int | None:
-        """Return the leader epoch of the record before ``offset``. If only a later epoch is known, return the later
-        epoch; if no epoch is known, return None."""
+        """Return the leader epoch of the record before ``offset``. If only a later epoch is known, return this one. If
+        no epoch is known, return None."""
         ...
 
 

@@ -109,7 +109,7 @@ class RawKeys:
         return f"{self.folder(where)}{padded_offset(base_offset)}.{ending}"
 
     def parse(self, key: str) -> RawFile | None:
-        """Parse a key; return None if it is not the key of a segment's file."""
+        """Parse a key. Return None if it is not the key of a segment's file."""
         parts = key[len(self.prefix) :].split("/") if key.startswith(self.prefix) else []
         depth = 3 + bool(self.layout.bits)
         if len(parts) != depth or parts[-3] != self.cluster:

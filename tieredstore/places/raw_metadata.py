@@ -91,7 +91,7 @@ def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], eta
 def complete_entries(
     entries: Collection[NamedSegment], logs: Collection[int], whole: Mapping[int, int]
 ) -> tuple[NamedSegment, ...]:
-    """Return entries for all whole segments. Keep those existing ``entries`` for which a log is stored.
+    """Return entries for all whole segments. Keep existing ``entries`` for which a log is stored.
 
     ``logs`` has the base offsets of stored logs. ``whole`` maps the base offset of each whole segment to a time.
     Readers take entries in the order of their times. So the time of a new entry lies between the times of its

@@ -314,7 +314,7 @@ class RawStore(LaidOutStore):
         return self.inner.get(segment.files[ending].key, start, stop)
 
     def _segment(self, parsed: ObjectKey) -> RawSegment:
-        """Return the whole segment; raise ObjectNotFoundError if a file is missing."""
+        """Return the whole segment. Raise ObjectNotFoundError if a file is missing."""
         where = parsed.segment_id.topic_id_partition
         path = f"{where.topic}/{where.partition}/{parsed.start_offset}"
         segment = self._known.find(f"{path}/{parsed.segment_id.id}") or self._look_up(parsed)

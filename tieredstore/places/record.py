@@ -54,7 +54,7 @@ class Layout:
 
     @classmethod
     def parse(cls, raw: bytes | None, key: str) -> Layout:
-        """Parse the recorded layout; raise CorruptDataError if it is damaged."""
+        """Parse the recorded layout. Raise CorruptDataError if it is damaged."""
         document = LAYOUT_RECORD.parse(_DOCUMENT, raw, key)
         return cls(document.entropy_bits, document.cluster, document.layout == PINTEREST)
 
@@ -102,8 +102,8 @@ def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
     """Record ``layout`` if no layout is recorded. Raise ConfigError if another layout is recorded, even by a concurrent
     writer.
 
-    Also raise ConfigError if segments already exist under the plugin's keys, because readers of ``layout`` would not
-    find these.
+    Also raise ConfigError if segments already exist under the plugin's keys. Readers of ``layout`` would not find these
+    segments.
     """
     if check_layout(store, prefix, layout):
         return

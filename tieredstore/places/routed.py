@@ -49,7 +49,7 @@ class Place:
 
 
 def places_of(store: ObjectStore, prefix: str) -> tuple[Place, ...]:
-    """Return the places of ``store``; the first is the settings' own place. A store that is not routed is the only
+    """Return the places of ``store``. The first one is the settings' own place. A store that is not routed is the only
     place."""
     return store.places if isinstance(store, RoutedStore) else (Place(Endpoint(), store, prefix),)
 

@@ -31,7 +31,7 @@ class ReadsInto(Protocol):
 
 
 class _Contexts(threading.local):
-    """One compressor and one decompressor per thread: creating one takes as long as processing a small chunk."""
+    """One compressor and one decompressor per thread. Creating one takes as long as processing a small chunk."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -110,7 +110,7 @@ class GrowingBuffer:
         self._memory = fresh_memory(0)
 
     def first(self, size: int) -> memoryview:
-        """Return ``size`` writable bytes with undefined content; valid until the next call."""
+        """Return ``size`` writable bytes with undefined content. They are valid until the next call."""
         if len(self._memory) < size:
             # Round up, because the stored sizes of equally large chunks differ. Without rounding, each new maximum
             # would need fresh memory.
@@ -165,7 +165,7 @@ class ChunkDecoder:
         return self.compressed
 
     def decode_into(self, stored: memoryview, original: memoryview, wanted: int | None = None) -> None:
-        """Write the original chunk; raise CorruptDataError unless its size is ``len(original)``.
+        """Write the original chunk. Raise CorruptDataError unless its size is ``len(original)``.
 
         If the decoder stops early, ``original`` is undefined after ``wanted`` bytes.
         """

@@ -55,7 +55,8 @@ def read_private_key(path: Path) -> RsaKey:
 
 
 def private_key(der: bytes, name: str) -> RsaKey:
-    """Decode the RSA private key of an unencrypted PKCS#8 text; raise KeyRingError with ``name`` otherwise."""
+    """Decode the RSA private key of an unencrypted PKCS#8 text. Raise KeyRingError, which contains ``name``, for other
+    texts."""
     if _is_protected(der):
         raise KeyRingError(
             f"{name} is protected by a passphrase: set private.key.passphrase.env or private.key.passphrase.file"
@@ -72,7 +73,7 @@ def private_key(der: bytes, name: str) -> RsaKey:
 
 
 def unprotect(der: bytes, passphrase: bytes, name: str) -> bytes:
-    """Decrypt a PKCS#8 text; raise KeyRingError if it is unprotected or ``passphrase`` is wrong."""
+    """Decrypt a PKCS#8 text. Raise KeyRingError if the text is unprotected, or if ``passphrase`` is wrong."""
     if not _is_protected(der):
         raise KeyRingError(f"{name} is not protected by a passphrase, but the settings name one: remove that setting")
     try:
@@ -100,7 +101,8 @@ def protect(pem: bytes, passphrase: bytes) -> bytes:
 
 
 def first_block(text: bytes, name: str) -> bytes:
-    """Return the DER bytes of the first PEM block; raise KeyRingError with ``name`` if there is no block."""
+    """Return the DER bytes of the first PEM block. Raise KeyRingError, which contains ``name``, if there is no
+    block."""
     block = _BLOCK.search(text)
     if block is None:
         raise KeyRingError(f"{name} is not a PEM file: it has no BEGIN and END lines")
@@ -134,7 +136,7 @@ size."""
 
 
 def key_file_content(path: Path) -> bytes:
-    """Read the first ``MAX_BYTES`` of a key file; raise KeyRingError if that fails."""
+    """Read the first ``MAX_BYTES`` of a key file. Raise KeyRingError if the read fails."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES)

@@ -103,7 +103,7 @@ class VerbatimCopies:
         self._max_age_s = route.target.settings.upload_max_age_ms / 1000
 
     def write(self, segment: VerbatimSegment, listed: SegmentObjects | None) -> int:
-        """Write the missing objects; return the bytes sent, 0 if all existed.
+        """Write the missing objects. Return the number of bytes sent; 0 if all objects existed.
 
         ``listed`` are the target's objects with the segment's id. Raise SegmentAlreadyExistsError if these objects have
         other bytes. Raise LeftAloneError if they are too old to be completed.

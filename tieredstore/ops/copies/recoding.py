@@ -68,7 +68,7 @@ class CopyWay(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recoding:
-    """The differences between two buckets' settings, which decide what changes in copied segments.
+    """The differences between two buckets' settings. They decide what changes in copied segments.
 
     ``options`` are the target's options. A property that does not change comes from the segment's manifest.
     ``source_ring`` opens encrypted segments. If no key is needed, ``source_ring`` and the key ring of ``options`` are
@@ -222,7 +222,7 @@ class Transcoder:
         self._opened.close()
 
     def is_uncompressed(self, segment: StoredSegment) -> bool:
-        """Read the segment's first batch; return True if its records are not compressed."""
+        """Read the segment's first batch. Return True if its records are not compressed."""
         with self._reading().open(segment.metadata) as log:
             head = log.read(FRAME_SIZE)
             size = first_batch_size(head) or 0
@@ -258,7 +258,7 @@ class Transcoder:
         return None
 
     def transcode(self, segment: StoredSegment) -> tuple[Uuid, int]:
-        """Write the segment under a new id; return the id and the bytes written."""
+        """Write the segment under a new id. Return the id and the number of bytes written."""
         manager = self._reading()
         metadata = segment.metadata
         options = self._route.recoding.options_of(segment.manifest, partial(self.is_uncompressed, segment))

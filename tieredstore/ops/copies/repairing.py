@@ -68,7 +68,7 @@ _DATA: Final = (Suffix.INDEXES, Suffix.LOG)
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Replaces the damaged objects of segments in ``target`` by those of the same segments in ``source``.
+    """Replaces damaged objects of segments in ``target`` by the objects of the same segments in ``source``.
 
     Both buckets need their private keys, to verify encrypted segments. With ``dry_run``, nothing is written.
 
@@ -91,8 +91,9 @@ class Repair:
     def run(self, scope: Scope = _ALL) -> Iterator[CopyStep]:
         """Yield a step for each of the target's segments in scope, in key order.
 
-        A step's ``item`` is the target's segment; its ``reason`` names the repaired objects. Raise ConfigError as a
-        copy does. Errors of a store end the run.
+        A step's ``item`` is the target's segment. The step's ``reason`` names the repaired objects.
+
+        Raise ConfigError in the same cases as a copy. Errors of a store end the run.
         """
         require_target(self.source, self.target, "mirror --repair")
         with contextlib.ExitStack() as opened:

@@ -53,8 +53,8 @@ class RequestSizes:
             # Count two more requests for S3. One begins the multipart upload, and one completes it.
             part_size, around = settings.s3.part_size, 2
         elif settings.azure is not None:
-            # Count one more request for Azure: it sends the list of blocks. Google needs no more: it bills a resumable
-            # upload as one operation.
+            # Count one more request for Azure: it sends the list of blocks. Google needs no more, because it bills a
+            # resumable upload as one operation.
             part_size, around = settings.azure.part_size, 1
         return cls(part_size, around, settings.fetch.coalesce_max_bytes)
 
@@ -170,7 +170,8 @@ class MonthlyCost:
 
     @property
     def saved(self) -> float | None:
-        """The cost on brokers minus the bucket's; negative if the bucket costs more. None without prices of brokers."""
+        """The cost on brokers minus the bucket's cost. It is negative if the bucket costs more. None without prices of
+        brokers."""
         return None if self.brokers is None else self.brokers - self.bucket
 
 

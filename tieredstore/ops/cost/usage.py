@@ -28,8 +28,8 @@ class UsageBy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageKey:
-    """The topic, partition or day that a sum covers. Fields that the grouping does not use are None; so is an unknown
-    ``day``.
+    """The topic, partition or day that a sum covers. Fields that the grouping does not use are None. An unknown ``day``
+    is None too.
     """
 
     topic: str | None = None

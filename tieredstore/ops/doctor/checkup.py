@@ -61,7 +61,7 @@ _ROUNDS: Final = 3
 
 
 def racing(store: ObjectStore, place: str) -> Iterator[str]:
-    """Test the store's conditional writes; yield a sentence for each fault. The test leaves its objects below
+    """Test the store's conditional writes. Yield a sentence for each fault. The test leaves its objects below
     ``place``."""
     taken = f"{place}/taken"
     store.put(taken, b"first")
@@ -415,7 +415,8 @@ def _of_undeleted(store: ObjectStore, key: str) -> Iterator[Check]:
 
 
 def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
-    """Check that unfinished uploads are aborted eventually. Yield nothing for stores that do so by themselves."""
+    """Check that unfinished uploads are aborted eventually. Yield nothing for stores that abort uploads by
+    themselves."""
     lifecycle = admin_of(store).lifecycle()
     if isinstance(lifecycle, str) or lifecycle.note:
         return

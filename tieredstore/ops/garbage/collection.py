@@ -104,7 +104,7 @@ class GarbageCollection:
     deletion. If a run is stopped or killed, the next one deletes the rest.
 
     With ``brokers``, segments that the brokers no longer need are garbage too. The brokers may have no record of a
-    segment. Such segments are only reported; with ``unknown_too``, they are deleted. Ages are counted up to
+    segment. Such segments are only reported. With ``unknown_too``, they are deleted. Ages are counted up to
     ``as_of_ms`` of the store's clock. The default is the start of the run.
     """
 

@@ -127,8 +127,8 @@ class Removal:
                 ended = segment.partition
 
     def _judge(self, segment: ListedSegment, older_than_ms: int) -> Step[ListedSegment]:
-        """Plan what to do with one segment, by its age and the brokers' records. A segment without a record is removed
-        if it is old."""
+        """Return the planned step for one segment, by the segment's age and the brokers' records. A segment without a
+        record is removed if it is old."""
         outcome, reason, time_ms = Outcome.DELETED, None, written_ms(segment.objects)
         if self.as_of_ms is not None and time_ms is not None and time_ms > self.as_of_ms:
             return Step(segment, Outcome.NEWER, "it was written after the plan was made")

@@ -73,7 +73,7 @@ def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int
 
     The time is by the store's clock.
 
-    ``cached_ms`` is the time for which readers cache a manifest; -1 means forever. Return None if the caches have
+    ``cached_ms`` is the time for which readers cache a manifest. -1 means forever. Return None if the caches have
     expired since the rotation, or if no rotation replaced the pair. Return ``math.inf`` if caches never expire or the
     store has no clock.
     """

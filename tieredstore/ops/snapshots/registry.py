@@ -58,7 +58,7 @@ def subjects_of(registry: SchemaRegistry) -> tuple[str, ...]:
 
 
 def versions_of(registry: SchemaRegistry, subject: str) -> Iterator[StoredVersion]:
-    """Yield all versions of a subject, ascending; none if it does not exist."""
+    """Yield all versions of a subject, ascending. Yield none if the subject does not exist."""
     what = f"the versions of {subject}"
     path = f"{subject_path(subject)}/versions"
     every = _numbers(registry, f"{path}?deleted=true", what)

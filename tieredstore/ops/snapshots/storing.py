@@ -125,7 +125,7 @@ class Snapshots:
     def find(
         self, at_ms: int | None = None, cluster_id: str | None = None, *, has_schemas: bool = False
     ) -> ClusterSnapshot:
-        """Read the newest snapshot, or the newest of those taken at or before ``at_ms``.
+        """Read the newest snapshot, or the newest one that was taken at or before ``at_ms``.
 
         With ``has_schemas``, skip snapshots without schemas.
 
@@ -205,7 +205,7 @@ class Snapshots:
         return wrapped is not None and wrapped.key_id == key_id
 
     def expire(self, max_age_ms: int) -> list[StoredSnapshot]:
-        """Delete snapshots older than ``max_age_ms``, but never a cluster's newest; return the deleted ones.
+        """Delete snapshots older than ``max_age_ms``, but never a cluster's newest one. Return the deleted snapshots.
 
         The age of a snapshot is taken by the store's clock. If the store has no clock, or does not list times, nothing
         is deleted.
@@ -246,7 +246,7 @@ def read_snapshot(
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class _Encryption:
-    """The data key, wrapped by a key pair, and the AAD; both in base64."""
+    """The data key, wrapped by a key pair, and the AAD. Both are in base64."""
 
     key_id: str
     data_key: str

@@ -92,7 +92,7 @@ def check_indexes(manager: RemoteStorageManager, subject: Subject, stored: Store
         check.result.findings.append(key_finding(subject, error))
         return check.result
     except IndexesCorruptError as error:
-        # Open the indexes one by one to find the good ones: a damaged one makes the whole request fail.
+        # Open the indexes one by one to find the good ones. A damaged index makes a request for all of them fail.
         contents = check.open_one_by_one(manager, error)
     check.take(contents)
     return check.result

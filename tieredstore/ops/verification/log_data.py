@@ -67,7 +67,8 @@ class LogWalk:
             self._load(b"")
 
     def view(self, position: int) -> memoryview:
-        """Return the bytes from ``position`` on: at least a batch's header and marker, unless the log ends before.
+        """Return the bytes from ``position`` on. These are at least a batch's header and marker, unless the log ends
+        before.
 
         This is the ``LogView`` for batch headers.
         """
@@ -172,7 +173,7 @@ class BatchChecks:
 
     @property
     def last_offset(self) -> int:
-        """The last offset of the last whole batch; -1 if there is none, or if later batches were skipped."""
+        """The last offset of the last whole batch. It is -1 if there is none, or if later batches were skipped."""
         return self._run.last_offset
 
     def add(self, finding: Finding) -> None:
@@ -311,7 +312,8 @@ class BatchChecks:
             run.epoch = self._epochs[max(number - 1, 0)] if self._epochs else NO_EPOCH
             run.epoch_stop = self._epoch_starts[number] if number < len(self._epochs) else MAX_OFFSET
         epoch = header.partition_leader_epoch
-        # Ignore unknown epochs: batches of old formats have none, nor do the indexes of some segments.
+        # Ignore unknown epochs. Batches of old formats have no epoch, and some segments have no epochs in their
+        # indexes.
         if epoch != run.epoch and NO_EPOCH not in (epoch, run.epoch):
             detail = (
                 f"the batch at byte {header.position} of the log has the leader epoch {run.epoch}, but {epoch} was "
@@ -547,7 +549,8 @@ class _DataWalk:
                 return
 
     def _take_from(self, position: int, *, is_out_of_order: bool) -> None:
-        """Check all batches from ``position`` on: many per call where possible, the others one by one."""
+        """Check all batches from ``position`` on. Where possible, check many in one call; check the others one by
+        one."""
         self._reached, last_offset = position, -1
         while True:
             if not is_out_of_order:
@@ -571,7 +574,7 @@ class _DataWalk:
                 error = another
 
     def _pass_batches(self, position: int, error: BatchCorruptError) -> int:
-        """Report bytes that are no batch; return the position of the next batch."""
+        """Report bytes that are no batch. Return the position of the next batch."""
         self._checks.report(
             FindingKind.BATCH_STRUCTURE, str(error), ByteRange(position, self._next_batch(position + 1))
         )

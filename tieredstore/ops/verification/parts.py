@@ -48,7 +48,7 @@ class VerifyPart:
 def verify_part(
     bucket: Bucket, part: VerifyPart, selection: Selection, *, parallel: int | None = None
 ) -> Iterator[Finding]:
-    """Yield the findings of a part, except those made while planning."""
+    """Yield the findings of a part, except findings made while planning."""
     where = part.partition
     scope = Scope(where.topic, where.topic_id, where.partition, first_offset=part.first_offset)
     if part.is_between:

@@ -459,7 +459,7 @@ def check_presence(subject: Subject) -> Iterator[Finding]:
 def check_manifest(
     store: ObjectStore, subject: Subject, rules: ManifestRules
 ) -> tuple[StoredSegment | None, list[Finding]]:
-    """Read the segment's manifest with one request; return the segment and the findings.
+    """Read the segment's manifest with one request. Return the segment and the findings.
 
     The segment is None if the manifest is damaged. Raise SegmentNotFoundError if it was deleted since the listing.
     """
