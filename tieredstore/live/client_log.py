@@ -111,7 +111,7 @@ class _Shared:
             self._logs.add(log)
 
     def loses(self, log: ClientLog, connection: str, broker: str) -> bool:
-        """Record a failed connection. Return True if no client had reported its broker as unreachable."""
+        """Record a failed connection. Return True if no client had reported ``broker`` as unreachable."""
         with self._lock:
             is_known = any(broker in other.down.values() for other in self._logs)
             log.down[connection] = broker

@@ -273,7 +273,8 @@ class FollowedPartitions:
 
 
 def _mark_replicated(followed: Iterable[Partition]) -> None:
-    """Mark segments below the high watermark in the broker's checkpoint: no clean election truncates them."""
+    """Mark segments as replicated if they are below the high watermark of the broker's checkpoint. No clean election
+    truncates them."""
     highs: dict[Path, dict[tuple[str, int], int]] = {}
     for partition in followed:
         folder = partition.folder

@@ -51,7 +51,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
         {
             "notice": threads.notice,
             "leadership": lambda stop: threads.again("leadership", stop, threads.lead, _LEADERSHIP_S),
-            # With two threads, partitions with leaders that answer do not wait for partitions with silent leaders.
+            # With two threads, partitions whose leaders answer do not wait for partitions whose leaders are silent.
             "settled": threads.asking("settled", is_silent=False),
             "silent": threads.asking("silent", is_silent=True),
             "topics": threads.advise,
