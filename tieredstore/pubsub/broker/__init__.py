@@ -1,3 +1,3 @@
-"""A broker that speaks MemQ's packets: it combines many small requests into few large objects (docs/how-
-to/batches.md).
+"""A broker that speaks MemQ's packets. It combines many small requests into few large objects
+(docs/how-to/batches.md).
 """

@@ -1,4 +1,5 @@
-"""Authorization of a broker's clients: a hook for the operator's code, and the default, which allows everything."""
+"""Authorization of a broker's clients: a hook for the operator's code, and the default. The default allows
+everything."""
 
 from __future__ import annotations
 

@@ -349,7 +349,7 @@ class Broker:
             if self._authorizer.allows(Client(connection.address, connection.principal), operation, topic):
                 return True
         except Exception:
-            # The authorizer is the operator's code: its error goes to the log, and clients do not see it.
+            # The authorizer is the operator's code. Its error goes to the log, but not to clients.
             _logger.exception("the authorizer failed over a %s by %s", operation.name, _name(connection))
             _refuse(connection, request, Code.INTERNAL_ERROR, "the authorizer failed")
         else:
@@ -408,7 +408,7 @@ def _name(connection: Connection) -> str:
 
 
 def own_address(host: str) -> str:
-    """Return ``host``; if it is a wildcard, return the address at which other machines reach this machine."""
+    """Return ``host``. If it is a wildcard, return the address at which other machines reach this machine."""
     if host not in {"0.0.0.0", "::", ""}:  # noqa: S104  compared, not listened on
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -448,7 +448,7 @@ class MetadataAnswers:
     def answer(
         self, connection: Connection, request: Request, names: tuple[str, ...]
     ) -> Coroutine[object, object, None] | None:
-        """Answer at once and return None if all topics are known; else return a coroutine that answers."""
+        """If all topics are known, answer at once and return None. Otherwise, return a coroutine that answers."""
         if all(self._directory.known(name) is not None or self._directory.is_unknown(name) for name in names):
             self._tell(connection, request, names)
             return None
@@ -485,7 +485,8 @@ READ_VERSION: Final = 5
 
 _RANGE_BYTES: Final = 4 << 20
 _ANSWER_S: Final = 600.0
-"""The longest time to send an answer: while a client does not read its answer, reads of other clients wait."""
+"""The longest time in seconds to send an answer. While a client does not read its answer, reads of other clients
+wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,7 +526,7 @@ def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
 
 
 class ReadAnswers:
-    """READ answers of one broker. A connection sends one answer at a time, so that parts of different answers do not
+    """READ answers of one broker. A connection sends one answer at a time. Otherwise, parts of different answers would
     mix."""
 
     def __init__(self, threads: Executor, *, at_once: int) -> None:

@@ -44,8 +44,8 @@ at most 64 KiB.
 LEAST_PACE_S: Final = 60.0
 """The longest time in seconds for a request to arrive. A slower client would hold memory that other clients wait for.
 
-``LEAST_PACE_S`` counts from the request's first byte; for the first request, from the moment of connecting. It includes
-the wait for free memory in the broker's buffer. Once its memory is reserved, a request has at least
+``LEAST_PACE_S`` counts from the request's first byte. For the first request, it counts from the moment of connecting.
+It includes the wait for free memory in the broker's buffer. Once its memory is reserved, a request has at least
 ``LEAST_PACE_AFTER_S`` left. Idle time between requests is unlimited.
 """
 
@@ -167,7 +167,7 @@ class Answers:
 
 @dataclass(slots=True)
 class _Arriving:
-    """A large frame that arrives in separate memory; its bytes are reserved in the broker's buffer."""
+    """A large frame that arrives in separate memory. Its bytes are reserved in the broker's buffer."""
 
     memory: memoryview
     filled: int
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
         self._inlet.handler.forget(self)
 
     def eof_received(self) -> bool:
-        """Let the requests received so far finish, then close: the client has closed its sending side."""
+        """The client has closed its sending side. Let the requests received so far finish, then close."""
         self._answers.flush()
         return False
 
@@ -288,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- for the handler ---
 
     def send(self, packet: bytes) -> None:
-        """Send an answer if the client is connected; the answer queues behind a streamed answer."""
+        """Send an answer if the client is connected. The answer queues behind a streamed answer."""
         if not self._answers.send(packet):
             self._stop(Stop.BEHIND)
 
@@ -302,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on(Stop.BEHIND)
 
     def waits_for(self, task: asyncio.Task[None]) -> None:
-        """Count ``task`` as a request that waits for the store; at the limit, stop reading until a request is done."""
+        """Count ``task`` as a request that waits for the store. At the limit, stop reading until a request is done."""
         self._slow += 1
         if self._slow >= _MOST_SLOW:
             self._stop(Stop.BUSY)
@@ -503,8 +503,8 @@ class Room:
         return len(self._waiting)
 
     def take(self, size: int, granted: Callable[[], None]) -> Waiter | None:
-        """Reserve ``size`` bytes now and return None; or return a waiter, and call ``granted`` once they are
-        reserved.
+        """Reserve ``size`` bytes now, if possible, and return None. Otherwise, return a waiter, and call ``granted``
+        once the bytes are reserved.
         """
         if not self._waiting and self.taken + size <= self.size:
             self.taken += size
@@ -542,7 +542,7 @@ FRAMES_AN_ADDRESS: Final = 256
 """Maximum number of frames from one client address in one turn (one iteration of the event loop)."""
 
 FRAMES_A_CONNECTION: Final = 64
-"""Maximum number of frames of one connection that are handled before other connections of its address get a turn."""
+"""Maximum number of frames of one connection in a row. Then other connections of its address get a turn."""
 
 
 class Turns:

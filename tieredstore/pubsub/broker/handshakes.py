@@ -1,10 +1,10 @@
-"""TLS handshakes of clients. A handshake begins after the client's first byte; a few run at once, within the broker's
+"""TLS handshakes of clients. A handshake begins after the client's first byte. A few run at once, within the broker's
 buffer limit.
 
 From its first moment, a TLS connection takes a hundred times the memory of a socket. A client is therefore only a
 socket until its first byte arrives. Then the client waits for a free handshake and for memory in the broker's buffer.
 
-This module is separate from ``broker``, which sees a client only after its handshake.
+This module is separate from ``broker``, because ``broker`` sees a client only after its handshake.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WAIT_S: Final = 10.0
 """Longest time in seconds from a client's connection to the begin of its TLS handshake."""
 
 HANDSHAKE_S: Final = 10.0
-"""Timeout in seconds for each of two steps: a client's wait for memory, and the TLS handshake after it."""
+"""Timeout in seconds for a client's wait for memory, and again for the TLS handshake after it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -191,11 +191,11 @@ class Handshakes:
             )
         except OSError as error:
             _logger.info("connection of %s ends: its TLS handshake failed: %s", arrival.address, error)
-            # Break a reference cycle: the error's frames hold the TLS objects and the future, and the future holds the
+            # Break a reference cycle. The error's frames hold the TLS objects and the future, and the future holds the
             # error.
             error.with_traceback(None)
         finally:
-            # Release the connection here: the broker gets no callback for a connection that ended during the TLS
+            # Release the connection here, because the broker gets no callback for a connection that ended during the
             # handshake.
             if not connection.is_open:
                 self.release(connection)

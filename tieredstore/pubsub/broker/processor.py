@@ -73,7 +73,8 @@ class _OpenBatch:
     """Requests without records that the batch's notification will list."""
 
     def seal(self) -> list[SealedMessage]:
-        """Return the batch's Messages, without the timestamps of records, which the broker does not know."""
+        """Return the batch's Messages. The timestamps of records are left out, because the broker does not know
+        them."""
         stored = self.memory.list_messages()
         return [
             SealedMessage(message, held.header.request, held.header.record_count, None, None)
@@ -138,7 +139,7 @@ class TopicProcessor:
     def take(self, data: Buffer, header: MessageHeader, room: int, answer: Answer) -> None:
         """Hold a copy of a checked Message until it is stored, then call ``answer``.
 
-        A repeated Message is not stored again: the broker gives it the answer that the first copy gets."""
+        A repeated Message is not stored again. Its client gets the same answer as the first copy's client."""
         identity = bytes(data[: header.size]) if header.request is not None else None
         if identity is not None and (identity in self._stored or identity in self._held):
             self._intake.counts.repeated += 1
@@ -157,7 +158,7 @@ class TopicProcessor:
     def note_empty(self, header: MessageHeader) -> None:
         """Remember an acknowledged Message without records, which is not stored.
 
-        The next notification lists the Message's request id: otherwise the missing id would look like a lost Message.
+        The next notification lists the Message's request id. Otherwise, the missing id would look like a lost Message.
         """
         if header.request is not None and len(self._empty) < _MOST_EMPTY:
             self._empty[header.request] = None
@@ -250,7 +251,7 @@ class TopicProcessor:
 
 
 Waiting = Callable[[TopicProcessor | None, TieredStoreError | None], None]
-"""Callback: gets a topic's processor (None if this broker has none), and the error if there was one."""
+"""Callback that gets a topic's processor, or None if this broker has none. It also gets the error if there was one."""
 
 _UPLOADS_A_SETTING: Final = 4
 
@@ -400,7 +401,7 @@ def check_message(write: WriteRequest, most: int) -> MessageHeader:
 
 
 def _holds_something(compression: Compression, body: memoryview) -> bool:
-    """Return True if the body decompresses to at least one byte; decompress only that byte."""
+    """Return True if the body decompresses to at least one byte. This decompresses only one byte."""
     if compression is Compression.NONE or not body:
         return bool(body)
     try:

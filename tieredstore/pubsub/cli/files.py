@@ -28,7 +28,7 @@ def _show(asked: Asked) -> AbstractContextManager[Shown]:
 def _topics(settings: Path, topics: Sequence[str]) -> AbstractContextManager[TopicBackup] | None:
     from tieredstore.config.properties import read_properties
 
-    # Skip a pipeline's settings: the store that they name is the pipeline's source.
+    # Skip a pipeline's settings, because the store that they name is the pipeline's source.
     if "pipeline.name" in read_properties(settings):
         return None
     from tieredstore.pubsub.consume.topic_backup import open_backup

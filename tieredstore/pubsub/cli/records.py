@@ -32,7 +32,7 @@ _GROUP_WAIT_S: Final = 30.0
 
 
 def produce_lines(producer: BatchProducer, topic: str, separator: str | None) -> None:
-    """Send each line of stdin as a record; print the number of stored records at the end."""
+    """Send each line of stdin as a record. Print the number of stored records at the end."""
     sent: deque[Future[RecordPlace]] = deque()
     count, size = 0, 0
     for line in sys.stdin.buffer:
@@ -55,7 +55,7 @@ def produce_lines(producer: BatchProducer, topic: str, separator: str | None) ->
 def show_records(
     topics: Topics, consumer: BatchConsumer, *, last: int | None, count: int | None, follow: bool, as_json: bool
 ) -> None:
-    """Show records up to the queue's current end, or forever; commit a group's position as records are shown."""
+    """Show records up to the queue's current end, or forever. Commit a group's position as records are shown."""
     left = count
     with topics.queue(topics.get(consumer.topic)) as queue, consumer:
         ends = {} if follow else {partition: queue.end(partition) for partition in range(queue.partitions)}

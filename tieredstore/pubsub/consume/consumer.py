@@ -148,7 +148,7 @@ class BatchConsumer(Closing):
         """Yield records until no record arrives for ``timeout_s``. :meth:`commit` includes a record once it is yielded.
 
         Before each record, this method checks that the record's partition still belongs to this group member. A loop
-        may stop at any record; the next call continues with the next record.
+        may stop at any record. The next call then continues with the next record.
         """
         while (state := self._poll(timeout_s)) is not None:
             self.counts.records += 1

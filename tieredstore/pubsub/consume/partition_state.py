@@ -164,7 +164,7 @@ class Lookout:
         return looked.entries
 
     def _read(self, count: int) -> Looked:
-        """Read at least ``count`` entries. If an error follows some entries, return these entries: the next read raises
+        """Read at least ``count`` entries. If an error follows some entries, return these entries. The next read raises
         the error again."""
         entries: list[QueuedNotification] = []
         asked, is_end = 0, False
@@ -198,7 +198,8 @@ class Fetching:
 
 
 class OpenBatch:
-    """The rest of a fetched object from ``position`` on: decoded rows to take, and rows that are not decoded yet.
+    """The rest of a fetched object from ``position`` on. It has decoded rows to take, and rows that are not decoded
+    yet.
 
     If decoding finds damage, the partition returns to ``fetching``, and reopens the batch after the last record handed
     out.

@@ -1,6 +1,6 @@
-"""Detection of repeated Messages in a read partition: a producer, a broker or ``gc --adopt`` may store a Message twice.
+"""Detection of repeated Messages in a read partition. A producer, a broker or ``gc --adopt`` may store a Message twice.
 
-Two Messages are the same if their headers, which include the producer's request id, are equal. The window of seen
+Two Messages are the same if their headers are equal. A header includes the producer's request id. The window of seen
 Messages is not stored. Each reader rebuilds the window from the queue's last entries. All readers at a position
 therefore skip the same Messages.
 """
@@ -46,7 +46,7 @@ class SeenMessages:
         self._is_rebuilt = False
 
     def doubles(self, batch: QueuedBatch, body: Buffer | None) -> frozenset[int]:
-        """Return the numbers of a batch's Messages that repeat earlier Messages; remember its other Messages as seen.
+        """Return the numbers of a batch's Messages that repeat earlier Messages. Remember its other Messages as seen.
 
         Without the object's ``body``, fetch its headers."""
         if not self._is_rebuilt:
@@ -55,7 +55,8 @@ class SeenMessages:
         repeated: set[int] = set()
         headers = self._log.headers(batch) if body is None else headers_in(body, batch.key)
         for number, header in headers:
-            # Never count a Message without a request id as repeated: the producer may have sent it twice on purpose.
+            # Never count a Message without a request id as repeated, because the producer may have sent it twice on
+            # purpose.
             if not isinstance(header, MessageHeader) or (request := header.request) is None:
                 continue
             if any(self._is_earlier(sighting, batch, number, header) for sighting in self._seen.get(request, ())):

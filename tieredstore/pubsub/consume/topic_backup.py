@@ -1,7 +1,7 @@
 """Topics of batches as a source of ``restore produce --backup``.
 
 An offset is the queue's offset of a batch times 2^24, plus the number of the record in its batch. The records of
-repeated Messages are numbered too, so leaving out repeated Messages does not change the other numbers.
+repeated Messages are numbered too. Leaving out repeated Messages therefore does not change the other numbers.
 
 This module is separate from ``tables``, because a restore needs offsets and must report missing objects, but selects no
 columns.

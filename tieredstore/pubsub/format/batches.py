@@ -64,9 +64,9 @@ def parse_index_size(start: Buffer, name: str) -> int:
 
 
 class BatchIndex:
-    """Byte ranges of a batch's Messages; the constructor checks that the Messages follow each other without gaps.
+    """Byte ranges of a batch's Messages. The constructor checks that the Messages follow each other without gaps.
 
-    The index stays in its raw form, so that a maliciously large index costs no extra memory.
+    The index stays in its raw form. A maliciously large index therefore costs no extra memory.
     """
 
     __slots__ = ("_entries", "name", "object_size", "size")
@@ -74,7 +74,7 @@ class BatchIndex:
     def __init__(self, head: Buffer, name: str, object_size: int | None = None) -> None:
         """``head`` begins with the whole index. If ``object_size`` is given, the last Message must end there.
 
-        Raise MessageCorruptError, which names the object and the byte, if the index is invalid.
+        Raise MessageCorruptError if the index is invalid; the error names the object and the byte.
         """
         self.name: str = name
         self.size: int = parse_index_size(head, name)
@@ -168,8 +168,8 @@ def batch_index(messages: Sequence[Buffer]) -> bytes:
 
 
 def batch_checksum(batch: Buffer, messages: Sequence[Buffer]) -> int:
-    """Return the CRC-32 of an object. The checksums of large Messages come from their headers, so the Messages must be
-    sealed or checked.
+    """Return the CRC-32 of an object. The Messages must be sealed or checked, because the checksums of large Messages
+    come from their headers.
     """
     crc = checksum(memoryview(batch)[: index_size(len(messages))])
     for message in messages:

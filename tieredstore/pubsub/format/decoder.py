@@ -34,7 +34,7 @@ _FIELDS: Final = (  # in the order of the kernel's bits
 
 COLUMNS: Final[tuple[str, ...]] = tuple(field.name for field in _FIELDS)
 """The names of all columns of a record. ``message`` and ``record`` are its place in the batch. An empty ``key``,
-``headers`` or ``message_id`` becomes null, since the format does not distinguish empty from null; ``timestamp`` is null
+``headers`` or ``message_id`` becomes null, since the format does not distinguish empty from null. ``timestamp`` is null
 if absent."""
 
 
@@ -126,9 +126,9 @@ class BatchDecoder:
     without it the Messages cannot be found.
 
     A record batch holds about ``target_bytes`` of records, and at most 131,072. ``max_expanded_bytes`` limits the size
-    of a Message's body after decompression, which the format does not state. A decoder takes at most a small multiple
-    of the two limits in memory. A decoder is for one thread. Several decoders run in parallel, because decoding
-    releases the interpreter's lock.
+    of a Message's body after decompression. The format does not state this size. A decoder takes at most a small
+    multiple of the two limits in memory. A decoder is for one thread. Several decoders run in parallel, because
+    decoding releases the interpreter's lock.
     """
 
     def __init__(
@@ -229,6 +229,6 @@ class BatchDecoder:
             raise place.corrupt(header.size, str(error)) from error
 
     def _take(self, reader: RecordReader) -> Iterator[pa.RecordBatch]:
-        # Allow up to twice the target size: splitting slightly more than the target would leave a tiny record batch.
+        # Allow up to twice the target size. Splitting slightly more than the target would leave a tiny record batch.
         while (taken := reader.take(self._pool, _MOST_ROWS, 2 * self._target_bytes)) is not None:
             yield self._columns.build(taken)

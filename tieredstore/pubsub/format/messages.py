@@ -92,7 +92,8 @@ ADDRESS_BYTES: Final = 16
 
 
 def new_address() -> bytes:
-    """Return a random, unassigned IPv6 address, unique to a producer, so that request ids identify Messages."""
+    """Return a random, unassigned IPv6 address, unique to a producer. Address and request id then identify a
+    Message."""
     return b"\xfd" + os.urandom(ADDRESS_BYTES - 1)
 
 

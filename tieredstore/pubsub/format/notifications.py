@@ -2,7 +2,7 @@
 
 A key is ``[<hh>/]<path>/<client request id>_<server request id>_<ms>_<attempt>_<host>``. Keys show neither the order
 nor the time of records; ``hh`` spreads the keys over 256 prefixes. A notification has MemQ's fields first, in MemQ's
-order, then fields of this project, which MemQ ignores.
+order. Then it has fields of this project, which MemQ ignores.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class BatchFacts:
     """Facts that this project's writers add to a notification, so that readers need not fetch the object.
 
     ``crc32`` is the checksum of the whole object. ``producers`` lists the requests of its Messages. ``empty`` lists
-    requests without records, which the broker has acknowledged since its last batch without storing them. Timestamps
+    requests without records. The broker has acknowledged these since its last batch, without storing them. Timestamps
     are in ms, or None if no record has a timestamp.
     """
 

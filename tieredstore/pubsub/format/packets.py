@@ -109,7 +109,7 @@ class WriteAnswer:
     """``str broker to move to · 4 slots to move · 4 slots owned · 2 server version`` from version 4 on; empty in
     earlier versions.
 
-    ``server_version`` 0 means that the broker does not state its version; some older brokers omit the field.
+    ``server_version`` 0 means that the broker does not state its version. Some older brokers omit the field.
     """
 
     move_to: str = ""

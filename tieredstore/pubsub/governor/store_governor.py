@@ -179,7 +179,7 @@ class StoreGovernor(Governor):
         self.follow()
 
     def leave(self) -> bool:
-        """Delete this broker's object and free the lease, so that the next tick of a governor assigns the topics
+        """Delete this broker's object and free the lease. The next tick of a governor then assigns the topics
         elsewhere.
         """
         seat = self._seat()
@@ -303,7 +303,7 @@ class StoreGovernor(Governor):
     def _take_lease(self, own: BrokerSeat, stored: _LeaseObject, etag: str) -> bool:
         key = self._key("lease")
         now_s = self._monotonic()
-        # The lease is already this broker's: an earlier write succeeded, but its answer was lost.
+        # This broker already has the lease, because an earlier write succeeded, but its answer was lost.
         if stored.session == self.session:
             self._lease_etag, self.generation, self._lease_beat = etag, stored.generation, stored.beat
             return True

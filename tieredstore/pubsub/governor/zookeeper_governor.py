@@ -45,7 +45,7 @@ Nodes = Mapping[str, BrokerNode]
 
 class ZooKeeperGovernor(Governor):
     """One broker's part in the election. If the broker is elected, it governs. The broker's node has its IP address as
-    name, so a cluster has one broker per address.
+    name. A cluster therefore has one broker per address.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ZooKeeperGovernor(Governor):
             self._own = own.assigned
 
     def leave(self) -> bool:
-        """Delete this broker's nodes, so that the next tick of the governing broker gives this broker's topics to other
+        """Delete this broker's nodes. The next tick of the governing broker then gives this broker's topics to other
         brokers.
         """
         self.generation = None
@@ -240,7 +240,7 @@ class ZooKeeperGovernor(Governor):
         """Return the brokers of each topic, chosen by the strategy.
 
         MemQ's brokers cannot store topics without a node in ZooKeeper. This project's brokers cannot reach the storage
-        of some of MemQ's topics. So assign first the topics that both kinds of brokers can store, which are most
+        of some of MemQ's topics. So first assign the topics that both kinds of brokers can store. These are most
         topics.
         """
         writing = {name: node for name, node in nodes.items() if node.writes}

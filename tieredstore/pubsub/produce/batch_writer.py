@@ -87,7 +87,7 @@ class BatchWriter:
         self._puts = BatchPuts(topics.store, topics.batches.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
         self._lock = threading.Lock()
-        # Begin at random numbers, so that the object keys of two writers do not collide and no partition is preferred.
+        # Begin at random numbers. The object keys of two writers then do not collide, and no partition is preferred.
         self._next_id = secrets.randbits(64) - (1 << 63)
         self._turn = secrets.randbelow(queue.partitions)
 
@@ -167,7 +167,7 @@ class BatchWriter:
             max_timestamp=_over_all(max, (message.max_timestamp for message in messages)),
             total_size=len(body),
             crc32=batch_checksum(body, [message.stored for message in messages]),
-            # Leave out a list that would make the notification too large: readers then read the object's headers
+            # Leave out a list that would make the notification too large. Readers then read the object's headers
             # instead.
             producers=named if values <= _MOST_VALUES else (),
             empty=left_out if values + _values(left_out) <= _MOST_VALUES else (),
@@ -247,8 +247,8 @@ class BatchPuts:
         self._store = store
         self._monotonic = monotonic
         self._usual = UsualTime()
-        # Use more threads than concurrent attempts: an attempt that hangs keeps its thread until the store's own
-        # deadline.
+        # Use more threads than concurrent attempts, because an attempt that hangs keeps its thread until the store's
+        # own deadline.
         self._pool = ThreadPool((_TRIES_AT_ONCE + 1) * uploads, "tieredstore-pubsub-put")
 
     def close(self) -> None:
@@ -331,12 +331,12 @@ class BatchMemory:
 
     def __init__(self, pool: SlabPool, size: int, messages: int, *, least: int = 0, first: int | None = None) -> None:
         """``least``: bytes that the first Message may need. ``first``: initial bytes, for batches that may stay small.
-        With ``first``, add Messages only by :meth:`add`, which replaces the memory by a larger block when needed.
+        With ``first``, add Messages only by :meth:`add`. It replaces the memory by a larger block when needed.
         """
         self._pool = pool
         self.most_messages: int = min(messages, size // _LEAST_MESSAGE + 1)
         self._first = self._end = index_size(self.most_messages)
-        # Use one byte less: for a round size, the pool would return a much larger block.
+        # Use one byte less, because the pool would return a much larger block for a round size.
         self._most = size - 1
         self._size = max(self._most, self._first + least)
         self._memory = memoryview(pool.slab(self._size if first is None else min(self._size, self._first + first)))

@@ -183,7 +183,7 @@ class BrokerDelivery:
         if response.code in _REFUSED:
             return why, False, True
         self._brokers.mark_stale()
-        # After an error of the broker's store, the Message may be stored; after these three codes it is not.
+        # After an error of the broker's store, the Message may be stored. After these three codes, it is not stored.
         return why, response.code not in {Code.REDIRECT, Code.NOT_FOUND, Code.SERVICE_UNAVAILABLE}, False
 
 
@@ -194,7 +194,8 @@ _STALE_S: Final = 60.0
 _FIRST_REST_S: Final = 0.2
 _MOST_REST_S: Final = 5.0
 _NOT_FOUND_S: Final = 15.0
-"""Time until NOT_FOUND is final: the topic may be new, and MemQ's brokers refresh topics every ten seconds."""
+"""Time in seconds until NOT_FOUND is final. The topic may be new, and MemQ's brokers refresh topics every ten
+seconds."""
 
 
 @dataclass(slots=True)
@@ -325,7 +326,7 @@ class TopicBrokers:
                 except BrokerUnavailableError as failure:
                     error = failure
                 else:
-                    # If the topic has no broker yet, request its metadata again soon: a governor will assign one.
+                    # If the topic has no broker yet, request its metadata again soon. A governor will assign a broker.
                     self._asked_s = self._monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
                     return
             if error is not None:

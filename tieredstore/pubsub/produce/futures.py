@@ -1,4 +1,4 @@
-"""Futures of records. Each record has a future, so a future must be cheap until it is used.
+"""Futures of records. Each record has a future. An unused future must therefore be cheap.
 
 Python's future begins with a lock, a condition and two lists. Creating these takes longer than copying the record. This
 future creates them at its first use, because every way of waiting begins with the condition.
@@ -46,7 +46,7 @@ class MessageOutcome:
         self._know(place, None)
 
     def fail(self, error: BaseException) -> None:
-        """Record the failure of all the Message's records; the Message may be stored nevertheless."""
+        """Record the failure of all the Message's records. The Message may be stored nevertheless."""
         self._know(None, error)
 
     def _know(self, place: tuple[int, int, int] | None, error: BaseException | None) -> None:
@@ -87,7 +87,8 @@ class RecordFuture(Future[RecordPlace]):
 
     def __init__(self, outcome: MessageOutcome, number: int) -> None:
         """Make the future of record ``number`` in the Message of ``outcome``."""
-        # Do not call the base class's __init__: it creates the lock and the lists, which most futures never need.
+        # Do not call the base class's __init__, because it creates the lock and the lists. Most futures never need
+        # these.
         self._outcome = outcome
         self.number = number
 
@@ -110,5 +111,5 @@ class RecordFuture(Future[RecordPlace]):
         self._done_callbacks: list[Any] = []
         if place is not None or error is not None:
             self._result, self._exception, self._state = place, error, "FINISHED"
-        # Set the condition last, so that a thread that finds the condition finds all other attributes too.
+        # Set the condition last. A thread that finds the condition then finds all other attributes too.
         self._condition = threading.Condition()

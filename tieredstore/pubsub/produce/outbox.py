@@ -64,7 +64,8 @@ class OpenMessage:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Settings of a producer's delivery, which a forked child keeps, and the producer's counts, which it resets."""
+    """Settings of a producer's delivery, and the producer's counts. A forked child keeps the settings, and resets the
+    counts."""
 
     settings: BatchSettings
     acks: Acks
@@ -84,8 +85,8 @@ class BatchEnd:
 
 
 class Packer(Protocol):
-    """Allocates the memory of Messages. The outbox calls the packer while the outbox's lock is held, so the packer must
-    not call the outbox."""
+    """Allocates the memory of Messages. The outbox calls the packer while it holds its own lock. The packer must
+    therefore not call the outbox."""
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
         """Return a writer for the next Message, and the batch's memory if the Message is written in place."""
@@ -329,8 +330,8 @@ class Outbox:
     # --- for the delivery ---
 
     def next(self, first_s: float | None, linger_s: float) -> OpenMessage | BatchEnd | None:
-        """Wait for the next closed Message; after the last Message of a batch, return BatchEnd. Return None once the
-        outbox is closed and empty.
+        """Return the next closed Message, and wait for it if needed. After the last Message of a batch, return
+        BatchEnd. Return None once the outbox is closed and empty.
 
         A batch ends when it is full, or ``linger_s`` seconds after the time ``first_s``."""
         with self._changed:

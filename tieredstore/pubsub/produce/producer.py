@@ -46,9 +46,9 @@ class BatchProducer(Closing):
     completes at once, and delivery failures are only logged. With ``"1"``, which needs brokers, the future completes
     once a broker has the record. Close a producer, or use it as a context manager.
 
-    Brokers do not report a record's place, so the four numbers of the place are −1. A Message without an answer is sent
-    again unchanged, to another broker if there is one. Several Messages are sent at the same time, so a retry may
-    change their order.
+    Brokers do not report a record's place. The four numbers of the place are then −1. A Message without an answer is
+    sent again unchanged, to another broker if there is one. Several Messages are sent at the same time. A retry may
+    therefore change their order.
 
     A forked child begins with an empty outbox and a new producer id. The parent delivers its own records.
 
@@ -123,7 +123,7 @@ class BatchProducer(Closing):
         Strings are encoded as UTF-8.
 
         The timestamp defaults to now. With ``pubsub.audit.topic``, a record without a message id gets an id of 8 bytes.
-        A Message has ids of one length only, so an id of another length begins a new Message.
+        A Message has ids of one length only. An id of another length begins a new Message.
 
         If the buffer is full, wait up to ``pubsub.max.block.ms``, then raise BufferFullError. Raise InvalidRecordError
         if the record does not fit the format or a Message (``pubsub.message.bytes``).
@@ -220,7 +220,7 @@ class BatchPacker:
         return is_last
 
     def has_other_room(self) -> bool:
-        """End the batch and return True if it has Messages: a new batch has more room."""
+        """End the batch and return True if it has Messages. A new batch then has more room."""
         if self._memory is None or not self._memory.messages:
             return False
         self._memory = None
@@ -284,7 +284,7 @@ class StoreDelivery:
                 dispatch()
                 continue
             sealed = message.seal(self._sending.compression)
-            # Messages written in place already share the memory of their batch: only the packer's BatchEnd ends that
+            # Messages written in place already share the memory of their batch. Only the packer's BatchEnd ends that
             # batch.
             is_in_place = message.memory is not None
             if not is_in_place and not batch.has_room_for(sealed):

@@ -116,11 +116,11 @@ class SinkCommits:
 
         Raise FencedError if a later epoch was recorded, or if this epoch was notified with another number of records.
         In both cases, the query runs from an older checkpoint. Its epochs then have other records than the recorded
-        epochs, so skipping an epoch would lose records. After this error, the batches stay for ``pubsub gc``, because
-        an earlier call of this run may have recorded them.
+        epochs. Skipping an epoch would therefore lose records. After this error, the batches stay for ``pubsub gc``,
+        because an earlier call of this run may have recorded them.
 
-        When this method returns, the epoch is notified exactly once. After an error the epoch's state is unknown; the
-        next commit of the same epoch continues the work.
+        When this method returns, the epoch is notified exactly once. After an error the epoch's state is unknown. The
+        next commit of the same epoch then continues the work.
         """
         while True:
             stored = self._read()
@@ -134,7 +134,7 @@ class SinkCommits:
             if not batches:
                 return True
             record = SinkRecord(epoch, False, self._entries(epoch, batches), 0 if stored is None else stored[0].aborts)
-            # Ignore the error: either another driver won the race, or this write succeeded and its answer was lost.
+            # Ignore the error. Either another driver won the race, or this write succeeded and its answer was lost.
             with contextlib.suppress(PreconditionFailedError):
                 self._write(record, None if stored is None else stored[1])
             stored = self._read()
@@ -161,7 +161,7 @@ class SinkCommits:
         )
 
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
-        """Delete the batches. Keep batches that this epoch's record lists: the epoch's next commit appends their
+        """Delete the batches. Keep batches that this epoch's record lists. The epoch's next commit appends their
         notifications."""
         stored = self._read()
         while stored is None or stored[0].epoch < epoch:
@@ -253,7 +253,7 @@ def _records_in(notifications: Iterable[bytes]) -> int:
 
 
 def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
-    """Yield the keys of batches that are recorded but not notified yet; their queries will append the notifications
+    """Yield the keys of batches that are recorded but not notified yet. Their queries will append the notifications
     later.
     """
     beginning = topics.folder.key("sinks", topic.name, "")

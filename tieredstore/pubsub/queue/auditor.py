@@ -37,7 +37,7 @@ class ReadMessages:
     """
 
     def __init__(self, auditor: Auditor, body: Buffer, name: str, position: Position) -> None:
-        """Begin at ``position``: the earlier reader of the partition has reported the Messages before it."""
+        """Begin at ``position``. The earlier reader of the partition has reported the Messages before it."""
         self._auditor = auditor
         self._headers = dict(headers_in(body, name))
         first = self._headers.get(position.message)
@@ -57,7 +57,7 @@ class ReadMessages:
             yield batch
 
     def note_handed_out(self, message: int, record: int) -> None:
-        """Report the Messages that are complete now: all records up to ``record`` of ``message`` (inclusive) have been
+        """Report the Messages that are complete now. All records up to ``record`` of ``message`` (inclusive) have been
         handed out."""
         while self._hashes:
             number = next(iter(self._hashes))  # decoded in order

@@ -7,7 +7,7 @@
 
 A group's objects change only by conditional replace. Each member watches the heartbeats of the other members. A member
 counts as dead if its heartbeat has not changed for 15 s of the watcher's clock. Taking over a dead member's partition
-raises the partition's generation, so that the old owner's next commit raises FencedError.
+raises the partition's generation. The old owner's next commit then raises FencedError.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class StoreGroup(GroupMember):
         try:
             etag = etag or self._folder.store.head(key).etag
         except ObjectNotFoundError:
-            # The other members have removed this member because its heartbeat was missing for long: join the group
+            # The other members have removed this member, because its heartbeat was missing for long. Join the group
             # again.
             self._folder.store.put(key, body, if_absent=True)
         else:
@@ -159,7 +159,7 @@ class StoreGroup(GroupMember):
     # --- the store ---
 
     def _join(self) -> None:
-        # Ignore the error: the object exists already, because an earlier put succeeded and its answer was lost.
+        # Ignore the error. The object exists already, because an earlier put succeeded and its answer was lost.
         with contextlib.suppress(PreconditionFailedError):
             self._folder.store.put(self._member_key(self.member), GROUP_MEMBER.to_bytes({"beat": 0}), if_absent=True)
         self._beater = threading.Thread(target=self._beat, name="tieredstore-pubsub-beat", daemon=True)

@@ -1,4 +1,4 @@
-"""Hedged requests: if a request is slow, a second attempt runs beside it, so the request must be idempotent."""
+"""Hedged requests: if a request is slow, a second attempt runs beside it. The request must therefore be idempotent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class UsualTime:
 
     @property
     def hedge_after_s(self) -> float:
-        """Three times the 95th percentile of the durations, at least 0.3 s; before the first result, 1.5 s."""
+        """Three times the 95th percentile of the durations, and at least 0.3 s. Before the first result, 1.5 s."""
         recent = sorted(self._seconds)
         usual = recent[len(recent) * 95 // 100] if recent else _UNKNOWN_S
         return max(self._least_s, _TIMES_USUAL * usual)

@@ -2,7 +2,7 @@
 positions are committed offsets.
 
 The committed offset is the offset of the next batch's notification, as with MemQ's consumers. The metadata of the
-commit has the position within the batch as ``message/record``, which MemQ ignores. This module is separate from
+commit has the position within the batch as ``message/record``. MemQ ignores this metadata. This module is separate from
 ``kafka_queue``, which reads and writes the queue.
 """
 
@@ -49,7 +49,7 @@ class KafkaGroup(GroupMember):
     """One member of the group. It pauses its assigned partitions, because the queue reads their records by offset."""
 
     def __init__(self, properties: Mapping[str, str], group: str, name: str, cluster: LiveCluster) -> None:
-        # Eager strategies revoke all partitions before reassigning them, so that a position has one owner at a time.
+        # Eager strategies revoke all partitions before reassigning them. A position therefore has one owner at a time.
         theirs = {"group.protocol", "partition.assignment.strategy", "group.id"}
         given = {key: value for key, value in properties.items() if key not in theirs}
         self._configuration: dict[str, str] = {
@@ -113,7 +113,7 @@ class KafkaGroup(GroupMember):
             errors = [error.args[0]]
         for refusal in errors:
             if refusal.code() in _OTHERS:
-                # Drop all partitions: the next assignment replaces the present assignment as a whole, and has a new
+                # Drop all partitions. The next assignment replaces the present assignment as a whole, and has a new
                 # ``term``.
                 self._forget()
                 raise FencedError(self._describe_loss("partitions"))

@@ -136,7 +136,7 @@ class KafkaQueue(NotificationQueue):
         """Append one record and return its offset.
 
         The client retries by itself, and the broker removes duplicates. After the client has given up, the record may
-        be in the log: search for it before sending it again."""
+        be in the log. Search for it before sending it again."""
         is_unclear = False
         while True:
             try:
@@ -189,7 +189,7 @@ class KafkaQueue(NotificationQueue):
 
     def _failure(self, producer: LiveProducer, error: KafkaError, doing: str) -> TieredStoreError:
         if error.fatal() or error.code() == KafkaError._FATAL or producer.is_lost:
-            # An idempotent producer cannot continue after a fatal error: close it, and the next send opens another.
+            # An idempotent producer cannot continue after a fatal error. Close it; the next send opens another.
             self._producer.close()
             return StoreUnavailableError(f"{doing}: {error.str()}")
         return fault(error, doing)
@@ -290,8 +290,8 @@ class KafkaQueue(NotificationQueue):
 
 
 def _producer_configuration(properties: Mapping[str, str], send_s: float) -> dict[str, str]:
-    """Return the producer's configuration. Its timeouts are short: after a timeout, this queue itself searches for the
-    record."""
+    """Return the producer's configuration. Its timeouts are short, because this queue itself searches for the record
+    after a timeout."""
     common = TopicAdmin.configuration(properties)
     return {
         **common,
@@ -351,7 +351,7 @@ class PartitionLogs:
             try:
                 self._fill(consumer, partition, stream, end, deadline)
             except BaseException:
-                # After an error the stream's position is unknown: drop it, and the next read assigns the partition
+                # After an error the stream's position is unknown. Drop the stream; the next read assigns the partition
                 # again.
                 self._drop(consumer, partition)
                 raise

@@ -53,7 +53,7 @@ class TopicAdmin(Closing):
             self._has_done(doing, KafkaError.INVALID_PARTITIONS, lambda client: client.create_partitions(more))
 
     def delete_records(self, partition: int, offset: int) -> None:
-        """Delete the records before ``offset``, as Kafka's retention does: the partition then begins there."""
+        """Delete the records before ``offset``, like Kafka's retention. The partition then begins at ``offset``."""
         place = TopicPartition(self._name, partition, offset)
         doing = f"cannot delete records of {self._name}-{partition} before {offset}"
         self._has_done(doing, None, lambda client: client.delete_records([place]))
@@ -70,7 +70,7 @@ class TopicAdmin(Closing):
         (future,) = ask(client).values()
 
         def listen() -> None:
-            # The client reports denied access by a callback, which runs only while ``poll`` is called.
+            # The client reports denied access by a callback. It runs only during a call of ``poll``.
             client.poll(0)
             if (final := client.trouble.final(doing)) is not None:
                 raise final

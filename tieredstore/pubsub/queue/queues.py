@@ -1,7 +1,7 @@
 """The interface of notification queues: writers of batches append notifications, and readers read them in order.
 
-A topic has read partitions, numbered from 0. A partition is an ordered log of notifications, each at an offset;
-offsets grow and need not be dense. ``tieredstore.testing.notification_queue_tests`` holds the tests for every queue.
+A topic has read partitions, numbered from 0. A partition is an ordered log of notifications, each at an offset. Offsets
+grow, but need not be consecutive. ``tieredstore.testing.notification_queue_tests`` holds the tests for every queue.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class GroupMember(ABC):
     def version(self) -> int | None:
         """A number that changes whenever a claim is added, removed or changes its ``term``.
 
-        The version is None if the queue does not count changes: consumers then call :meth:`claims` before each record.
+        The version is None if the queue does not count changes. Consumers then call :meth:`claims` before each record.
         """
         return None
 
@@ -192,7 +192,7 @@ class NotificationQueue(Closing):
 
     @abstractmethod
     def end(self, partition: int) -> int:
-        """Return an offset after the last entry; a reader of new entries begins there."""
+        """Return an offset after the last entry. A reader of new entries begins there."""
 
     @abstractmethod
     def offset_at(self, partition: int, ms: int) -> int:

@@ -1,5 +1,5 @@
-"""A notification queue in the object store. Entries are numbered without gaps; each is an object that is put only if
-absent.
+"""A notification queue in the object store. Entries are numbered without gaps. Each entry is an object that is put only
+if absent.
 
 ::
 
@@ -202,7 +202,7 @@ class StoreQueue(NotificationQueue):
             try:
                 number = step()
             except TieredStoreError as error:
-                # It is unknown if the write succeeded, so repeat the step, which puts the same entry at the same
+                # It is unknown if the write succeeded. So repeat the step, which puts the same entry at the same
                 # number.
                 if not error.retryable:
                     raise
@@ -250,7 +250,7 @@ class StoreQueue(NotificationQueue):
         self._saw_taken(partition, max(number, start - 1))
         if number >= start:
             return number
-        # Retention freed this number before the entry was written, so no reader would see the entry: take another
+        # Retention freed this number before the entry was written. No reader would see the entry, so take another
         # number.
         attempt.number = self._search_free(partition, start)
         return None
@@ -275,7 +275,7 @@ class StoreQueue(NotificationQueue):
         return self.cursor(partition, offset).read()
 
     def cursor(self, partition: int, offset: int) -> QueueCursor:
-        """Return a cursor that saves requests at the queue's end: only some of its reads check the queue's start."""
+        """Return a cursor that saves requests at the queue's end. Only some of its reads check the queue's start."""
         return _EntryCursor(self, partition, offset)
 
     def read_entry(self, partition: int, number: int, place: int) -> list[QueuedNotification] | None:
@@ -308,7 +308,7 @@ class StoreQueue(NotificationQueue):
         while first < stop:
             middle = (first + stop) // 2
             entry = self._entry(partition, middle)
-            # A missing entry was just deleted by retention, so it is older than all remaining entries: continue after
+            # A missing entry was just deleted by retention. It is older than all remaining entries, so continue after
             # it.
             if entry is None or entry.appended_ms < ms:
                 first = middle + 1
@@ -395,7 +395,7 @@ class StoreQueue(NotificationQueue):
             tail.free = max(tail.free or 0, number + 1)
 
     def _tail(self, partition: int) -> int:
-        """Return the entry number to try first. It is free unless another process has written since the last append."""
+        """Return the entry number to try first. It is free if no other process has written since the last append."""
         with self._lock:
             free = self._tails[partition].free
         return self._search_free(partition, self._start_number(partition)) if free is None else free

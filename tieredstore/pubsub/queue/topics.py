@@ -93,7 +93,7 @@ class Topics:
         self.folder: OwnFolder = OwnFolder(store, settings.key_prefix, self.batches.cluster)
         self.bucket_name: str = bucket_name(settings)
         # Memory for batches of all topics, for writing and reading. A block is recycled only after its last user
-        # releases it, so an upload that hangs does no harm.
+        # releases it. An upload that hangs therefore does no harm.
         self.memory: SlabPool = SlabPool()
         self._configured = configured
 
@@ -130,7 +130,7 @@ class Topics:
             ) from None
 
     def _refuse_configured(self, name: str) -> None:
-        """Raise ConfigError if MemQ's file defines the topic: creating it here would create a second, different
+        """Raise ConfigError if MemQ's file defines the topic. Creating it here would create a second, different
         topic.
         """
         if self._configured is not None and self._configured.name == name:
@@ -343,8 +343,8 @@ class BatchLog(Closing):
         """Return the position after which a partition has ``records`` more records, as counted in the headers of its
         Messages.
 
-        Return the start if the partition has fewer records. The search goes backwards in growing steps, so it reads few
-        batches more than needed. A damaged batch counts as empty; a reader will report the damage.
+        Return the start if the partition has fewer records. The search goes backwards in growing steps. It therefore
+        reads few batches more than needed. A damaged batch counts as empty; a reader will report the damage.
         """
         start, end = self.queue.start(partition), self.queue.end(partition)
         left, stop, width = records, end, _LOOK_BACK

@@ -1,7 +1,8 @@
-"""Checks of producers' requests: which are lost, stored twice, late or altered, according to the headers of Messages.
+"""Checks of producers' requests by the headers of Messages. They find requests that are lost, stored twice, late or
+altered.
 
-A producer numbers its requests from 0 without gaps, so a missing number between stored requests means a loss. If a
-producer's last requests are lost, no number is missing, and the loss goes unnoticed. MemQ's producers also number
+A producer numbers its requests from 0 without gaps. A missing number between stored requests therefore means a loss. If
+a producer's last requests are lost, no number is missing, and the loss goes unnoticed. MemQ's producers also number
 requests without records, which no broker stores. So a missing request of a MemQ producer is lost or was empty. A broker
 of this project records empty requests, so that lost requests are known.
 """
@@ -59,7 +60,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """A Message that is stored, or that should be stored; the header is None if its object is missing."""
+    """A Message that is stored, or that should be stored. The header is None if the Message's object is missing."""
 
     request_id: int
     batch: QueuedBatch
@@ -181,8 +182,7 @@ class TopicAudit:
         else:
             body = log.store.get(batch.key)
             headers = _check_bodies(body, batch.key)
-            # A damaged Message is reported more precisely below, so check the whole object only if no Message is
-            # damaged.
+            # Check the whole object only if no Message is damaged. A damaged Message is reported more precisely below.
             if not any(isinstance(header, MessageCorruptError) for _, header in headers):
                 batch.check(checksum(body))
         batch.check_count(len(headers))

@@ -31,8 +31,8 @@ class AuditLog(Closing):
     """Reads the audit records of ``topic`` into pairs. Not thread-safe."""
 
     def __init__(self, topics: Topics, topic: str, pairs: AuditPairs, since_ms: int | None = None) -> None:
-        """Begin with the audit records written at ``since_ms`` or later; if it is None, with the first available
-        record.
+        """Begin with the audit records written at ``since_ms`` or later. If ``since_ms`` is None, begin with the first
+        available record.
         """
         settings = topics.batches
         properties = {name: text.get_secret_value() for name, text in settings.kafka}
@@ -75,7 +75,7 @@ class AuditLog(Closing):
         return finding
 
     def _place(self, partition: int) -> int:
-        """Return the partition's next offset to read, which is initialized at its first use."""
+        """Return the partition's next offset to read. The offset is initialized at its first use."""
         place = self._next.get(partition)
         if place is None:
             since_ms = self._since_ms
@@ -94,7 +94,7 @@ class AuditLog(Closing):
             return
         for entry in entries:
             yield from self._pair(partition, entry)
-        # If nothing was read, go on to the partition's end: the offsets before it are transaction markers or compacted
+        # If nothing was read, go on to the partition's end. The offsets before it are transaction markers or compacted
         # records.
         self._next[partition] = entries[-1].offset + 1 if entries else end
 
@@ -152,11 +152,12 @@ SETTLE_MS: Final = 300_000
 """Time in ms within which consumers should read a Message, as in MemQ's analyzer."""
 
 _REMEMBERED_MS: Final = 3_600_000
-"""Time after ``settle_ms`` for which a paired or lost Message is remembered, so that late audit records are recognized.
+"""Time after ``settle_ms`` for which a paired or lost Message is remembered. Late audit records are recognized in this
+time.
 """
 
 _MOST_KNOWN: Final = 2_000_000
-"""Maximum number of remembered Messages, of about 300 bytes each; beyond that, the oldest are dropped."""
+"""Maximum number of remembered Messages, of about 300 bytes each. Beyond that, the oldest are dropped."""
 
 
 @dataclass(slots=True)

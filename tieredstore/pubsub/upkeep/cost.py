@@ -1,7 +1,7 @@
 """Monthly costs of a topic of batches, compared with Kafka. Kafka's costs are for the same records, with replicas in
 other zones.
 
-The published bytes come from the queue; the prices and the number of readers come from the price file. No object is
+The published bytes come from the queue. The prices and the number of readers come from the price file. No object is
 read.
 """
 
@@ -58,7 +58,7 @@ def topic_facts(topics: Topics, topic: Topic, now_ms: int) -> TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class TopicCost:
-    """Amounts per month in the price file's currency; bytes and requests are per month too.
+    """Amounts per month in the price file's currency. Bytes and requests are per month too.
 
     ``disks`` and ``cross_zone`` are Kafka's costs; None if the price file has no prices of Kafka.
     """
@@ -100,7 +100,7 @@ def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
     entries = batches if facts.is_queue_stored else 0.0
     beats = use.group_members * _MONTH_S / BEAT_S if facts.is_queue_stored else 0.0
     writes = puts + entries + beats
-    # A writer reads the queue's start after each entry; each reader gets every entry and every object.
+    # A writer reads the queue's start after each entry. Each reader gets every entry and every object.
     reads = entries + (entries + batches) * use.readers + looks
     kafka = None if prices.kafka is None else _kafka_cost(published, kept, prices.kafka, use.readers)
     return TopicCost(
@@ -119,8 +119,8 @@ def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
 def _estimate_published(
     facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int
 ) -> tuple[float, float, float]:
-    """Return a month's bytes, batches and PUTs. The price file's throughput determines them; if it is not set, the last
-    days are extrapolated."""
+    """Return a month's bytes, batches and PUTs. The price file's throughput determines them. Without it, the last days
+    are extrapolated."""
     throughput = prices.pubsub.throughput_mib_s
     if not throughput:
         factor = MONTH_DAYS / growth_days(facts.oldest_ms, now_ms)

@@ -1,4 +1,4 @@
-"""``pubsub gc``: applies retention, deletes freed objects, and handles orphans, which no notification points to. Ages
+"""``pubsub gc``: applies retention, deletes freed objects, and handles orphans (objects without a notification). Ages
 are by the store's clock.
 
 A dry run only reports. After a killed run, start the command again. Only one run per topic may run at a time.
@@ -248,7 +248,7 @@ def _outcome_of(run: GarbageCollection, step: Step[Found]) -> outcomes.Outcome:
 
 
 def _digest(key: str) -> bytes:
-    """Return a short hash to hold in memory instead of a key: a topic may have millions of keys."""
+    """Return a short hash to hold in memory instead of a key. A topic may have millions of keys."""
     return hashlib.blake2b(key.encode(), digest_size=16).digest()
 
 
@@ -267,7 +267,7 @@ _RECORD: Final = TypeAdapter(_Record)
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A stored record of batches that retention has freed or was about to free; gc deletes their objects later."""
+    """A stored record of batches that retention has freed or was about to free. A later run deletes their objects."""
 
     record: str
     retired_ms: int
@@ -279,7 +279,7 @@ def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[li
     """Return a partition's oldest batches beyond ``pubsub.retention.ms`` and ``pubsub.retention.bytes``, and the offset
     after them.
 
-    A batch expires only if all earlier batches expire, so that a queue has one start and no gaps."""
+    A batch expires only if all earlier batches expire. A queue therefore has one start and no gaps."""
     settings, end = log.topics.batches, log.queue.end(partition)
     least_ms = None if settings.retention_ms is None else now_ms - settings.retention_ms
     over = 0
