@@ -60,9 +60,10 @@ class ComparedPartition:
 
     ``records`` and ``target_records`` count committed records. The digests (SHA-256, hexadecimal) cover the records'
     offsets in the target, timestamps, keys, values and headers. ``not_restored`` counts source records that are not in
-    the run's map. No digest covers these records. Two kinds of offsets are not compared, and are listed as inclusive
-    spans: ``lost`` has the offsets that the source has lost. ``left_out`` has the offsets that a restore to a time did
-    not restore.
+    the run's map. No digest covers these records.
+
+    Two kinds of offsets are not compared, and are listed as inclusive spans. ``lost`` has the offsets that the source
+    has lost. ``left_out`` has the offsets that a restore to a time did not restore.
     """
 
     topic: str
@@ -197,7 +198,7 @@ class Comparison:
         """Compare source topics with target topics in which each record has its old offset.
 
         ``start`` (inclusive) and ``stop`` (exclusive) are source offsets. Raise ResourceNotFoundError for a topic that
-        does not exist on one side, and the errors of reads.
+        does not exist on one side. Errors of reads are raised too.
         """
         with BucketTopics(self._bucket, ProduceOptions(topics=topics, name="verify", on_data_loss="report")) as source:
             windows = source.windows(Earliest() if start is None else start, Latest() if stop is None else stop)

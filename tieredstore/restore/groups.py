@@ -170,9 +170,10 @@ class GroupOutcome(Outcome):
 def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterState) -> Plan:
     """Return a plan to commit the groups' translated offsets to the target cluster.
 
-    The outcome of a group fails if the group has members in the target cluster, or is of a kind that cannot be moved.
-    Groups that cannot be moved from the source have the status ``kept``. Raise ConfigError if the cluster's topics end
-    before the records of the run.
+    The outcome of a group fails if the group has members in the target cluster. It also fails for a kind of group that
+    cannot be moved. Groups that cannot be moved from the source have the status ``kept``.
+
+    Raise ConfigError if the cluster's topics end before the records of the run.
     """
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
@@ -264,9 +265,9 @@ def translate_group(
 ) -> Iterator[GroupOutcome]:
     """Yield a planned outcome for each target offset of a group.
 
-    If keys were hashed again, the group also gets the ``starts``, the start offsets of target partitions without
-    records. Offsets of topics that the run does not have are ignored. Offsets of partitions that the run did not
-    restore have the status ``kept``.
+    ``starts`` are the start offsets of target partitions without records. If keys were hashed again, the group gets
+    these offsets too. Offsets of topics that the run does not have are ignored. Offsets of partitions that the run did
+    not restore have the status ``kept``.
     """
     for topic, mapped in offset_map.topics.items():
         commits = [commit for commit in group.offsets if commit.topic == topic]

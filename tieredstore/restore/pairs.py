@@ -1,6 +1,6 @@
 """Comparison of the records of two sides, in batches, with a digest of each side.
 
-This module is separate from ``comparison``, because this module uses only columns of records, and neither bucket nor
+This module is separate from ``comparison``, because this module uses only columns of records. It uses no bucket and no
 cluster.
 """
 

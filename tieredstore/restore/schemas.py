@@ -1,5 +1,5 @@
-"""Registration of a snapshot's schemas in a schema registry, with the same subjects, versions and ids, in the mode
-IMPORT.
+"""Registration of a snapshot's schemas in a schema registry. In the mode IMPORT, they keep their subjects, versions and
+ids.
 
 A message begins with the id of its schema. It is readable only if the registry has the schema under the same id. In the
 mode IMPORT, the registry takes ids and versions from the request, and checks no compatibility.
@@ -37,7 +37,9 @@ def plan_schemas(registry: SchemaRegistry, held: RegistrySchemas) -> Plan:
     """Return a plan that registers the missing versions, and sets the compatibility levels of the snapshot.
 
     The registry's global level is set only if the registry has no other subjects. If the process is killed, the next
-    plan completes the work. Raise ConfigError if the registry has another schema under an id or a version.
+    plan completes the work.
+
+    Raise ConfigError if the registry has another schema under an id or a version.
     """
     ordered, present = list(_ordered(held)), _Present.of(registry, held)
 

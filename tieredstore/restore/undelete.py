@@ -6,7 +6,7 @@ restored last, after a check of each other file.
 
 Until the last object is back, a garbage collection would delete the segment's other objects. They look like leftovers
 of an old copy. Later, a garbage collection that asks brokers would delete the whole segment, because the brokers have
-deleted the topic. So a legal hold is placed first, and stays until the user releases it.
+deleted the topic. A legal hold is therefore placed first. It stays until the user releases it.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: Deleti
     - ``changed``: a failure, because a file was written or deleted during the restore.
     - ``refused``: a failure, because the store refused to remove a delete marker, for example a marker without an id.
     - ``held``: a hold protects the topic.
+    - ``exists``: another topic of the same name exists.
 
     The whole listing of versions is kept in memory. If an ``apply`` is stopped or killed, no segment is partly visible,
     and the next ``apply`` completes the work.

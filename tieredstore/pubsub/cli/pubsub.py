@@ -143,7 +143,7 @@ def cat(
 ) -> None:
     """Show a topic's records up to its end: partition/offset/message/record, time, key, value, headers.
 
-    A group continues at its commit; without a commit, --last sets where the group begins. --json prints one line per
+    A group continues at its commit. Without a commit, --last sets where the group begins. --json prints one line per
     record: id, key, value and headers' values in base64, timestamp in ms.
 
     Example: tieredstore pubsub cat orders -c store.properties --group billing --follow
@@ -205,10 +205,10 @@ def gc(
 ) -> None:
     """Delete batches beyond retention, and orphans: objects that no notification refers to.
 
-    Retention (pubsub.retention.ms, pubsub.retention.bytes) first frees notifications; a run at least
+    Retention (pubsub.retention.ms, pubsub.retention.bytes) first frees notifications. A run at least
     pubsub.delete.delay.ms later deletes their objects. A writer that dies between putting an object and appending its
     notification leaves an orphan. --min-age applies only to orphans. Without --yes, only print the plan. Repeat a
-    killed run; let only one run work on a topic at a time.
+    killed run. Let only one run work on a topic at a time.
 
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """
@@ -252,11 +252,11 @@ def verify(
 ) -> None:
     """Find requests of producers that are lost, doubled, late or altered, by the headers of Messages.
 
-    Each producer numbers its requests from 0, so a missing number means a lost request. The loss of a producer's last
-    requests is not found. If retention has freed batches, numbering begins at the first batch left. The exit code is 4
-    for any finding, except for requests that are pending, or lost or empty. MemQ's producers also number requests
-    without records, which no broker of MemQ stores, so a missing request may have been empty. This project's brokers
-    record empty requests.
+    Each producer numbers its requests from 0. A missing number therefore means a lost request. The loss of a producer's
+    last requests is not found. If retention has freed batches, numbering begins at the first batch left. The exit code
+    is 4 for any finding, except for requests that are pending, or lost or empty. MemQ's producers also number requests
+    without records, but MemQ's brokers do not store these. A missing request may therefore have been empty. This
+    project's brokers record empty requests.
 
     With --audit-records, pair MemQ's audit records in Kafka since --from: the records of producers with the records of
     consumers, by count and hash of message ids. --follow begins with the records of the last ten minutes, and pairs new

@@ -171,8 +171,8 @@ class BatchConsumer(Closing):
     def commit(self, positions: Mapping[int, Position] | None = None) -> None:
         """Commit ``positions`` for the group, by default the positions after all records handed out.
 
-        If another member now owns one of the partitions, stop reading that partition, commit the other partitions and
-        raise FencedError. Raise ConfigError without a group.
+        If another member now owns one of the partitions, stop reading that partition and commit the other partitions.
+        Then raise FencedError. Raise ConfigError without a group.
         """
         if self._member is None:
             raise ConfigError("a consumer without a group cannot commit: pass group=..., or store position()")

@@ -88,8 +88,7 @@ class BatchBackup:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """A text that identifies each topic, by its cluster, objects and queue, because topics of batches have no
-        ids."""
+        """A text that identifies each topic by its cluster, objects and queue. Topics of batches have no ids."""
         place = f"batches of cluster {self._topics.batches.cluster} in {self._topics.store.identity}"
         found = {name: log.topic for name, log in self._logs.items()}
         return {name: f"{place}, {topic.path}, queue {topic.queue} {topic.queue_name}" for name, topic in found.items()}

@@ -41,8 +41,8 @@ class MessageOutcome:
         self._error: BaseException | None = None
 
     def succeed(self, place: tuple[int, int, int] | None) -> None:
-        """Record that the Message is stored at ``place`` (partition, offset and Message), or at an unreported place if
-        None."""
+        """Record that the Message is stored at ``place``: partition, offset and Message. If ``place`` is None, the
+        place is unreported."""
         self._know(place, None)
 
     def fail(self, error: BaseException) -> None:

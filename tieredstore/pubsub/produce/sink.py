@@ -283,8 +283,8 @@ class SinkBatches(Closing):
     """Stores the batches of a task, with ``name`` in their keys. Not thread-safe.
 
     At any time, memory holds the batches that are being uploaded, and one batch that is being filled. Each instance has
-    its own keys and producer id, so that two attempts of a task never collide. The driver appends the notifications of
-    one attempt only.
+    its own keys and producer id. Two attempts of a task therefore never collide. The driver appends the notifications
+    of one attempt only.
     """
 
     def __init__(self, topics: Topics, topic: Topic, name: str) -> None:

@@ -45,7 +45,7 @@ class UsualTime:
 
 
 class Hedge:
-    """Runs a request on its own threads, and starts it a second time if the first attempt is slow. Thread-safe;
+    """Runs a request on the hedge's own threads. If the first attempt is slow, a second attempt starts. Thread-safe;
     resets in a forked child.
     """
 
@@ -85,7 +85,7 @@ class Hedge:
         tries = [begin()]
         if not is_done(tries[0], self._usual.hedge_after_s):
             tries.append(begin())
-        # Wait for each attempt without a timeout: the store's own deadline ends even an attempt that hangs.
+        # Wait for each attempt without a timeout, because the store's own deadline ends even an attempt that hangs.
         for left in reversed(range(len(tries))):
             try:
                 return outcome(ended.get(), 0)

@@ -79,6 +79,6 @@ class Auditor(Closing):
 
 def _let_go(producer: LiveProducer) -> None:
     producer.flush(_CLOSE_S)
-    # Drop the remaining records: the client reports each of them as failed, so they are counted.
+    # Drop the remaining records. The client reports each of them as failed, so they are counted.
     producer.purge()
     producer.flush(_CLOSE_S)

@@ -2,8 +2,9 @@
 positions are committed offsets.
 
 The committed offset is the offset of the next batch's notification, as with MemQ's consumers. The metadata of the
-commit has the position within the batch as ``message/record``. MemQ ignores this metadata. This module is separate from
-``kafka_queue``, which reads and writes the queue.
+commit has the position within the batch as ``message/record``. MemQ ignores this metadata.
+
+This module is separate from ``kafka_queue``, which reads and writes the queue.
 """
 
 from __future__ import annotations

@@ -229,7 +229,8 @@ class KafkaQueue(NotificationQueue):
             return self._logs.read(partition, offset, end, Deadline.after(_CALL_S))
         except BrokerError as error:
             if not error.retryable and not isinstance(error, DataLossError):
-                # The read usually fails because retention has freed the offset: then ``end`` raises DataLossError.
+                # The read usually fails because retention has freed the offset. In this case, ``end`` raises
+                # DataLossError.
                 end()
             raise
 
@@ -246,7 +247,7 @@ class KafkaQueue(NotificationQueue):
         return self._cluster.end_offsets([where])[where]
 
     def offset_at(self, partition: int, ms: int) -> int:
-        """Search the broker's time index, which has the writers' timestamps (with LogAppendTime the broker's)."""
+        """Search the broker's time index. It has the writers' timestamps, or with LogAppendTime the broker's."""
         self._check(partition)
         where = (self._name, partition)
         offset = self._cluster.offsets_for_times({where: ms})[where]

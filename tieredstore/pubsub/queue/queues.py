@@ -54,7 +54,7 @@ class GroupPartition:
 
 
 class Claim(NamedTuple):
-    """A member's claim on a partition. ``term`` numbers the periods in which members own it.
+    """A member's claim on a partition. ``term`` numbers the periods in which members own the partition.
 
     If a member loses a partition and takes it again, the claim has a new ``term``. This is so even if nobody noticed
     the loss. ``committed`` is None before the first commit.
@@ -101,7 +101,7 @@ class GroupMember(ABC):
 
 
 class QueueCursor:
-    """A reader's position in one partition of a queue: ``offset`` is the next to read. Not thread-safe."""
+    """A reader's position in one partition of a queue: ``offset`` is the next offset to read. Not thread-safe."""
 
     def __init__(self, queue: NotificationQueue, partition: int, offset: int) -> None:
         self.offset: int = offset
@@ -132,8 +132,9 @@ class NotificationQueue(Closing):
         """Append notifications in order, and return their offsets once they are durable.
 
         The queue recognizes its own writes. If the answer to a write is lost, the retry therefore causes no second
-        entry. Raise StoreUnavailableError (retryable) if the append has failed, or its state is unknown at the
-        deadline.
+        entry.
+
+        Raise StoreUnavailableError (retryable) if the append has failed, or if its state is unknown at the deadline.
         """
 
     @abstractmethod
@@ -201,7 +202,7 @@ class NotificationQueue(Closing):
 
     @abstractmethod
     def free(self, partition: int, offset: int) -> None:
-        """Free the entries before ``offset``: first move the queue's start there, then delete the entries."""
+        """Free the entries before ``offset``: first move the queue's start to ``offset``, then delete the entries."""
 
     def provide(self, partitions: int) -> None:
         """Ensure at least ``partitions`` read partitions for a new or growing topic. Raise ConfigError if

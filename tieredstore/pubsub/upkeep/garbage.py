@@ -153,7 +153,8 @@ class GarbageCollection:
     # --- orphans ---
 
     def _find_forgotten_ms(self, queue: NotificationQueue) -> int | None:
-        """Return a time: the queue may have dropped the notifications of objects older than this time."""
+        """Return a time, or None for a queue in the store. The queue may have dropped the notifications of objects
+        older than this time."""
         if self.topic.queue == STORE:
             return None
         firsts: list[int] = []
@@ -213,8 +214,9 @@ def plan_gc(
     """Return the plan of a run over topics, one after the other. ``names`` may be globs; without names, the plan has
     all topics.
 
-    ``warn`` is called if a queue drops notifications before its objects expire. Raise ConfigError if ``min_age`` is so
-    short that a writer may still append the notification of an orphan.
+    ``warn`` is called if a queue drops notifications before its objects expire.
+
+    Raise ConfigError if ``min_age`` is so short that a writer may still append the notification of an orphan.
     """
     age_ms = int(min_age.total_seconds() * 1000)
     chosen = topics.select(names)

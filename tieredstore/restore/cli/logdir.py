@@ -99,7 +99,7 @@ def logdir(
     """Write the prepared partitions that this broker has into its log directories, with the same batches and offsets.
 
     Stop the broker cleanly first. From the first write until the restore is complete, the broker refuses to start. If
-    the restore is stopped or killed, run it again. --from keeps whole segments; --to ends between two batches. Leader
+    the restore is stopped or killed, run it again. --from keeps whole segments. --to ends between two batches. Leader
     epochs become 0, as in every new topic.
 
     Example: tieredstore restore logdir /var/lib/kafka/data -c store.properties
@@ -133,7 +133,8 @@ def finish(
     apply: Apply,
     output: Json,
 ) -> None:
-    """Give the restored topics their settings back, once the brokers run. The output shows what retention will delete.
+    """Give the restored topics their settings back, once the brokers run. The output shows the segments that retention
+    will delete.
 
     Without --set, the topics get the cluster's defaults.
 

@@ -71,7 +71,8 @@ def offsets(
     """Show the offsets that the bucket's records got in a run of restore produce.
 
     An offset without a record becomes the offset of the next record. An offset beyond the restored end becomes the end.
-    If keys were hashed again, there are no exact offsets: the first offset to read is shown for each new partition.
+    If keys were hashed again, there are no exact offsets. Then the first offset to read is shown for each new
+    partition.
 
     Example: tieredstore restore offsets orders -c store.properties orders 3 1200 1500
     """

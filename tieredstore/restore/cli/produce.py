@@ -236,8 +236,8 @@ def _show_dry_run(topics: SourceTopics, client: Mapping[str, str], new: NewTopic
 
 
 def _new_topics(manager: RemoteStorageManager, create_with: str | None) -> NewTopics | None:
-    """Return the function that gives the settings of missing topics, from the file of ``--create-with`` or from the
-    bucket's snapshots.
+    """Return the function that gives the settings of missing topics. The settings come from the file of
+    ``--create-with``, or from the bucket's snapshots.
 
     Raise ConfigError if the file is invalid.
     """

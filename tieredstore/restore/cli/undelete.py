@@ -35,8 +35,8 @@ def undelete(
 ) -> None:
     """Bring back deleted segments of topics, from a bucket that keeps versions (S3, and servers like it).
 
-    Without --yes, only show the plan, with the time of each deletion. Segments that retention, rm or gc deleted on
-    purpose come back too, so limit the times of deletion. Delete markers are removed, and nothing is copied or
+    Without --yes, only show the plan, with the time of each deletion. Limit the times of deletion, because segments
+    that retention, rm or gc deleted on purpose come back too. Delete markers are removed, and nothing is copied or
     overwritten. A manifest comes back after the segment's other objects, so that no incomplete segment is ever visible.
     A segment without an older version of each object stays deleted. Before any change, the command places a legal hold
     on each topic. The hold keeps gc and rm away: release it when you have what you need. The command needs the rights

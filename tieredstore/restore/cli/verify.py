@@ -43,7 +43,7 @@ def verify(
     """Compare the records of a restore with the bucket, or the backup, one by one: offset, time, key, value, headers.
 
     The output has a digest of each side per partition. If the digests differ, the output names the first different
-    record, and the exit code is 4. Offsets that the source has lost are listed and not compared; then the exit code is
+    record, and the exit code is 4. Offsets that the source has lost are listed and not compared, and the exit code is
     3. Offsets left out by a run's cut, and records missing in a backup, are listed too. --from and --to are offsets or
     times in the bucket, for --same-offsets.
 

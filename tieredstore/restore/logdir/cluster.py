@@ -100,8 +100,8 @@ class RestoreCluster(LiveCluster):
             )
 
     def _places(self, topic: str, partitions: int) -> tuple[str, tuple[tuple[int, ...], ...]]:
-        """Return the topic's id and the brokers of each partition. First wait until all partitions have a leader: then
-        their folders exist."""
+        """Return the topic's id and the brokers of each partition. First wait until all partitions have a leader,
+        because their folders then exist."""
         doing, end = f"{topic} cannot be looked up at {self._servers}", time.monotonic() + self._timeout_s
         names = TopicCollection([topic])
         while True:

@@ -1,5 +1,5 @@
 """The log directory of a stopped broker, into which a restore writes partitions. This module is separate from
-``restoring``, because it does not use the bucket.
+``restoring``, because this module does not use the bucket.
 
 While a restore is unfinished, the log directory contains the folder ``MARKER``. A broker refuses to start with a folder
 that is not named topic-partition, and logs the folder's name. The broker can therefore never serve or truncate an

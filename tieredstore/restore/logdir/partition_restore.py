@@ -97,7 +97,7 @@ Part: TypeAlias = "Span | ProducerState"
 """A segment to restore, or a producer whose transaction an abort marker ends."""
 
 ProducerStates: TypeAlias = Literal["keep", "drop"]
-"""Whether to restore the broker's state of idempotent producers.
+"""``keep`` restores the broker's state of idempotent producers. ``drop`` leaves this state out.
 
 Use ``keep`` only for the cluster that the segments come from. In another cluster, a new producer may get the same id
 and epoch as a producer in the state. The broker would then take the new producer's first batch for a duplicate, and

@@ -310,8 +310,9 @@ def examine(
     """Check if the target's topics fit the records that a run of ``restore produce`` would restore. With ``scan``, read
     all records.
 
-    A missing topic is no obstacle if ``new`` returns the settings for creating it. Raise the errors of the brokers;
-    with ``scan``, raise DataLossError for missing offsets.
+    A missing topic is no obstacle if ``new`` returns the settings for creating it.
+
+    Raise the errors of the brokers. With ``scan``, also raise DataLossError for missing offsets.
     """
     options, is_rehashed, now_ms = topics.options, topics.options.partitioner != "keep", int(time.time() * 1000)
     checks = [Check("source", Verdict.WARN, sentence) for sentence in topics.lacks]

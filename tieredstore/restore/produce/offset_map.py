@@ -219,8 +219,8 @@ class OffsetMap:
         }
 
     def target_ends(self, topic: str) -> dict[int, int]:
-        """Return, for each target partition with records of a source topic, the offset after the last of these
-        records."""
+        """Return the offset after the last record of a source topic in each target partition. Partitions without such
+        records are left out."""
         ends: dict[int, int] = {}
         for where, pairs in self._mapped.items():
             for partition, runs in pairs.items():

@@ -4,16 +4,19 @@ In each partition the cut is the first offset with a timestamp at or after the t
 the timestamps of transaction end markers count too. A transaction is restored only if its end marker comes before the
 cut.
 
-In protocol v2 (KIP-890) each transaction has a separate producer epoch, and its marker has that epoch plus 1. So the
-parts of a transaction in several partitions can be recognized. The restore leaves out all parts if the marker of one
-part is at its partition's cut or later, or not in the bucket yet. In older protocols an epoch covers many transactions.
-Each partition is then cut independently. The search does not notice a part that never reached the bucket.
+In protocol v2 (KIP-890) each transaction has a separate producer epoch, and its marker has that epoch plus 1. The parts
+of a transaction in several partitions can therefore be recognized. The restore leaves out all parts if the marker of
+one part is at its partition's cut or later, or not in the bucket yet. The search does not notice a part that never
+reached the bucket.
 
-Three passes over the batch headers find the transactions to leave out. The first pass reads from the start of each
-cut's segment to the cut, and finds open transactions and known producers. The second pass reads from the cuts to the
-ends of the logs, and finds the markers that come too late. The third pass collects the batches before the cuts that the
-restore must leave out. In rare cases the third pass must begin some segments before the cut's segment. The producer
-snapshots show where.
+In older protocols an epoch covers many transactions. Each partition is then cut independently.
+
+Three passes over the batch headers find the transactions to leave out:
+
+1. From the start of each cut's segment to the cut. This pass finds open transactions and known producers.
+2. From the cuts to the ends of the logs. This pass finds the markers that come too late.
+3. Before the cuts. This pass collects the batches that the restore must leave out. In rare cases it must begin some
+   segments before the cut's segment. The producer snapshots show where.
 """
 
 from __future__ import annotations
@@ -216,8 +219,8 @@ class TransactionSearch:
         self._open: dict[int, LoggedTransaction] = {}
 
     def look_before(self) -> None:
-        """Find the transactions that are open at the cut (where a restore to a time stops), and the producers before
-        the cut."""
+        """Find the transactions that are open at the cut (where a restore to a time stops). Also find the producers
+        before the cut."""
         number, states = self._states_before(self._number)
         self.newest = {state.producer_id: state.producer_epoch for state in states}
         self._open = _open_of(states)
