@@ -98,7 +98,7 @@ class Catalog:
         return self.lives[topic]
 
     def _why_none(self, topic: str) -> str:
-        # A topic with segments is not absent, even if none can be used: raise DataLossError.
+        # Raise DataLossError, because a topic with segments is not absent, even if none of them can be used.
         of_topic = [problem for problem in self.problems if problem.segment_id.topic_id_partition.topic == topic]
         if not of_topic:
             return ""

@@ -117,7 +117,7 @@ class CommittedSegments:
             return known.find(identity, self._store, self._rules)
 
     def list_anew(self, partition: TopicIdPartition) -> list[SegmentObjects]:
-        """List everything stored of a partition, including unfinished copies; ``find`` then uses this listing."""
+        """List all stored objects of a partition, including unfinished copies. ``find`` then uses this listing."""
         known = self._known(partition)
         with known.lock:
             return self._list(partition, 0, known)

@@ -1,4 +1,4 @@
-"""Sections of a segment's log: finds the bytes that hold given offsets or times, by the segment's indexes.
+"""Sections of a segment's log. By the segment's indexes, finds the bytes that hold given offsets or times.
 
 A decoder gets a section in buffers. If it reads the section to its end, it has skipped no batch.
 

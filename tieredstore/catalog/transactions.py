@@ -62,7 +62,7 @@ def end_markers(
 
     The caller may remove entries of ``producers`` between two markers.
 
-    Read the log from byte ``position`` on, which must be a batch border.
+    Read the log from byte ``position`` on. A batch must begin at this byte.
     """
     with closing(steps_of(source, segment, position)) as steps:
         for step in steps:
@@ -71,7 +71,7 @@ def end_markers(
 
 
 def steps_of(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int = 0) -> Generator[TransactionStep]:
-    """Yield the beginnings and ends of transactions in a log, from byte ``position`` (a batch border) on.
+    """Yield the beginnings and ends of transactions in a log, from byte ``position`` on. A batch must begin there.
 
     Raise SegmentCorruptError for an invalid batch.
     """

@@ -55,7 +55,7 @@ class LazyNumbers(Sequence[int]):
     __slots__ = ()
 
     noun: ClassVar[str]
-    """The noun that error messages use for one of the index's numbers."""
+    """The noun for one of the numbers in error messages."""
 
     @abstractmethod
     def at(self, index: int) -> int:

@@ -53,7 +53,7 @@ class MappedStore(DelegatingStore):
                 yield replace(write, key=key)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Write an object under ``staging_prefix``. The way of staging of ``inner`` itself is not used."""
+        """Write an object under ``staging_prefix``. ``inner`` may have its own way of staging, which is not used."""
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:

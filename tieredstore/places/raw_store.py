@@ -131,7 +131,7 @@ class RawStore(LaidOutStore):
 
     @property
     def small_batch(self) -> int:
-        """Return 1: reading a manifest takes several requests."""
+        """Return 1, because reading a manifest takes several requests."""
         return 1
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:

@@ -136,7 +136,8 @@ class RoutedStore(DelegatingStore):
             raise failures[0]
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Write an object under ``staging_prefix``. The places' own ways of staging are not used."""
+        """Write an object under ``staging_prefix``. The places may have their own ways of staging, which are not
+        used."""
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:

@@ -1,4 +1,4 @@
-"""Legal holds: protect segments, by topic or offsets, from deletion by any tool and any user.
+"""Legal holds. They protect segments, by topic or offsets, from deletion by any tool and any user.
 
 A legal hold is an object in the bucket, ``<prefix>!tieredstore/holds/<name>.json``. Deleting tools on all machines read
 it repeatedly. An unreadable hold protects everything.

@@ -44,7 +44,7 @@ class Before:
         return self.offset is None and self.time_ms is None
 
     def has(self, segment: StoredSegment) -> bool | None:
-        """Return True if the segment is before the limit; None if its manifest does not tell."""
+        """Return True if the segment is before the limit. Return None if the manifest lacks the needed field."""
         end, newest_ms = segment.metadata.end_offset, segment.metadata.max_timestamp_ms
         if (self.offset is not None and end < 0) or (self.time_ms is not None and newest_ms < 0):
             return None

@@ -198,7 +198,7 @@ class BatchChecks:
         return ByteRange(self._positions[chunks.start], self._positions[chunks.stop])
 
     def take_run(self, log: LogWalk, position: int, last_offset: int) -> tuple[int, int]:
-        """Check the loaded batches from ``position`` on, up to the first that needs a closer look.
+        """Check the loaded batches from ``position`` on, up to the first batch that needs a closer look.
 
         ``last_offset`` is the last offset of the previous batch. Return the position after the last checked batch, and
         the last offset of that batch.

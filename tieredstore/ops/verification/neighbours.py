@@ -22,7 +22,7 @@ one or two epochs."""
 
 
 class Neighbours:
-    """Compares each segment with those before it. Takes segments in key order. Not thread-safe."""
+    """Compares each segment with the segments before it. Takes segments in key order. Not thread-safe."""
 
     def __init__(self) -> None:
         self._topic_ids: dict[str, Uuid] = {}
