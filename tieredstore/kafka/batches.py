@@ -148,7 +148,7 @@ def read_batch_headers(log: Buffer, start: int = 0, *, check_crc: bool = False) 
 
     At least 12 zeros up to the end of the bytes are the end of the log, because Kafka can preallocate log files. Any
     other bytes that are not a whole batch raise BatchCorruptError with their position. Offsets that do not increase
-    raise it too.
+    raise this error too.
 
     The iterator holds the buffer until it is exhausted, has raised an error, or is closed. Until then, an ``mmap``
     cannot be closed.
@@ -330,9 +330,9 @@ def _stored_crc(batch: memoryview, magic: int) -> int:
 
 
 def _computed_crc(batch: memoryview, magic: int) -> int:
-    # The CRC covers only the bytes after its own field. The producer computes the CRC before the broker sets the offset
-    # (in magic 2 also the leader epoch), so these fields are before the CRC. Magic 2 uses Castagnoli's polynomial,
-    # older formats zlib's.
+    # The CRC covers only the bytes after its own field. The broker sets the offset, and in magic 2 the leader epoch,
+    # after the producer has computed the CRC. So these fields come before the CRC. Magic 2 uses Castagnoli's
+    # polynomial, and the older formats use zlib's.
     with batch[21 if magic == 2 else 16 :] as covered:
         return crc32c.crc32c(covered) if magic == 2 else zlib.crc32(covered)
 

@@ -70,8 +70,8 @@ def segment_leader_epochs(epochs: LeaderEpochs, start_offset: int, end_offset: i
     """Return the leader epochs of a segment with these offsets (both inclusive). In the result, the first epoch begins
     at ``start_offset``."""
     known = truncate_from_end(epochs, end_offset)
-    # As Kafka does, drop the epochs that ended before the segment. The epoch at the segment's first offset stays. Its
-    # start becomes that offset.
+    # As Kafka does, drop the epochs that ended before the segment. The epoch at the segment's first offset stays, with
+    # that offset as its start.
     later = tuple(entry for entry in known if entry[1] > start_offset)
     in_force = known[: len(known) - len(later)][-1:]
     return tuple((epoch, start_offset) for epoch, _ in in_force) + later

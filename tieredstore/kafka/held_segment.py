@@ -66,8 +66,9 @@ class OpenSegment:
 def open_segment(segment: FoundSegment) -> OpenSegment:
     """Open the files of a closed segment. The caller closes them.
 
-    Raise SegmentIncompleteError if a file other than the transaction index is absent, or if an index still ends in
-    preallocated zeros. Raise OSError if the system refuses to open a file, for example because too many files are open.
+    Raise SegmentIncompleteError if a file is absent, except the transaction index, which is optional. Also raise it if
+    an index still ends in preallocated zeros. Raise OSError if the system refuses to open a file, for example because
+    too many files are open.
     """
     with contextlib.ExitStack() as undone:
 
@@ -112,7 +113,8 @@ def describe_open(
     """Describe the segment for a copy. ``epochs`` come from the current or an earlier checkpoint of the partition.
 
     A log from which compaction has removed records ends just before the next segment, as in Kafka. Any other log ends
-    with its last record. The next segment would not be a safe end: the listing may lack the segment that follows.
+    with its last record. The next listed segment would not be a safe end, because the listing may lack a segment
+    between the two.
 
     The broker may have dropped an epoch from the checkpoint. Such an epoch is taken from the batches, because each
     batch names its epoch.

@@ -112,8 +112,8 @@ class OffsetIndex(_Entries[OffsetIndexEntry]):
         """Return the byte at which to begin reading for ``offset``: the position of the last entry at or before it,
         else 0.
         """
-        # An entry names the last offset of its batch. The batch with `offset` is therefore the batch of the last entry
-        # at or before `offset`, or a later batch. So a read from that entry's position never starts too late.
+        # An entry names the last offset of its batch. The last entry at or before `offset` therefore names the batch
+        # with `offset`, or an earlier batch. A read from that entry's position never starts too late.
         return self._second_at_or_before(offset - self.base_offset)
 
 

@@ -27,6 +27,7 @@ class LogExtent:
     """A summary of all batch headers of a log.
 
     ``last_offset`` is inclusive. Without a batch it is the base offset minus 1, and ``max_timestamp_ms`` is -1.
+
     ``leader_epochs`` holds each epoch of the batches with the base offset of its first batch. ``is_contiguous`` is true
     if the log has records and lacks no offset from its base offset to ``last_offset``. This is so in a log that was
     never compacted. The offsets inside compressed message sets (magic 0 and 1) count as present.

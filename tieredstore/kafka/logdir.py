@@ -244,8 +244,8 @@ def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
     """Describe a segment for a copy. This reads its small files and, if the segment is closed, all its batch headers.
 
     A segment is closed if another segment follows it. The last segment counts as closed if the producer snapshot after
-    it exists and its indexes are trimmed. It is so in a copy of a partition without the active segment. After an
-    orderly shutdown, a broker's active segment looks the same, and is complete.
+    it exists and its indexes are trimmed. This is the case in a copy of a partition without the active segment. After
+    an orderly shutdown, a broker's active segment looks the same, and is complete.
 
     As in Kafka, a segment ends just before the base offset of the next segment, even if compaction has removed its last
     batches. The last segment ends with its last batch. An empty last segment is active.

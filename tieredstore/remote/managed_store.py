@@ -130,8 +130,9 @@ class ManagerCalls:
 class ManagedStore(DelegatingStore):
     """Passes every call on until the manager is closed, then raises AlreadyClosedError. Does not close the inner store.
 
-    A pickled ManagedStore loads as its inner store. A listing that began before a fork continues in the child after the
-    last object that it yielded.
+    A pickled ManagedStore loads as its inner store.
+
+    A listing that began before a fork continues in the child after the last object that it yielded.
     """
 
     def __init__(self, inner: ObjectStore, calls: ManagerCalls) -> None:

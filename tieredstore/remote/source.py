@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.layout import KeyLayout
 
 NextSegment: TypeAlias = Callable[[], RemoteLogSegmentMetadata | None]
-"""Function that returns the segment after the one being read, None at the end. The reader calls the function once, on
+"""Function that returns the segment after the current one, or None at the end. The reader calls the function once, on
 its own thread, so the function must be fast.
 """
 

@@ -12,7 +12,7 @@ class FetchStats:
     """Totals since the reader was made.
 
     ``bytes_asked`` counts the bytes that streams returned. ``requests`` counts ranged GETs of logs, and
-    ``bytes_fetched`` the stored bytes that they fetched. ``wait_seconds`` is the time that readers waited for these
+    ``bytes_fetched`` the stored bytes in their answers. ``wait_seconds`` is the time that readers waited for these
     GETs. ``chunk_*`` count chunks.
     """
 

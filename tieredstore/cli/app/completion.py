@@ -5,7 +5,7 @@ file in the user's cache folder. The command waits 0.8 s for an answer, then off
 no answer by then, the child continues for some seconds. The next attempt then has an answer. Errors never reach the
 screen.
 
-This module is separate from ``options``, which only names the functions here: completion forks and opens a bucket.
+``options`` only names the functions of this module. The two are separate, because completion forks and opens a bucket.
 """
 
 from __future__ import annotations

@@ -278,8 +278,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (asked := list(sys.argv[1:] if arguments is None else arguments)) in VERSION:
         return show_version(asked)
     try:
-        # Do not use standalone mode, in which the parser would report wrong usage in its own words. The parser then
-        # returns the exit code of typer.Exit.
+        # Without standalone mode, the parser returns the exit code of typer.Exit. In standalone mode, it would report
+        # wrong usage in its own words.
         code = int(cast("int | None", program()(args=arguments, prog_name="tieredstore", standalone_mode=False)) or 0)
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)
@@ -302,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 UsageProblem: Final = cast("type[UsageError]", typer.BadParameter.__base__)
-"""The common base of the parser's errors, of which typer exports only some subclasses."""
+"""The common base of the parser's errors. typer exports only some of its subclasses."""
 
 _MEANT: Final[Mapping[str, str]] = {
     "check": "verify", "clean": "gc", "consume": "cat --group", "consumer": "cat --group", "convert": "cat -o",

@@ -293,7 +293,7 @@ class End(Group):
 
     @functools.cached_property
     def end(self) -> int | AtTime | None:
-        """The end, exclusive. Raises ConfigError, which names the option, for an invalid one."""
+        """The end, exclusive. For an invalid end, raises a ConfigError that names the option."""
         return parse_option("--to", self.stop)
 
     def json(self) -> dict[str, JsonValue]:
@@ -330,7 +330,7 @@ class FromTo(Group):
 
     @functools.cached_property
     def first(self) -> int | AtTime | None:
-        """The start. Raises ConfigError, which names the option, for an invalid one."""
+        """The start. For an invalid start, raises a ConfigError that names the option."""
         return parse_option("--from", self.start)
 
     def check_order(self) -> None:

@@ -24,7 +24,7 @@ def run_at_once(command: Callable[[], int]) -> NoReturn:
 
 
 def run(command: Callable[[], int]) -> NoReturn:
-    """Run the command of this process, which returns its exit code, and end the process."""
+    """Run the command of this process. End the process with the exit code that the command returns."""
     from tieredstore.process.interruption import Interrupted, Interruption
 
     with Interruption() as interruption:

@@ -46,12 +46,14 @@ def doctor(
 
     With an uploader's settings, doctor also checks the broker, the log directories and the hold directories.
 
-    The exit code is that of the first failed check. --fix --yes adds a lifecycle rule to the bucket: it aborts
-    multipart uploads under the prefix that are unfinished after --min-age, in whole days (default: 7d). Existing rules
-    stay unchanged. If one of them already does this, nothing is written. The new rule is read back and compared.
+    The exit code is that of the first failed check.
 
-    --for lists objects under the prefix that tieredstore wrote and an earlier release could not read. Use it before you
-    run two releases together, or go back to the earlier one. doctor reads the first bytes of each object. For a
+    --fix --yes adds a lifecycle rule to the bucket. The rule aborts multipart uploads under the prefix that are
+    unfinished after --min-age, in whole days (default: 7d). Existing rules stay unchanged. If an existing rule already
+    does this, nothing is written. The new rule is read back and compared.
+
+    --for lists tieredstore's objects under the prefix, if an earlier release could not read them. Use it before you run
+    two releases together, or go back to the earlier release. doctor reads the first bytes of each object. For a
     pipeline's output, name its root, such as --store s3://b/root/.
 
     Example: tieredstore doctor -c store.properties --write

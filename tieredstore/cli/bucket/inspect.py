@@ -50,7 +50,7 @@ def inspect(
 ) -> None:
     """Show a segment: manifest, chunk map, key id, indexes, objects, metadata; --index shows an index's entries.
 
-    A missing object, or one whose size differs from the manifest, is shown as damage, with exit code 4. The exit code
+    An object that is missing, or differs in size from the manifest, is shown as damage, with exit code 4. The exit code
     is 3 if the segment was stored without the requested index. Only --index needs a key.
 
     Example: tieredstore inspect -c store.properties orders 0 0 --index timestamp

@@ -116,10 +116,10 @@ def new(
     """Make an RSA key pair and add it to the settings file; without -c, print the settings that use it.
 
     The command writes ID.private.pem (PKCS#8, readable only by its owner) and ID.public.pem (X.509), and never
-    overwrites a file. The active pair in the settings file stays active, unless the file has no active pair, or
-    --activate is given. First add the new pair to the settings of every reader and writer, then make it active. All
-    other lines of the file stay unchanged. If the command is killed, run it again to complete the pair. If you lose the
-    private key, you lose the data.
+    overwrites a file. The new pair becomes active only with --activate, or if the file has no active pair. First add
+    the new pair to the settings of every reader and writer, then make it active. All other lines of the file stay
+    unchanged. If the command is killed, run it again to complete the pair. If you lose the private key, you lose the
+    data.
 
     Example: tieredstore keys new key2 -c store.properties
     """
@@ -149,11 +149,12 @@ def list_keys(
     """List the key pairs that encrypt segments; with an ID, list everything that needs or may need this pair.
 
     The command reads every manifest, and needs no key. FIRST and LAST are the end times (UTC) of the oldest and the
-    newest segment. RING shows whether the settings list the pair. Before you retire a pair, make another pair active in
-    every writer and in these settings, then run keys list with the old ID. The exit code is 5 while anything needs the
-    old pair. It is 0, without a row, once the pair can be retired. It is 3 if there are no segments at all, for example
-    under a wrong prefix. Objects without a manifest and unfinished uploads count too, because they may still be
-    committed with the pair.
+    newest segment. RING shows whether the settings list the pair.
+
+    Before you retire a pair, make another pair active in every writer and in these settings, then run keys list with
+    the old ID. The exit code is 5 while anything needs the old pair. It is 0, without a row, once the pair can be
+    retired. It is 3 if there are no segments at all, for example under a wrong prefix. Objects without a manifest and
+    unfinished uploads count too, because they may still be committed with the pair.
 
     Example: tieredstore keys list key1 -c store.properties
     """

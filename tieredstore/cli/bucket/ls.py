@@ -100,11 +100,14 @@ def ls(
     """List topics, partitions and segments: offsets, sizes, ratio, time span.
 
     Each line is a partition. With -p, each line is a segment, or a hole: offsets that are in no segment. -p all lists
-    the segments of all partitions. ls reads the manifest of each segment, and needs no key. FIRST ENDS and LAST are the
-    times (UTC) of the newest records of the first and the last segment; manifests have no other times. FIRST RECORD
-    (--first-times) is read from each segment. It is "-" if the record has no time or cannot be decrypted. Segments that
-    lack an object (after an unfinished copy or deletion, or a loss) are named on stderr, and have "complete": false in
-    JSON.
+    the segments of all partitions. ls reads the manifest of each segment, and needs no key.
+
+    FIRST ENDS and LAST are the times (UTC) of the newest records of the first and the last segment. Manifests have no
+    other times. FIRST RECORD (--first-times) is read from each segment. It is "-" if the record has no time or cannot
+    be decrypted.
+
+    Segments that lack an object (after an unfinished copy or deletion, or a loss) are named on stderr. They have
+    "complete": false in JSON.
 
     With --bootstrap-server, each line is a partition with the brokers' offsets. NOT STORED are offsets that only the
     brokers have. LOST are offsets that neither the bucket nor the brokers have. No record before COMPLETE UP TO (UTC)

@@ -44,11 +44,14 @@ def rm(
 
     Without --yes, rm only shows the plan. A segment's manifest is deleted first, so that readers never see an
     incomplete segment. Brokers do not notice a deletion: if a broker still lists a deleted segment, its readers fail.
-    With --bootstrap-server, rm asks the brokers, and keeps the segments that they list. rm also keeps a segment that
-    the brokers do not know until it is older than 2 × upload.max.age.ms, because they may not have recorded it yet.
-    Segments under a legal hold are kept. With --to, rm stops in each partition at the first segment that is newer, is
-    kept, or has an unknown end. --segment ID also deletes the remains of an unfinished copy or deletion; make sure that
-    no copy of that segment is still running.
+
+    With --bootstrap-server, rm asks the brokers, and keeps the segments that they list. If the brokers do not know a
+    segment, rm keeps it until it is older than 2 × upload.max.age.ms, because the brokers may not have recorded it yet.
+    Segments under a legal hold are kept.
+
+    With --to, rm stops in each partition at the first segment that is newer, is kept, or has an unknown end. --segment
+    ID also deletes the remains of an unfinished copy or deletion. First make sure that no copy of that segment is still
+    running.
 
     Example: tieredstore rm -c store.properties orders -p 0 --to 2026-01-31
     """

@@ -18,9 +18,10 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
     """Open the destination: stdout for None and ``-``, otherwise a file. The file appears only when it is complete.
 
     The bytes go to a draft (unfinished file) in the same folder. At the end the draft is synced and renamed. A device
-    or a pipe is written directly. Drafts that an earlier, killed command left behind are removed. Raise ConfigError for
-    a symbolic link to a file. Another user of the folder may have created the link to choose the file that is
-    overwritten.
+    or a pipe is written directly. Drafts that an earlier, killed command left behind are removed.
+
+    Raise ConfigError for a symbolic link to a file. Another user of the folder may have created the link to choose the
+    file that is overwritten.
     """
     if path is None or str(path) == "-":
         yield sys.stdout.buffer

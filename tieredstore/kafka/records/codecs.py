@@ -34,8 +34,8 @@ _FIRST_WINDOW: Final = 4096
 # A larger buffer is not kept for later batches. One huge batch must not occupy memory for ever.
 _MOST_MEMORY: Final = 16 * 1024 * 1024
 
-# Limits against bodies of many tiny streams or blocks, each of which costs some microseconds. No client writes such a
-# body: clients write one stream, or a few joined streams, in blocks of kilobytes.
+# Limits against bodies of many tiny streams or blocks. Each stream or block costs some microseconds. No client writes
+# such a body: clients write one stream, or a few joined streams, in blocks of kilobytes.
 _FREE_STREAMS: Final = 64
 _LEAST_BYTES_OF_A_STREAM: Final = 1024
 _FREE_BLOCKS: Final = 4096
@@ -202,7 +202,8 @@ def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
     Streams may be joined, so a stream header may come in place of a block.
     """
     # Java producers frame their blocks. librdkafka and others write one bare block, which cannot begin with the magic.
-    # There, the first byte would be the size, and a later byte would copy from before the beginning of the output.
+    # Read as a block, the magic's first byte would be the size, and a later byte would copy from before the beginning
+    # of the output.
     if bytes(body[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         yield body
         return

@@ -87,8 +87,8 @@ class LogReading:
                     consumed += taken
                     if len(rest) >= _LEAST_FRAME:
                         yield from self._walk_rest(rest)
-                # Decode the whole batches of the piece of the log. Keep the bytes after them, which begin another
-                # batch.
+                # Decode the batches that are whole in this piece of the log. Keep the bytes after them, which begin
+                # another batch.
                 if not rest and self._state != _STOP_REACHED:
                     with view[consumed:] as unread:
                         walked = yield from self._walk(unread)
@@ -304,8 +304,8 @@ class RecordDecoder:
         """Return the headers of all batches that were read since the last call, if ``keep_headers``.
 
         Control batches and batches of aborted transactions are included, damaged batches are not. Positions are
-        positions in the log. Headers take 104 bytes per batch until this call takes them. After a record batch is
-        yielded, the headers of all batches that it came from are available.
+        positions in the log. Until this call, headers take 104 bytes per batch. After a record batch is yielded, the
+        headers of all batches that it came from are available.
         """
         return self._reading.take_headers() if self._reading else []
 

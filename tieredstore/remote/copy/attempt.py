@@ -63,8 +63,8 @@ class Attempt:
         """Raise StoreUnavailableError if the object is absent, StoreError if its size is not ``size``. This takes one
         request.
 
-        The request reads the last byte of the object, because this is cheap on every store. A ``head`` is not: on a
-        store in a folder, it reads the whole object.
+        The request reads the last byte of the object, because this is cheap on every store. A ``head`` is not cheap on
+        a store in a folder: it reads the whole object.
         """
         key = self._layout.key(self._metadata, suffix)
         shown = self._layout.show(key)

@@ -1,4 +1,4 @@
-"""Copies a segment: the log, then the indexes, then the manifest, which commits it."""
+"""Copies a segment: the log, then the indexes, then the manifest. The manifest commits the segment."""
 
 from __future__ import annotations
 

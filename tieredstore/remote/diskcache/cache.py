@@ -1,5 +1,4 @@
-"""Cache on disk, in a folder that survives a restart. It has an entry for each chunk, and one entry per segment with
-all its indexes.
+"""Cache on disk, in a folder that survives a restart. Each entry is a chunk, or all indexes of a segment.
 
 ``<path>/tieredstore-v1`` holds a table (SQLite, by ``diskcache``) and one file per entry. The file of an entry is
 complete before the table lists it. Each version of this format has a separate folder, and does not touch the folders of

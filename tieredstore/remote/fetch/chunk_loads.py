@@ -37,8 +37,8 @@ class OpenSegment:
 class Job:
     """One request for adjacent chunks of a segment (``run``), and the memory for them.
 
-    Original bytes from ``end`` on need not be decoded. None means that all are needed. With ``by_reader``, the thread
-    that waits for a chunk decodes it.
+    Original bytes from ``end`` on need not be decoded. If ``end`` is None, all bytes are needed. With ``by_reader``,
+    the thread that waits for a chunk decodes it.
     """
 
     segment: OpenSegment

@@ -61,8 +61,8 @@ class SegmentStream(io.RawIOBase):
     read-ahead, and two consecutive reads start it again. The stream takes as much memory as it loads ahead, and twice
     as much for compressed or encrypted chunks.
 
-    A failed read does not move the position, so it can be repeated. Use a stream from one thread at a time, and close
-    it.
+    A failed read does not move the position, so the read can be repeated. Use a stream from one thread at a time, and
+    close it.
     """
 
     def __init__(

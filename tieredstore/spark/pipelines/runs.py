@@ -303,9 +303,9 @@ def pipeline_service(
 ) -> Service:
     """Return a service that runs pipelines until it is stopped or one of them ends with an error.
 
-    If ``take_over`` is set, each pipeline continues its generation of this number (a version of the output). ``listen``
-    is the address of ``/metrics``, ``/healthz`` and ``/readyz``. The service is ready while no pipeline waits for a
-    store or broker.
+    ``take_over`` is the number of a generation (a version of the output). If it is set, each pipeline continues its
+    generation of this number. ``listen`` is the address of ``/metrics``, ``/healthz`` and ``/readyz``. The service is
+    ready while no pipeline waits for a store or broker.
     """
     health = Health({_STARTED: "pipelines are still starting"})
 

@@ -108,7 +108,7 @@ class Bounds:
     because Spark checks each row again.
 
     - ``topics`` and ``partitions``: allowed values, None for any. A topic must start with all ``beginnings``.
-    - ``first_partition`` to ``stop_partition``, ``first_offset`` to ``stop_offset``: ranges, their ends exclusive.
+    - ``first_partition`` to ``stop_partition``, ``first_offset`` to ``stop_offset``: ranges with exclusive ends.
     - ``since_ms``: splits with only earlier records are skipped. Time has no upper bound, because records need not
       be in order of time.
     """

@@ -47,8 +47,10 @@ def map_records(
     its own user functions. A retried task passes the same records.
 
     ``options`` are the options of the format ``tieredstore``, as text, boolean or number. An option that is None is
-    left out. The option ``columns`` selects the function's input columns. A task may read up to 256 MiB if each core
-    still gets two tasks. The option ``maxSplitBytes`` overrides this. Nothing is planned before a Spark action.
+    left out. The option ``columns`` selects the function's input columns.
+
+    A task may read up to 256 MiB if each core still gets two tasks. The option ``maxSplitBytes`` overrides this.
+    Nothing is planned before a Spark action.
 
     ``schema`` is a schema of Spark or Arrow, or a DDL text (``"n long, total double"``). Raises ConfigError for invalid
     options. If the function yields other columns than the schema's, its task fails with an error that names them.

@@ -4,7 +4,7 @@ Only ``data_source`` imports this module. The two are separate, because Spark im
 searches for data sources.
 
 A stream's offset in a checkpoint is JSON. The topic ids reveal a re-created topic. ``epochs`` has the leader epoch of
-the last record that was read from each partition. It reveals that a new leader has truncated the log::
+the last record that was read from each partition. This epoch reveals that a new leader has truncated the log::
 
     {"version": 1, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
      "epochs": {"orders": {"0": 5}}}
@@ -440,7 +440,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         A run that ends raises ResourceNotFoundError, because it would otherwise seem to succeed. A continuous stream
         logs a warning and waits, because topics may be created later. If a topic in the checkpoint no longer exists,
-        that is reported as a data loss.
+        the stream reports a data loss.
         """
         if self._has_looked:
             return

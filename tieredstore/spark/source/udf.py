@@ -407,9 +407,8 @@ class StoredSegments:
     def read(self, key: ObjectKey) -> PartitionRead:
         """Read one segment. Raise SegmentNotFoundError if the store has no manifest of the segment.
 
-        With ``read_committed``, reading ends at the first open transaction, as a Kafka consumer stops there. Raises
-        ConfigError for a segment with offsets of an abandoned leader epoch, because the outcome of its transactions is
-        unknown.
+        With ``read_committed``, reading ends at the first open transaction, like a Kafka consumer. Raises ConfigError
+        for a segment with offsets of an abandoned leader epoch, because the outcome of its transactions is unknown.
         """
         segment = self._load(key)
         stop = segment.end_offset + 1

@@ -65,8 +65,8 @@ def spare_modules() -> None:
 def check_worker_python(spark: SparkSession) -> None:
     """Raise ConfigError if a session's workers run a local Python that lacks this package.
 
-    The check runs the workers' Python only if that Python is not the one of this process. Workers of a Spark Connect
-    session are not checked, because they run on other machines.
+    If the workers' Python is not the Python of this process, the check runs the workers' Python. Workers of a Spark
+    Connect session are not checked, because they run on other machines.
     """
     from pyspark.errors import PySparkAttributeError  # noqa: PLC0415  as in spark/__init__.py
 
@@ -107,8 +107,8 @@ _Item = TypeVar("_Item")
 def one_sentence() -> Generator[None, None, None]:
     """Make Spark show an error that this package raises in the ``with`` block as one sentence, without a traceback.
 
-    A worker does this by Spark's environment variable. The variable is safe there, because the error ends the worker. A
-    driver does not set the variable, because the workers of the next session would inherit it.
+    A worker hides the traceback by Spark's environment variable ``SPARK_HIDE_TRACEBACK``. This is safe, because the
+    error ends the worker. A driver does not set the variable, because the workers of the next session would inherit it.
 
     A worker also adds logger names to warnings.
     """
