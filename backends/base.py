@@ -170,7 +170,7 @@ class ObjectStore(ABC):
         a multipart upload. An error of ``body`` passes through. If ``body`` is a generator, the call closes it in any
         case.
 
-        With ``if_absent``, raise ``PreconditionFailedError`` if the key is taken; exactly one of several racing writers
+        With ``if_absent``, raise ``PreconditionFailedError`` if the key is taken. Exactly one of several racing writers
         wins.
         """
 
@@ -267,7 +267,7 @@ class ObjectStore(ABC):
     def replace(self, key: str, body: Body, etag: str) -> str:
         """Replace the object if it still has ``etag``; return the new etag.
 
-        Raise ``PreconditionFailedError`` if the object has another etag or is absent; exactly one of several racing
+        Raise ``PreconditionFailedError`` if the object has another etag or is absent. Exactly one of several racing
         writers wins. The handling of ``body``, and the errors, are those of ``put``.
         """
 

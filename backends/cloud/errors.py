@@ -32,7 +32,7 @@ BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
 
 
 class MaybeNoBucketError(ObjectNotFoundError):
-    """Raised if the object or its bucket is absent, and the answer does not say which of them."""
+    """The object or its bucket is absent, and the answer does not say which of the two."""
 
 
 class MalformedAnswerError(StoreError):

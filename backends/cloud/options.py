@@ -28,7 +28,7 @@ class CloudOptions:
     ``concurrency`` is the number of parallel requests by the store's users, and sizes the connection pool.
 
     ``call_timeout_s`` limits one request with all its retries, ``attempt_timeout_s`` one attempt (None: no separate
-    limit). ``stall_timeout_s`` limits the time in which an upload sends no byte; the upload as a whole has no limit.
+    limit). ``stall_timeout_s`` limits the time in which an upload sends no byte. The upload as a whole has no limit.
     ``connect_timeout_s`` and ``read_timeout_s`` limit each wait for the network.
     """
 

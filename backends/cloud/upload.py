@@ -91,8 +91,8 @@ class Stored:
 class Upload(ABC, Generic[Client, Options]):
     """One ``put`` or ``replace``.
 
-    ``call`` and ``translated`` are methods of the store; ``exists`` asks the store if the object exists;
-    ``call_deadline`` returns the deadline of a call that begins now; ``stall`` limits the time without progress.
+    ``call`` and ``translated`` are methods of the store. ``exists`` asks the store if the object exists.
+    ``call_deadline`` returns the deadline of a call that begins now. ``stall`` limits the time without progress.
 
     Each write has its own ``mark``. If the store refuses a write because an object exists, the mark shows if this write
     made the object. An earlier attempt's answer may have been lost, or a proxy may have sent the request twice. With

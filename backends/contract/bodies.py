@@ -31,7 +31,9 @@ def open_body(body: Body) -> Generator[Iterator[memoryview]]:
 
 @contextmanager
 def closing_body(body: Body) -> Generator[None]:
-    """Close ``body`` at the end of the block if it is a generator, for callers that wrap it in another generator."""
+    """If ``body`` is a generator, close it at the end of the block. Callers that wrap ``body`` in another generator
+    need this.
+    """
     try:
         yield
     finally:

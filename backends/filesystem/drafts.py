@@ -1,6 +1,6 @@
 """Drafts: files being written or waiting to be published, invisible until complete and durable.
 
-Kept apart from the store, its only user: this module handles files and locks, the store handles keys.
+This module is kept apart from the store, its only user. It handles files and locks; the store handles keys.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def abandoned_drafts(folder: Folder) -> dict[bytes, os.stat_result]:
         names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(DRAFT_MARK)]
     if not names:
         return {}
-    # Writers create and lock a draft (unfinished file) while they hold the folder's lock, so each draft seen here has
+    # Writers create and lock a draft (unfinished file) while they hold the folder's lock. So each draft seen here has
     # been locked.
     with folder.lock():
         return {name: status for name in names if (status := _if_abandoned(folder, name)) is not None}

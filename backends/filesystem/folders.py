@@ -20,8 +20,9 @@ from tieredstore.backends.contract.keys import checked_key
 from tieredstore.errors import InvalidKeyError, StoreError
 
 DRAFT_MARK: Final = DRAFT_PREFIX.encode("ascii")
-"""Start of a draft's file name. No component of a key may start with this text, and listings omit files whose names
-start with it."""
+"""Start of a draft's file name. No component of a key may start with this text. Listings omit files whose names start
+with it.
+"""
 
 _ODD_STARTS: Final = (b"", b".")
 _SEPARATOR: Final = re.compile(rb"[/\\\0]").search
@@ -101,7 +102,7 @@ class Folder:
     def lock(self) -> Generator[None]:
         """Hold the folder's lock, exclusively among all processes.
 
-        The lock is on the open descriptor, so it ends with the process and leaves no file behind. Raise OSError
+        The lock is on the open descriptor. So the lock ends with the process and leaves no file behind. Raise OSError
         (ETIMEDOUT) after some seconds, because a process that was stopped (SIGSTOP) may hold the lock.
         """
         self._lock()

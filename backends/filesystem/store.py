@@ -1,7 +1,7 @@
 """Objects as files below a folder: a key is a path, as in the Java plugin's file system storage.
 
-A write creates a hidden file in the object's folder, syncs it to disk, and then links or renames it to the object's
-name. The writer holds a lock on the folder while it checks the condition and links or renames the file.
+A write creates a hidden file in the object's folder and syncs it to disk. Then it links or renames the file to the
+object's name. The writer holds a lock on the folder while it checks the condition and links or renames the file.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return f"FilesystemObjectStore({self._root!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write the file; sync it, and its folders up to the root, to disk before returning."""
+        """Write the file. Before returning, sync the file and its folders up to the root to disk."""
         with open_body(body) as parts, self._new_draft(key) as draft:
             with self._writing(key):
                 # If the key is taken, fail before the body is consumed. The check is repeated below under the lock.
@@ -268,7 +268,9 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             yield AbandonedWrite(path, status.st_size, status.st_mtime_ns // 1_000_000, path)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Remove the draft (unfinished file) of a dead writer, and folders that become empty; safe at any time."""
+        """Remove the draft (unfinished file) of a dead writer, and folders that become empty. This is safe at any
+        time.
+        """
         place = draft_path(write) if isinstance(write, Prepared) else write.id
         *folders, name = os.fsencode(place).split(b"/")
         if not name.startswith(DRAFT_MARK) or not all(map(is_component, folders)):
@@ -382,7 +384,7 @@ def _delete_batch(root: str, keys: Sequence[str]) -> list[TieredStoreError]:
 
 
 def _delete_in(root: str, folders: tuple[bytes, ...], names: Mapping[str, bytes]) -> list[TieredStoreError]:
-    """Delete files of one folder: take the folder's lock once for all files, release it, then sync the folder once."""
+    """Delete files of one folder. Take the folder's lock once for all files, release it, then sync the folder once."""
     try:
         with OsErrors(root, next(iter(names))), Folder(root, folders) as folder:
             with folder.lock():

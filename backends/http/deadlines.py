@@ -10,7 +10,7 @@ from typing import Final
 from tieredstore.process.deadline import Deadline
 
 PIECE_BYTES: Final = 256 * 1024
-"""Size of the pieces in which bodies are sent and received; timeout and deadline apply to each piece."""
+"""Size of the pieces in which bodies are sent and received. Timeout and deadline apply to each piece."""
 
 _deadline: Final[ContextVar[Deadline | None]] = ContextVar("tieredstore_http_deadline", default=None)
 

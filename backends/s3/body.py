@@ -92,8 +92,8 @@ def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:
 
 
 class PartBody(io.RawIOBase):
-    """A part of an upload as the file that the SDK requires, without a copy of its bytes. The SDK can send it again
-    from its start.
+    """A part of an upload in the form of a file, as the SDK requires. Its bytes are not copied. The SDK can send it
+    again from its start.
 
     The part is sent in small pieces. The network timeout begins again with each piece, and the deadline is checked
     between pieces.

@@ -32,8 +32,8 @@ class Compatibility(enum.Enum):
     """Kind of server.
 
     ``AWS``: each part has a CRC-32C that the server checks, and Amazon's rules choose the host name. ``S3_COMPATIBLE``:
-    the bucket is in the path, and no checksum headers are sent, because many other servers refuse them. The SHA-256 in
-    the request's signature still covers bodies.
+    the bucket is in the path. No checksum headers are sent, because many other servers refuse them. The SHA-256 in the
+    request's signature still covers bodies.
     """
 
     AWS = "aws"

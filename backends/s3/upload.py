@@ -87,7 +87,7 @@ class Content:
         return cls(size, etag)
 
     def is_in(self, size: int, etag: str) -> bool:
-        """Return True if an object of this size and etag has this content; False if the object's etag is no digest."""
+        """Return True if an object of this size and etag has this content. If the etag is no digest, return False."""
         expected = self.etag()
         return size == self.size and expected is not None and etag.strip('"') == expected
 

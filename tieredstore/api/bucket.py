@@ -470,8 +470,7 @@ class Bucket(Closing):
         return Plan("rotate_keys", str(scopes), rotate_segments(self, scopes, which.get("parallel", READERS)))
 
     def abort_rule(self, *, min_age: timedelta | str = "7d") -> Plan:
-        """Return a plan to make the store abort multipart uploads that have been unfinished for ``min_age``, which must
-        be whole days.
+        """Return a plan to make the store abort multipart uploads that are unfinished after ``min_age`` (whole days).
 
         The plan adds one lifecycle rule to the store and leaves other rules unchanged. If a rule already does this, the
         plan is empty.

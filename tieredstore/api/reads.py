@@ -78,7 +78,7 @@ class Read(Closing):
         """Return sentences about records left out so far because they are not committed (in aborted or open
         transactions).
 
-        If the bucket has a broker, this method also asks the broker for open transactions, unless ``asks`` is False.
+        If the bucket has a broker and ``asks`` is True, this method also asks the broker for open transactions.
         """
         return [] if self._left_out is None else self._left_out.sentences(asks=asks)
 

@@ -120,7 +120,7 @@ def plan_gc(bucket: Bucket, scopes: Scopes, min_age: timedelta, *, unknown_too: 
 
 
 def plan_abort_rule(bucket: Bucket, min_age: timedelta) -> Plan:
-    """Return the plan to add a rule that aborts uploads that have been unfinished for ``min_age``, in whole days."""
+    """Return the plan to add a rule. The rule aborts uploads that are unfinished after ``min_age``, in whole days."""
     days, rest = divmod(min_age, timedelta(days=1))
     if rest or days < 1:
         raise ConfigError(f"min_age is {min_age}: a store's rule counts whole days, so give 1d or more, such as 7d")

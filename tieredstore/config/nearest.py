@@ -60,9 +60,12 @@ def did_you_mean(name: str, known: Iterable[str], *, otherwise: str = "", show: 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that ``name`` probably stands for, or None.
 
-    The first match in this order counts: a known name with which ``name`` ends, after a dot; a name with nearly the
-    same letters; the name with most words of the same meaning, as in ``storage.class.name`` and
-    ``storage.backend.class``; the name with the most similar letters.
+    The first match in this order counts:
+
+    1. a known name with which ``name`` ends, after a dot;
+    2. a name with nearly the same letters;
+    3. the name with most words of the same meaning, as in ``storage.class.name`` and ``storage.backend.class``;
+    4. the name with the most similar letters.
     """
     known, lowered = sorted(known), name.lower()
     components = lowered.rsplit(".", _MAX_COMPONENTS)

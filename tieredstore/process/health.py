@@ -23,7 +23,7 @@ class Health:
     """The named conditions of a service. Each failing condition has a sentence with the reason. Thread-safe.
 
     A service is *ready* if all its conditions hold, and *alive* if no promised sign of life is overdue. Anyone may see
-    the sentences about failing conditions, so they must not contain secrets or data of records.
+    the sentences about failing conditions. So these sentences must not contain secrets or data of records.
     """
 
     def __init__(

@@ -108,10 +108,10 @@ def keyboard_interrupts(wake: Callable[[], None]) -> Generator[None]:
 class Interruption:
     """A context manager for the main thread that handles signals while the process's command runs.
 
-    The first signal raises :class:`Interrupted` in the main thread, which cleans up as after an error. The cleanup may
-    take long: pools wait for threads that wait for a store, and native code may delay the exception. So the signal also
-    wakes a separate thread. This thread waits a moment, runs the functions passed to :func:`at_sudden_end`, and ends
-    the process. A second signal ends the wait.
+    The first signal raises :class:`Interrupted` in the main thread. The main thread then cleans up as after an error.
+    The cleanup may take long: pools wait for threads that wait for a store, and native code may delay the exception. So
+    the signal also wakes a separate thread. This thread waits a moment, runs the functions passed to
+    :func:`at_sudden_end`, and ends the process. A second signal ends the wait.
     """
 
     def __init__(self, *, end_process: Callable[[int], object] = os._exit) -> None:

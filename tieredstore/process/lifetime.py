@@ -21,7 +21,7 @@ class Lifetime:
     """The time from the opening of an object, called ``what`` in errors, until it is closed. Thread-safe.
 
     The object passes work to executors through :meth:`bound`, so that the futures fail when the lifetime ends. The work
-    itself may continue, because a thread cannot leave a call to a store that does not respond.
+    itself may continue: a thread cannot leave a call to a store that does not respond.
     """
 
     def __init__(self, what: str) -> None:

@@ -39,7 +39,7 @@ def in_parallel(
 
     To bound memory, at most ``at_once`` items are waiting, running or unread. One more item is taken from ``items`` in
     advance, on the caller's thread. With ``weigh``, the waiting, running and unread items together weigh at most
-    ``max_weight``; a heavier item runs alone.
+    ``max_weight``. A heavier item runs alone.
 
     After a job has failed, no later job begins. The generator yields the results before the failed job, then raises its
     error. If iterating over ``items`` raises an error, the generator raises it at once. Raise StoreUnavailableError if

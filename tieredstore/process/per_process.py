@@ -1,6 +1,4 @@
-"""A client that each process creates for itself on first use, even a forked child or a process that unpickles the
-holder.
-"""
+"""A client that each process creates for itself on first use, also after a fork or unpickling."""
 
 from __future__ import annotations
 

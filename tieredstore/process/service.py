@@ -41,8 +41,8 @@ class Service:
     """Runs threads until a stop; handles the process's signals, draining and health.
 
     Use ``run`` for a service that has its own process: it handles signals and returns the exit code. Use ``with
-    Service(...):`` within a larger process: it does not handle signals, and the end of the block stops and drains the
-    service. An error of one thread stops all threads. A service can run only once.
+    Service(...):`` within a larger process. Then the service does not handle signals, and the end of the block stops
+    and drains it. An error of one thread stops all threads. A service can run only once.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Service:
         pages: Mapping[str, Page] | None = None,
         reload: Callable[[], None] | None = None,
     ) -> None:
-        """Make a service. ``work`` maps thread names to functions; ``listen`` is host and port of the endpoint; None
+        """Make a service. ``work`` maps thread names to functions. ``listen`` is host and port of the endpoint; None
         means no endpoint. ``pages`` are further pages of the endpoint, by path.
 
         SIGHUP calls ``reload`` on a separate thread. Without ``reload``, the service does not handle SIGHUP.
@@ -89,9 +89,9 @@ class Service:
         """Run until a signal, ``stop`` or an error, then drain; return the exit code. Call this only on the main
         thread.
 
-        The exit code is 0, or the exit code of the error that ended the work. SIGTERM and SIGINT stop the service; a
-        second signal ends the process at once, with 128 plus its number. If a thread does not return by the drain's
-        deadline, the process exits with 75: such a thread could also block the interpreter's shutdown. If no
+        The exit code is 0, or the exit code of the error that ended the work. SIGTERM and SIGINT stop the service. A
+        second signal ends the process at once, with 128 plus the signal's number. If a thread does not return by the
+        drain's deadline, the process exits with 75: such a thread could also block the interpreter's shutdown. If no
         thread has unfinished work, the process exits without waiting.
         """
         with contextlib.closing(self._bell), _Signals(self._bell, reloads=self._reload is not None) as signals:

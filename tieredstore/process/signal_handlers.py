@@ -30,8 +30,8 @@ class SignalHandlers:
     ) -> None:
         """Let each of these signals call ``take`` and write to ``wakeup_fd``.
 
-        An ignored signal stays ignored unless it is in ``even_ignored``: shells ignore SIGINT for background
-        processes, and nohup ignores SIGHUP.
+        An ignored signal stays ignored if it is not in ``even_ignored``. Shells ignore SIGINT for background processes,
+        and nohup ignores SIGHUP.
         """
         self._wakeup_before = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
         begin_again_after_fork(self)

@@ -88,7 +88,7 @@ def export_files(
     have entered ``export_folder``.
     """
     with ThreadPool(at_once, "tieredstore-export") as pool:
-        # The caller of this generator closes it, so that an export that ends early does not wait for running reads.
+        # The caller closes this generator. So an export that ends early does not wait for running reads.
         yield from in_parallel(pool, partial(_export, reader, snapshot, plan), files, at_once=at_once, ordered=False)
 
 

@@ -36,7 +36,7 @@ _WAY_OUT: Final = "export into another folder, or delete them"
 def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan, ending: str) -> Generator[None]:
     """Lock the folder for one export of a topic in one format, and remove incomplete files of killed exports.
 
-    Offsets in existing files are not exported again, so all files must come from the same topic, types and isolation. A
+    Offsets in existing files are not exported again. So all files must come from the same topic, types and isolation. A
     note in ``_tieredstore/export/`` records topic, types and isolation before the first file is written.
 
     Raise ConfigError if another export of the topic is running, or if the note records another topic, other types or
