@@ -60,7 +60,7 @@ _PREFIX_SIZE: Final = 17
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 _MESSAGE: Final = struct.Struct(">qiIbb")
 _MESSAGE_WITH_TIMESTAMP: Final = struct.Struct(">qiIbbq")
-# The smallest message of magic 0, then of magic 1, which adds eight bytes of timestamp.
+# The sizes of the smallest messages of magic 0 and magic 1. Magic 1 adds eight bytes of timestamp.
 _MIN_MESSAGE_SIZE: Final = (FRAME_SIZE + MIN_LENGTH, FRAME_SIZE + MIN_LENGTH + 8)
 # Zeros to compare preallocated space with. The comparison goes piece by piece, because a log may end in hundreds of
 # megabytes of such space.
@@ -258,7 +258,7 @@ def _parse_header(head: memoryview, position: int, available: int) -> BatchHeade
         if not any(head[:_PREFIX_SIZE]):
             return None
         raise BatchCorruptError(f"the record batch at byte {position} has the impossible length {length}")
-    # Compare the length with the log's size before using it: a damaged length may claim 2 GiB.
+    # Compare the length with the log's size before using it, because a damaged length may claim 2 GiB.
     if size > available:
         raise BatchCorruptError(
             f"the record batch at byte {position} is truncated: its header states {size} bytes, but only "

@@ -217,7 +217,7 @@ def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
         raise BatchCorruptError(
             f"the producer snapshot has version {version}; only version {_SNAPSHOT_VERSION} can be read"
         )
-    # Check the CRC before the count is used: otherwise a damaged count would be reported as a wrong size.
+    # Check the CRC before the count is used. Otherwise, a damaged count would be reported as a wrong size.
     if crc != crc32c.crc32c(raw[_SNAPSHOT_CRC_END:]):
         raise BatchCorruptError("the producer snapshot is damaged: its CRC does not match")
     if count < 0 or len(raw) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:

@@ -110,7 +110,7 @@ class _FileView:
         header_size = min(HEADER_SIZE, self._size - position)
         # Only the latest piece of the file is in memory. Positions only grow, so earlier pieces are not needed again.
         if not self._start <= position <= self._start + len(self._piece) - header_size:
-            # Do not map the file: if it shrinks while it is mapped, an access kills the process.
+            # Do not map the file. If the file shrinks while it is mapped, an access kills the process.
             self._piece = os.pread(self._descriptor, _VIEW_SIZE, position)
             self._start = position
             if len(self._piece) < header_size:

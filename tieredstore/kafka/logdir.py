@@ -37,7 +37,7 @@ from tieredstore.model import LogSegmentData, RemoteLogSegmentId, RemoteLogSegme
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 
-# Kafka's own rule for topic names; the last dash separates the partition, which has no leading zeros.
+# Kafka's own rule for topic names. The partition follows the last dash, and has no leading zeros.
 _DIRECTORY: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})", re.ASCII)
 _SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
 _LOG: Final = re.compile(r"(\d{20})\.log", re.ASCII)

@@ -58,8 +58,8 @@ class ManagerCalls:
 
     @contextlib.contextmanager
     def on_this_thread(self) -> Generator[None]:
-        """Make calls directly on this thread during the block, for a thread that another thread watches and may
-        abandon.
+        """Within the block, make calls directly on this thread. Another thread must watch this thread, and may abandon
+        it.
 
         A direct call saves two hand-overs between threads, which cost more time than a small call to a local disk.
         """
@@ -189,9 +189,7 @@ class ManagedStore(DelegatingStore):
         target[:] = own
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List the inner store. Objects are taken in growing batches, so that a caller that needs only the first
-        objects pays little.
-        """
+        """List the inner store. A caller may need only the first objects, so objects are taken in growing batches."""
         last, process = start_after, os.getpid()
         batches, check = _batches(self._calls, self.inner.list(prefix, start_after)), self._calls.life.check
         while batch := next(batches, None):

@@ -57,7 +57,7 @@ def test_json_tells_what_went(applied: bool, settings: Path) -> None:
     ("line", "code", "words"),
     [
         ("", 2, "rm needs TOPIC: tieredstore rm TOPIC..."),
-        ("single 0", 2, "is 0 a partition? then it is -p 0"),
+        ("single 0", 2, "0 may be meant as a partition: give -p 0"),
         ("single --to 2", 2, "--to takes an offset only with one TOPIC and -p"),
         ("single other -p 0 --to 2", 2, "--to takes an offset only with one TOPIC and -p"),
         ("sing* -p 0 --to 2", 2, "--to takes an offset only with one TOPIC and -p"),

@@ -171,7 +171,7 @@ def test_grep_shows_records_whose_key_or_value_match(pattern: str) -> None:
         ("--json --format csv", "--json and --format exclude each other: give one of them"),
         ("--json --format %s", "--json and --format exclude each other"),
         ("--format xml", f"--format is 'xml'; it must be one of {', '.join(WRITERS)}"),
-        ("--format %x", "%x means nothing"),
+        ("--format %x", "%x is unknown"),
         ("--from -5", "--from -5 is not an offset; for the last records, use cat --last 5"),
         ("--from -5x", "--from is '-5x', not an offset or a time"),
         ("--to -5", "--to -5 is not an offset"),

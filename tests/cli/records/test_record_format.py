@@ -90,14 +90,14 @@ def test_any_text_is_a_format_or_one_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("%q", "%q means nothing; there are %s %S %R %k %K %h %t %p %o %T %%"),
+        ("%q", "%q is unknown; there are %s %S %R %k %K %h %t %p %o %T %%"),
         ("%", "it ends in a single %"),
         ("100%", "it ends in a single %"),
         ("% s", "% "),
-        (r"\d", r"\d means nothing"),
-        (r"\65", r"\6 means nothing"),
-        (r"\x", r"\x means nothing"),
-        (r"\xg", r"\x means nothing"),
+        (r"\d", r"\d is unknown"),
+        (r"\65", r"\6 is unknown"),
+        (r"\x", r"\x is unknown"),
+        (r"\xg", r"\x is unknown"),
     ],
 )
 def test_an_unknown_token_is_refused(text: str, words: str) -> None:

@@ -258,7 +258,7 @@ def options(
     if not any(isinstance(handler, _Complaints) for handler in logger.handlers):
         logger.addHandler(_Complaints())
     logger.setLevel(logging.INFO if verbose else logging.NOTSET)
-    # Give the SDKs' loggers a handler: otherwise Python would print their warnings beside our sentence about the same
+    # Give the SDKs' loggers a handler. Otherwise, Python would print their warnings beside our sentence about the same
     # error.
     for sdk in ("azure", "botocore", "google", "msal", "urllib3"):
         logging.getLogger(sdk).addHandler(logging.NullHandler())

@@ -85,7 +85,7 @@ def _check_topics(names: Sequence[str]) -> None:
     number = next((name for name in names[1:] if name.isdecimal()), None)
     if number is not None:
         raise ConfigError(
-            f"is {number} a partition? then it is -p {number}; remove a topic of that name in a separate call"
+            f"{number} may be meant as a partition: give -p {number}, or remove a topic of that name in a separate call"
         )
 
 

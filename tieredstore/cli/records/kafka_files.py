@@ -50,7 +50,7 @@ def _show_log(asked: Asked) -> Generator[Rows[BatchHeader] | Records]:
         from tieredstore.kafka.records import RecordDecoder  # needs the extra `arrow`
 
         with Path(asked.name).open("rb", buffering=0) as log:
-            # Give no partition: the records of a file do not name the partition that the file belongs to.
+            # The partition is None, because the records of a file do not name it.
             yield Records((None, batch) for batch in RecordDecoder(SHOWN).decode(_pieces(log)))
         return
     # Close the reader before the file, because it holds views of the file.

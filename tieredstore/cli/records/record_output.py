@@ -166,7 +166,7 @@ _LETTERS: Final[Mapping[str, tuple[str | None, _Part]]] = {
 
 def _letter(token: str, text: str) -> tuple[str | None, _Part]:
     if token[1:] not in _LETTERS:
-        named = f"{token} means nothing" if token[1:] else "it ends in a single %"
+        named = f"{token} is unknown" if token[1:] else "it ends in a single %"
         raise ConfigError(f"the format {excerpt(text)!r} cannot be used: {named}; there are %{' %'.join(_LETTERS)}")
     return _LETTERS[token[1:]]
 
@@ -179,6 +179,6 @@ def _unescape(token: str, text: str) -> bytes:
         return _ESCAPES[character]
     if character.isalnum():
         raise ConfigError(
-            rf"the format {excerpt(text)!r} cannot be used: {token} means nothing; there are \n \r \t \0 \xHH and \\"
+            rf"the format {excerpt(text)!r} cannot be used: {token} is unknown; there are \n \r \t \0 \xHH and \\"
         )
     return _encode(character or "\\")

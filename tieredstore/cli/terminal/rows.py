@@ -132,7 +132,8 @@ class Row(Generic[T]):
         empty: str | None = None,
         wide: bool = False,
     ) -> None:
-        """Print the items as lines of JSON, then the summary. Or print the items as a table, then the cells of a total.
+        """With ``as_json``, print the items as lines of JSON, then the summary. Otherwise, print a table with the
+        total.
 
         If there are no items, print no table header, but print ``empty`` on stderr, if given.
         """

@@ -70,8 +70,8 @@ class Decompressor:
 
         Raise BatchCorruptError if the stream is malformed, cut off or too large.
         """
-        # Give back the memory of the last call. That call could not do so, because its caller still had to read the
-        # result.
+        # Give back the memory of the last call. That call could not give the memory back, because its caller still had
+        # to read the result.
         if len(self._memory) > _MOST_MEMORY:
             self._memory = memoryview(b"")
         if compression is _ZSTD:  # reading an attribute of an enumeration costs as much as a few records

@@ -257,7 +257,7 @@ class DiskTable:
     def _remove(self) -> None:
         """Remove the database and the values, unless another process has made a new database."""
         if self._identity == self._find():
-            # Remove SQLite's logs before the database: a new database must not find the log of the old one.
+            # Remove SQLite's logs before the database. A new database must not find the log of the old one.
             for name in (
                 "cache.db-wal",
                 "cache.db-shm",

@@ -24,7 +24,7 @@ class ReadAhead:
 
     def begin_again(self) -> None:
         """Reset in a forked child: no loads run there, so its readers start again."""
-        # The lock is reentrant: the garbage collector may close a reader while this thread holds the lock.
+        # The lock is reentrant, because the garbage collector may close a reader while this thread holds the lock.
         self._lock = threading.RLock()
         self._held: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 

@@ -276,7 +276,7 @@ class SegmentStream(io.RawIOBase):
             return
         stop = index.chunk_at(end - 1) + 1
         following = self._scheduled[-1].chunk + 1 if self._scheduled else index.chunk_at(self._position)
-        # Limit the number of chunks as well as their bytes: a segment may have chunks of one byte.
+        # Limit the number of chunks as well as their bytes, because a segment may have chunks of one byte.
         while (
             following < stop
             and following * index.original_chunk_size < horizon

@@ -69,7 +69,8 @@ def offset_of(log: BatchLog, partition: int, places: Places) -> int:
 def batches_from(
     log: BatchLog, partition: int, offset: int, end: int | None, *, fail_on_data_loss: bool
 ) -> Iterator[PlannedBatch]:
-    """Yield the batches of a read partition from ``offset`` to ``end`` (exclusive; None: the queue's end).
+    """Yield the batches of a read partition from ``offset`` to ``end`` (exclusive). If ``end`` is None, go on to the
+    queue's end.
 
     If retention has deleted the batch at ``offset``, raise DataLossError. If ``fail_on_data_loss`` is false, begin at
     the first existing batch instead.

@@ -82,7 +82,7 @@ class TriggerLimits:
             for where, share in shares(waiting, self.max_offsets).items():
                 ends[where] = windows[where][0] + share
         if self.max_bytes is not None:
-            # If both limits are set, both apply: apply the byte limit to the ranges that the first limit allows.
+            # If both limits are set, apply the byte limit to the ranges that the first limit allows.
             ends = _within_bytes(
                 {where: (windows[where][0], ends[where]) for where in ends}, self.max_bytes, bytes_between
             )
