@@ -34,7 +34,7 @@ class InvalidRecordError(TieredStoreError):
 
 
 class MessageCorruptError(CorruptDataError):
-    """MemQ's own bytes (a batch's index, a Message, its records) are inconsistent."""
+    """The bytes of a batch's index, of a Message or of its records are inconsistent."""
 
 
 class NotificationCorruptError(CorruptDataError):

@@ -68,7 +68,7 @@ def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
         at += _LENGTH.size + max(length, 0)
         if length < 0 or len(raw) < at:
             raise CorruptDataError(
-                f"{where}: an audit record of {len(raw)} bytes has a field of {length} bytes, more than follow"
+                f"{where}: an audit record of {len(raw)} bytes has a field of {length} bytes, but fewer bytes follow"
             )
         return raw[at - length : at]
 
@@ -80,8 +80,7 @@ def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
     ids_hash = field()
     if len(raw) != at + _END.size:
         raise CorruptDataError(
-            f"{where}: an audit record of {len(raw)} bytes should have {at + _END.size} bytes by the lengths of its "
-            "fields"
+            f"{where}: an audit record has {len(raw)} bytes, but the lengths of its fields give {at + _END.size} bytes"
         )
     count, side = _END.unpack_from(raw, at)
     if count < 0 or side > 1:

@@ -61,7 +61,7 @@ class BrokerNode:
         return self.document.get("brokerType", "WRITE") in _WRITES
 
     def since(self, topic: str) -> int:
-        """Return when the broker got a topic, in ms of the governor's clock."""
+        """Return the time when the broker got a topic, in ms of the governor's clock."""
         since = self.assigned[topic].get("assignmentTimestamp")
         return since if isinstance(since, int) else 0
 

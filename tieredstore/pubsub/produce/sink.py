@@ -156,8 +156,8 @@ class SinkCommits:
         raise FencedError(
             f"epoch {epoch} of query {self._query} {why}: the query continues from an older checkpoint, or another "
             "driver has continued it. Nothing was written. Restore the newer checkpoint; or give the query a new "
-            f"checkpoint and start it at the first missing record; or remove {self._key} to write all epochs from "
-            f"{epoch} on, which repeats the records of epochs that were already written"
+            f"checkpoint and start it at the first missing record; or remove {self._key}: then all epochs from "
+            f"{epoch} on are written, and records of epochs that were already written are repeated"
         )
 
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
@@ -208,7 +208,7 @@ class SinkCommits:
                     raise DataLossError(
                         f"{error}; it is unknown whether that queue got the batches of epoch {record.epoch} of query "
                         f"{self._query}: if it did, remove {self._key}; if not, set `since` in {self._key} to the "
-                        "queue's start, and the next run adds them"
+                        "queue's start, and the next run adds the batches"
                     ) from error
         with contextlib.suppress(PreconditionFailedError):  # another driver has finished it
             self._write(replace(record, is_done=True), etag)

@@ -160,8 +160,8 @@ def topic_assumptions(prices: PriceFile) -> list[str]:
         kafka = prices.kafka
         sentences.append(
             f"Kafka would keep the same bytes in {kafka.replication_factor:g} replicas on disks that are "
-            f"{kafka.disk_fill:.0%} full, in {kafka.zones:g} zones; one in {kafka.zones:g} producers and readers has "
-            f"its leader in its own zone, and a replica moves to another broker {kafka.moved_per_month:g} times per "
+            f"{kafka.disk_fill:.0%} full, in {kafka.zones:g} zones. One in {kafka.zones:g} producers and readers has "
+            f"its leader in its own zone. A replica moves to another broker {kafka.moved_per_month:g} times per "
             "month"
         )
     return [*sentences, *prices.assumptions]

@@ -145,7 +145,7 @@ class TargetCluster(LiveCluster):
         if (policy := found.settings.get("cleanup.policy")) != "compact":
             raise ConfigError(
                 f"the topic {CONTROL_TOPIC} has cleanup.policy={policy}, so it would lose the positions of restores: "
-                "set it to compact"
+                "set this policy to compact"
             )
         return found
 
