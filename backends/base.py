@@ -179,7 +179,9 @@ class ObjectStore(ABC):
 
         Any process may repeat the call with the same body, in sequence or in parallel. After one call has written the
         object, all other calls succeed and change nothing. Raise ``PreconditionFailedError`` if another write made the
-        object under the key. This default implementation stores no marks: it accepts any object with the same content.
+        object under the key.
+
+        This default implementation stores no marks: it accepts any object with the same content.
         """
         try:
             self.put(key, body, if_absent=True)
@@ -192,9 +194,10 @@ class ObjectStore(ABC):
         """Return exactly the bytes ``start:stop``, with one request. Without ``stop``, read to the end of the object.
 
         ``start == stop`` gives ``b""`` without a request. A negative start, or a stop before the start, raises
-        ``InvalidRangeError``. A range that is not wholly inside the object raises ``RangeNotSatisfiableError``. Without
-        ``stop``, a ``start`` at or past the end raises the same error. Exception: ``start=0`` of an empty object gives
-        ``b""``.
+        ``InvalidRangeError``. A range that is not wholly inside the object raises ``RangeNotSatisfiableError``.
+
+        Without ``stop``, a ``start`` at or past the end raises the same error. Exception: ``start=0`` of an empty
+        object gives ``b""``.
         """
 
     def get_small(self, key: str, most: int) -> bytes | None:
@@ -275,9 +278,11 @@ class ObjectStore(ABC):
         """Store all bytes of an object durably, but do not make it visible under ``key`` yet.
 
         Any process may then call :meth:`publish` or :meth:`discard`. If no process does, the bytes stay until abandoned
-        writes are removed. This default implementation is for stores that cannot hide bytes. It writes an object under
-        ``staging_prefix``, and the caller must delete the objects that stay there. The handling of ``body``, and the
-        errors, are those of ``put``.
+        writes are removed.
+
+        This default implementation is for stores that cannot hide bytes. It writes an object under ``staging_prefix``,
+        and the caller must delete the objects that stay there. The handling of ``body``, and the errors, are those of
+        ``put``.
         """
         return staging.prepare(self, key, body, staging_prefix)
 

@@ -58,8 +58,10 @@ class AbandonedWrite:
 
     ``key`` is the key of the unfinished object or, if the store does not know that key, the path of the bytes. ``size``
     is in bytes, None if unknown. ``started_ms`` is the time when the write began or last progressed, in ms since the
-    epoch by the store's clock; None if unknown. ``id`` is the store's name for the write. If the write is not
-    ``removable``, only the store itself can drop its bytes.
+    epoch by the store's clock; None if unknown.
+
+    ``id`` is the store's name for the write. If the write is not ``removable``, only the store itself can drop its
+    bytes.
     """
 
     key: str
@@ -74,8 +76,10 @@ class Prepared:
     """An object whose bytes are all in the store, but invisible under its key until published.
 
     Any process with write access to the store can publish the object. The process needs only the JSON of this value.
-    The JSON contains no secret. ``sha256`` is in hexadecimal. ``place`` and ``parts`` tell the store where the bytes
-    are, and ``mark`` is the random id of the write.
+    The JSON contains no secret.
+
+    ``sha256`` is in hexadecimal. ``place`` and ``parts`` tell the store where the bytes are, and ``mark`` is the random
+    id of the write.
     """
 
     key: str

@@ -1,8 +1,10 @@
 """The kinds of state that tieredstore keeps in buckets and on disks, and their versions.
 
 JSON objects begin with their version, as in ``{"version":1,"topic":…``, because a release must read the version first.
-A kind's version rises with each change that an earlier release would misread. A release reads and continues all earlier
-versions. It refuses later versions and leaves them unchanged: see :class:`~tieredstore.errors.NewerVersionError`.
+A kind's version rises with each change that an earlier release would misread.
+
+A release reads and continues all earlier versions. It refuses later versions and leaves them unchanged: see
+:class:`~tieredstore.errors.NewerVersionError`.
 
 The table also has the kinds of optional packages. So ``doctor --for`` knows every object, even if its package is not
 installed.

@@ -48,8 +48,10 @@ class AzureOptions(CloudOptions):
     """Options of the connection to one container; see ``CloudOptions`` for limits and timeouts.
 
     ``account_url`` is required unless a connection string contains it. One ``put`` holds at most ``upload_parallelism +
-    1`` parts (blocks) in memory. The service returns listing pages of up to 5,000 blobs. With ``send_md5``, each body
-    is sent with an MD5 that the service checks. The MD5 costs about 1.5 ms of a core per MB.
+    1`` parts (blocks) in memory. The service returns listing pages of up to 5,000 blobs.
+
+    With ``send_md5``, each body is sent with an MD5 that the service checks. The MD5 costs about 1.5 ms of a core per
+    MB.
     """
 
     container: str

@@ -159,8 +159,10 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         """Yield names that have uncommitted blocks but no blob. The writer of the blocks may be alive.
 
         Each blob that the listing shows as empty costs one more request. The listing does not show the blocks of a
-        failed write over an existing blob. Uncommitted blocks cannot be removed: to complete them would make a visible
-        blob. The service drops them after a week.
+        failed write over an existing blob.
+
+        Uncommitted blocks cannot be removed: to complete them would make a visible blob. The service drops them after a
+        week.
         """
         listing = partial(page, prefix=prefix, size=self.options.page_size, with_uncommitted=True)
         for blob in self.pages(self.identity, listing):

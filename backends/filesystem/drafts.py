@@ -92,8 +92,10 @@ class Draft:
         """Give the file its final name, once.
 
         The caller must hold the folder's lock, and sync the folder after releasing the lock. With ``if_absent``, raise
-        FileExistsError if the name is taken. If the sync of the folder fails, the write fails although the object
-        exists. A lost answer of a cloud store has the same effect.
+        FileExistsError if the name is taken.
+
+        If the sync of the folder fails, the write fails although the object exists. A lost answer of a cloud store has
+        the same effect.
         """
         draft = self._name or b""
         if not (if_absent and _link(self.folder, draft, self._path.name)):

@@ -60,9 +60,10 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
     """Objects as files below ``root``, an existing folder; several processes may use it at once.
 
     Reads write nothing, so a read-only root works. The etag of an object is the SHA-256 of its content. ``head`` and
-    ``replace`` read the whole object to compute it; listings have no etags. The file system must support ``flock``.
-    Symbolic links below the root are not followed: a key whose path contains one raises InvalidKeyError. The store is
-    picklable, because it keeps nothing open between two calls.
+    ``replace`` read the whole object to compute it; listings have no etags.
+
+    The file system must support ``flock``. Symbolic links below the root are not followed: a key whose path contains
+    one raises InvalidKeyError. The store is picklable, because it keeps nothing open between two calls.
     """
 
     def __init__(self, root: Path | str) -> None:

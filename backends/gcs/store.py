@@ -324,7 +324,9 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     """Objects in one bucket. The etag of an object is its generation.
 
     The server checks a CRC-32C of everything that is written. On reading, a whole object is checked, but a range cannot
-    be. A killed process may leave an unfinished upload. The upload is invisible and in no listing, so there are no
+    be.
+
+    A killed process may leave an unfinished upload. The upload is invisible and in no listing, so there are no
     ``abandoned_writes``. The server drops the upload after a week.
     """
 

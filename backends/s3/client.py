@@ -1,8 +1,9 @@
 """The boto3 client of a store: credentials, timeouts, pool, checksums, and a check of each XML document.
 
 Requests are signed with fixed keys, with keys from a file that may be rotated, or with credentials of the SDK's chain.
-If the configured source fails, no other source is used. The SDK accepts any XML as any answer, so documents are checked
-before it parses them.
+If the configured source fails, no other source is used.
+
+The SDK accepts any XML as any answer, so documents are checked before it parses them.
 
 This module is kept apart from the store, its only user: together they would pass 600 lines.
 """

@@ -1,8 +1,9 @@
 """A bucket's lifecycle rules.
 
 The SDK drops rule fields that its release does not know, and a change replaces the whole configuration. So the XML text
-itself is kept, and one rule is added to it. S3 accepts no condition for this write. So this code reads the document
-back to notice a concurrent change.
+itself is kept, and one rule is added to it.
+
+S3 accepts no condition for this write. So this code reads the document back to notice a concurrent change.
 
 This module is kept apart from the store, its only user: together they would pass 600 lines.
 """

@@ -36,8 +36,9 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     """Objects in one bucket. The etag of an object is S3's own.
 
     A body below ``part_size`` takes one PUT. A longer body takes a multipart upload; on failure the upload is aborted.
-    A killed process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule can remove them. Without
-    permission to list the bucket, S3 answers "access denied" for an absent key. The store then raises
+    A killed process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule can remove them.
+
+    Without permission to list the bucket, S3 answers "access denied" for an absent key. The store then raises
     AccessDeniedError.
     """
 

@@ -2,8 +2,10 @@
 
 To restore a deleted object, remove its delete markers instead of copying the version below them. Removal moves no
 bytes, has no size limit, and keeps the object's etag, time and lock. The request names a marker by its id, so an object
-written after the marker stays the latest. A copy would need fewer permissions, but it could overwrite such an object:
-not all servers support a condition on a copy.
+written after the marker stays the latest.
+
+A copy would need fewer permissions, but it could overwrite such an object: not all servers support a condition on a
+copy.
 
 This module is kept apart from the store, its only user: together they would pass 400 lines.
 """

@@ -42,8 +42,9 @@ class TokenBucket:
     """Lets ``bytes_per_s`` bytes per second pass, after a burst of at most one second's worth. Thread-safe.
 
     A caller may take more bytes than are available. The balance then becomes negative, and the caller waits until it is
-    zero again. So a take larger than the burst passes too, and later callers wait longer. Unpickling makes a new full
-    bucket, because each process has its own limit.
+    zero again. So a take larger than the burst passes too, and later callers wait longer.
+
+    Unpickling makes a new full bucket, because each process has its own limit.
     """
 
     def __init__(

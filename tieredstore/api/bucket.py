@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, Unpack
 
 from tieredstore.api.outcomes import OnOutcome, Plan, Totals, run
 from tieredstore.api.rows import KeyUse, Segment, Topic, Usage, segment_of
-from tieredstore.api.scopes import (
-    Scopes,
-    Which,
-    check_keywords,
-    check_names,
-    scopes_of,
-)
+from tieredstore.api.scopes import Scopes, Which, check_keywords, check_names, scopes_of
 from tieredstore.api.tables import Table, told
 from tieredstore.errors import ConfigError
 from tieredstore.installation import Extra
@@ -112,10 +106,13 @@ class Bucket(Closing):
 
         ``topics`` are names or globs; without any, all topics are returned. The call reads the manifest of each
         segment, and needs no private key. ``start`` and ``stop`` restrict the sums to segments with records in this
-        range. If the bucket has a broker, the result includes the broker's offsets in this range, and topics that the
-        broker tiers (``remote.storage.enable``) but the bucket lacks. With ``until``, a time, ``missing_until`` lists
-        the earlier offsets that the bucket lacks, and ``why_missing`` the reasons. ``on_segment`` is called with each
-        segment, complete or not. Raises ResourceNotFoundError for a name that does not exist.
+        range. ``on_segment`` is called with each segment, complete or not.
+
+        If the bucket has a broker, the result includes the broker's offsets in this range. It also includes topics that
+        the broker tiers (``remote.storage.enable``) but the bucket lacks. With ``until``, a time, ``missing_until``
+        lists the earlier offsets that the bucket lacks, and ``why_missing`` the reasons.
+
+        Raises ResourceNotFoundError for a name that does not exist.
         """
         from tieredstore.api.topics import sum_up  # noqa: PLC0415
 
@@ -168,8 +165,9 @@ class Bucket(Closing):
 
         Reading begins at ``start`` and ends before ``stop``; both can be an offset or a time. ``last`` instead returns
         the last records of each partition. ``follow=True`` also returns new records, and never ends. Records of aborted
-        and open transactions are left out. Raises DataLossError, before the first record, for offsets that were written
-        but no longer exist anywhere.
+        and open transactions are left out.
+
+        Raises DataLossError, before the first record, for offsets that were written but no longer exist anywhere.
         """
         with Extra("reading records", "arrow"):
             from tieredstore.api.reading import read_records  # noqa: PLC0415
@@ -287,9 +285,10 @@ class Bucket(Closing):
         """Return what each key pair encrypts, including quarantined segments.
 
         With ``key_id``, return only the uses of that pair. The result is empty if the pair encrypts nothing.
-        ``on_segment`` is called with each segment examined. ``on_need`` is called for everything that needs or may need
-        the pair ``key_id``. It is also called for readers that may still cache manifests from before a rotation. The
-        returned rows do not include such readers.
+        ``on_segment`` is called with each segment examined.
+
+        ``on_need`` is called for everything that needs or may need the pair ``key_id``. It is also called for readers
+        that may still cache manifests from before a rotation. The returned rows do not include such readers.
         """
         from tieredstore.api.key_pairs import count_uses  # noqa: PLC0415
 
@@ -314,8 +313,10 @@ class Bucket(Closing):
         segments to examine at these levels. ``start`` and ``stop`` restrict the check to segments that may have records
         in this range. The file ``state`` records which segments were sound; these are not checked again within
         ``recheck_after``. If the bucket has a broker, the bucket is compared with the broker's metadata topic in both
-        directions. ``on_finding`` receives each finding at once; findings are then not kept. ``on_segment`` is called
-        with the sums so far. Raises ResourceNotFoundError if there is nothing to verify.
+        directions.
+
+        ``on_finding`` receives each finding at once; findings are then not kept. ``on_segment`` is called with the sums
+        so far. Raises ResourceNotFoundError if there is nothing to verify.
         """
         from tieredstore.api.verifying import Depth, verify_segments  # noqa: PLC0415
 
@@ -354,11 +355,12 @@ class Bucket(Closing):
         this repeatedly.
 
         ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` selects topics by name or
-        glob. ``topic_id`` and ``broker_id`` replace the ids in ``partition.metadata`` and ``meta.properties``. A
-        segment counts as stored once its manifest exists. So if the process is killed, the next call uploads the rest.
-        A failure does not stop the other segments; the call then raises PartlyDoneError at its end. ``on_found`` is
-        called with the segments on disk, before any request. ``on_progress`` is called, on any thread, with the bytes
-        of logs as they are sent.
+        glob. ``topic_id`` and ``broker_id`` replace the ids in ``partition.metadata`` and ``meta.properties``.
+        ``on_found`` is called with the segments on disk, before any request. ``on_progress`` is called, on any thread,
+        with the bytes of logs as they are sent.
+
+        A segment counts as stored once its manifest exists. So if the process is killed, the next call uploads the
+        rest. A failure does not stop the other segments; the call then raises PartlyDoneError at its end.
         """
         from tieredstore.api.uploading import find_segments, upload_segments  # noqa: PLC0415
 
@@ -387,9 +389,9 @@ class Bucket(Closing):
         """Copy segments to another bucket under the same ids. Segments that already exist there are not sent again.
 
         If ``target`` is a URL or a folder, this bucket's settings apply to it. If the target has another chunk size,
-        compression or encryption, segments are rewritten under new ids. ``new_data_keys`` rewrites every encrypted
-        segment with a new data key: use it if an attacker may know the data keys. ``decrypt`` permits plain copies of
-        encrypted segments. With ``read_back`` each object is read back and compared before its manifest is written.
+        compression or encryption, segments are rewritten under new ids. ``decrypt`` permits plain copies of encrypted
+        segments. ``new_data_keys`` rewrites every encrypted segment with a new data key: use it if an attacker may know
+        the data keys. With ``read_back`` each object is read back and compared before its manifest is written.
         """
         from tieredstore.api.mirroring import copy_segments  # noqa: PLC0415
 
@@ -413,10 +415,12 @@ class Bucket(Closing):
         """Return a plan to delete the segments of topics.
 
         With ``stop``, the plan includes only complete segments before that offset or time. An offset needs one topic
-        and its ``partitions``. Like Kafka's retention, the plan then deletes the oldest segments up to the first one to
+        and its ``partitions``. Like Kafka's retention, the plan deletes the oldest segments up to the first one to
         keep. ``segment`` selects a single segment, by base offset or id. With an id, the plan includes the remains of
-        an unfinished copy or deletion. Segments under a legal hold, or written after the plan was made, are kept. If
-        the bucket has a broker, segments that the broker lists or may still list are also kept; ``force`` deletes them.
+        an unfinished copy or deletion.
+
+        Segments under a legal hold, or written after the plan was made, are kept. If the bucket has a broker, segments
+        that the broker lists or may still list are also kept; ``force`` deletes them.
         """
         from tieredstore.api.removing import check_arguments, plan_removal  # noqa: PLC0415
 
@@ -503,10 +507,12 @@ class Bucket(Closing):
         of offsets.
 
         A hold covers at most one topic and one of its partitions. If ``start`` is a time, name both a topic and a
-        partition; the hold then begins with the first segment that has a record at that time or later. ``stop`` is an
+        partition. The hold then begins with the first segment that has a record at that time or later. ``stop`` is an
         exclusive offset. It cannot be a time: manifests lack the time of a segment's first record, so the hold might
-        end too early. Returns the stored hold, or with ``dry_run`` the hold that would be stored. Raises
-        PreconditionFailedError if the name is taken.
+        end too early.
+
+        Returns the stored hold, or with ``dry_run`` the hold that would be stored. Raises PreconditionFailedError if
+        the name is taken.
         """
         from tieredstore.api.holding import place  # noqa: PLC0415
 
@@ -563,7 +569,7 @@ class Bucket(Closing):
         latest: dict[TopicIdPartition, ListedSegment] | None = None,
     ) -> Iterator[ListedSegment]:
         """Yield the segments of each partition by offset. ``ordered`` also sorts the partitions, and keeps the listing
-        in memory. ``latest`` receives each partition's last segment, even if it is outside of the window.
+        in memory. ``latest`` receives each partition's last segment, even if that segment is outside the window.
         """
         from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment, load_listing, load_stream, within  # noqa: PLC0415

@@ -38,8 +38,9 @@ def open(
     ``source`` is a URL (``s3://logs/prod/``), a folder, a settings file (also a broker's ``server.properties``), a
     mapping of settings, or an open bucket; the default is the file that ``TIEREDSTORE_SETTINGS`` names. ``store`` is a
     URL or a folder that replaces the source's store. ``broker`` is the cluster that has the newer records. Other
-    keywords are settings, with ``_`` for ``.``, such as ``chunk_size=1 << 20``. Close the bucket, or use it as a
-    context manager.
+    keywords are settings, with ``_`` for ``.``, such as ``chunk_size=1 << 20``.
+
+    Close the bucket, or use it as a context manager.
 
     Raises ConfigError, which names the faulty argument or setting.
 

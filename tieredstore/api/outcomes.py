@@ -116,8 +116,10 @@ class Plan:
     """The plan of a tool. Iterating shows its items and changes nothing; :meth:`apply` carries it out.
 
     Topic ids and ``bounds`` are fixed when the plan is made. Each use of the plan lists the items again, and each item
-    is checked again right before it is changed. ``as_of`` is the store's time when the plan was made: newer items are
-    kept. ``as_of`` is None if age does not matter, or if the store reports no time.
+    is checked again right before it is changed.
+
+    ``as_of`` is the store's time when the plan was made: newer items are kept. ``as_of`` is None if age does not
+    matter, or if the store reports no time.
 
     Example::
 

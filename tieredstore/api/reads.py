@@ -45,8 +45,10 @@ class Read(Closing):
     """Rows that are read once, on demand. Exhaust the read, or close it.
 
     A read is an Arrow stream (``__arrow_c_stream__``): pyarrow, pandas, Polars, DuckDB and others accept it directly.
-    Iterating yields records, or mappings for a query's rows. Only a regular end means that there are no more rows. A
-    closed read raises AlreadyClosedError, and a failed read raises its error again each time.
+    Iterating yields records, or mappings for a query's rows.
+
+    Only a regular end means that there are no more rows. A closed read raises AlreadyClosedError, and a failed read
+    raises its error again each time.
 
     Example::
 

@@ -42,8 +42,8 @@ class Partition:
     the broker lacks the partition.
 
     From its first offset on, the bucket has all records before the time ``complete_up_to``. If the bucket has all
-    records up to the log's end, ``complete_up_to`` is the time of the request to the broker. It is None if it is
-    unknown, or if even the first record is missing.
+    records up to the log's end, ``complete_up_to`` is the time of the request to the broker. ``complete_up_to`` is None
+    if it is unknown, or if even the first record is missing.
     """
 
     number: int

@@ -74,8 +74,9 @@ class Verification:
     ``segments`` is the number of examined segments; their logs have ``log_size`` bytes. ``passed_over`` is the number
     of segments that an earlier check found sound: only the existence of their objects was checked. ``indexes_read``
     counts segments whose indexes were checked. ``segments_read`` counts segments that were read completely, and
-    ``log_read`` their bytes. ``severities`` counts findings by severity. ``findings`` is empty if the caller passed
-    ``on_finding``.
+    ``log_read`` their bytes.
+
+    ``severities`` counts findings by severity. ``findings`` is empty if the caller passed ``on_finding``.
     """
 
     level: Level

@@ -29,9 +29,10 @@ class Settings(SettingsGroup):
     """All settings, typed and checked; frozen and picklable.
 
     Only the store that ``storage_backend`` names has settings here: in ``cloud``, and in ``s3``, ``gcs`` or ``azure``.
-    The settings of other stores are None. ``proxy`` applies to ``s3``, ``gcs`` and ``azure``. A user's own store class
-    gets every ``storage.*`` property in ``storage_options``, as pairs of name (without ``storage.``) and text. Paths
-    need not exist. Secrets are pydantic's ``SecretStr``.
+    The settings of other stores are None. ``proxy`` applies to ``s3``, ``gcs`` and ``azure``.
+
+    A user's own store class gets every ``storage.*`` property in ``storage_options``, as pairs of name (without
+    ``storage.``) and text. Paths need not exist. Secrets are pydantic's ``SecretStr``.
 
     Example::
 

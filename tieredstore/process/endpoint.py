@@ -53,8 +53,9 @@ class Endpoint:
 
     ``/metrics`` exports ``registry`` to Prometheus. ``/healthz`` answers with status 200, or 503 if the process should
     be restarted. ``/readyz`` answers with 200, or 503 while the process should get no work. ``/healthz`` and
-    ``/readyz`` return a JSON object with the reasons. ``pages`` has the functions of further pages, by path: each
-    function returns the value that its page shows as JSON.
+    ``/readyz`` return a JSON object with the reasons.
+
+    ``pages`` has the functions of further pages, by path: each function returns the value that its page shows as JSON.
     """
 
     def __init__(

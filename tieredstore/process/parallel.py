@@ -42,8 +42,10 @@ def in_parallel(
     ``max_weight``. A heavier item runs alone.
 
     After a job has failed, no later job begins. The generator yields the results before the failed job, then raises its
-    error. If iterating over ``items`` raises an error, the generator raises it at once. Raise StoreUnavailableError if
-    ``deadline`` passes during a wait. Raise AlreadyClosedError in a forked child, or if the pool drops waiting jobs.
+    error. If iterating over ``items`` raises an error, the generator raises it at once.
+
+    Raise StoreUnavailableError if ``deadline`` passes during a wait. Raise AlreadyClosedError in a forked child, or if
+    the pool drops waiting jobs.
 
     When the generator ends, by an error, by ``close`` or because its reader stops, waiting jobs are dropped. Running
     jobs continue, and the shutdown of the pool waits for them. If a signal ends the process, an unordered read raises

@@ -42,7 +42,9 @@ class Service:
 
     Use ``run`` for a service that has its own process: it handles signals and returns the exit code. Use ``with
     Service(...):`` within a larger process. Then the service does not handle signals, and the end of the block stops
-    and drains it. An error of one thread stops all threads. A service can run only once.
+    and drains it.
+
+    An error of one thread stops all threads. A service can run only once.
     """
 
     def __init__(
@@ -90,9 +92,10 @@ class Service:
         thread.
 
         The exit code is 0, or the exit code of the error that ended the work. SIGTERM and SIGINT stop the service. A
-        second signal ends the process at once, with 128 plus the signal's number. If a thread does not return by the
-        drain's deadline, the process exits with 75: such a thread could also block the interpreter's shutdown. If no
-        thread has unfinished work, the process exits without waiting.
+        second signal ends the process at once, with 128 plus the signal's number.
+
+        If a thread does not return by the drain's deadline, the process exits with 75: such a thread could also block
+        the interpreter's shutdown. If no thread has unfinished work, the process exits without waiting.
         """
         with contextlib.closing(self._bell), _Signals(self._bell, reloads=self._reload is not None) as signals:
             try:

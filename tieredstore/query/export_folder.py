@@ -40,8 +40,10 @@ def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: Re
     note in ``_tieredstore/export/`` records topic, types and isolation before the first file is written.
 
     Raise ConfigError if another export of the topic is running, or if the note records another topic, other types or
-    another isolation. Also raise ConfigError if this export requires all records (``on_data_loss`` is ``fail``), but an
-    earlier export only reported losses: its files may lack records. Raise OSError if the folder cannot be used.
+    another isolation.
+
+    Also raise ConfigError if this export requires all records (``on_data_loss`` is ``fail``), but an earlier export
+    only reported losses: its files may lack records. Raise OSError if the folder cannot be used.
     """
     kind = _kind(query, snapshot, plan)
     note = folder / _HOME / "export" / f"{query.topic}.{ending}.json"

@@ -77,9 +77,10 @@ class TopicRead(ArrowStream):
     AlreadyClosedError, so that it never seems complete. After a failure, it raises the same error again.
 
     A read is also an Arrow stream (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and DataFusion can read it once.
-    For pandas, use ``pyarrow.table(read).to_pandas()``. If the read fails, these libraries raise their own errors, with
-    the class and sentence of the original error. A ``with`` block raises the original error instead; it is also in
-    ``error``.
+    For pandas, use ``pyarrow.table(read).to_pandas()``.
+
+    If the read fails, these libraries raise their own errors, with the class and sentence of the original error. A
+    ``with`` block raises the original error instead. ``error`` has it too.
     """
 
     def __init__(self, topic: str, plan: ReadPlan, scan: StreamedScan, *, owned: Closing | None = None) -> None:

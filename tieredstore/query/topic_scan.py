@@ -259,18 +259,20 @@ def read_topic(
 
     ``partitions`` are the partition numbers to read, by default all. ``start`` and ``stop`` (exclusive) are an offset,
     an ``AtTime``, or None for the first record or the end. Each of the two applies to all partitions, or is a mapping
-    from partition numbers. ``filter`` is a pyarrow expression over any columns. Records are not fetched if its
-    conditions on ``partition``, ``offset`` and ``timestamp`` exclude them. ``key`` and ``value`` are the types of keys
-    and values.
+    from partition numbers.
+
+    ``filter`` is a pyarrow expression over any columns. Records are not fetched if its conditions on ``partition``,
+    ``offset`` and ``timestamp`` exclude them. ``key`` and ``value`` are the types of keys and values.
 
     ``parallelism`` is the number of splits to read at once, by default the number of cores. Records are sorted by
     partition and offset. With ``ordered=False``, batches come in any order. Readers stop decoding while ``max_bytes``
     of decoded records wait for the caller (one more batch may wait).
 
-    ``client`` has the properties of a Kafka client. It reads the records after the bucket's end. If requested offsets
-    do not exist and the filter does not exclude them, raise DataLossError before the first record. With
-    ``on_data_loss="report"``, each gap is logged as a warning instead. Raise ResourceNotFoundError for an absent topic
-    or partition, and ConfigError for invalid arguments. Errors of reading are raised while iterating.
+    ``client`` has the properties of a Kafka client. It reads the records after the bucket's end.
+
+    If requested offsets do not exist and the filter does not exclude them, raise DataLossError before the first record.
+    With ``on_data_loss="report"``, each gap is logged as a warning instead. Raise ResourceNotFoundError for an absent
+    topic or partition, and ConfigError for invalid arguments. Errors of reading are raised while iterating.
     """
     check_source(source)
     check_topic(topic)

@@ -70,9 +70,11 @@ def write_segment(
 
     Batches are written as they arrive, so memory is bounded. Each batch must have magic 2, and offsets after the
     previous batch's offsets. The partition's checkpoint is replaced, so pass the ``leader_epochs`` of the whole
-    partition. The segment gets a ``.txnindex`` only if ``aborted`` is given. The segment ends with its last batch, or
-    at a later ``end_offset`` (inclusive), as if compaction had removed the last batches. A segment without batches
-    covers at least its base offset.
+    partition.
+
+    The segment gets a ``.txnindex`` only if ``aborted`` is given. The segment ends with its last batch, or at a later
+    ``end_offset`` (inclusive), as if compaction had removed the last batches. A segment without batches covers at least
+    its base offset.
     """
     directory = log_dir / f"{partition.topic}-{partition.partition}"
     directory.mkdir(parents=True, exist_ok=True)
