@@ -46,7 +46,6 @@ By = Literal["topic", "partition", "day"]
 OnSegment = Callable[[Segment], object] | None
 """Called with each segment read."""
 
-
 CLOSE_S: Final = 2.0
 """Closing a bucket takes at most this many seconds."""
 
@@ -486,8 +485,7 @@ class Bucket(Closing):
     # ---- legal holds
 
     def holds(self) -> Table[LegalHold]:
-        """Return the legal holds. Raises CorruptDataError for an unreadable hold, because this hold may protect
-        everything."""
+        """Return the legal holds. Raises CorruptDataError for an unreadable hold: it may protect everything."""
         from tieredstore.ops.garbage.holds import list_holds  # noqa: PLC0415
 
         opened = self._bucket()
