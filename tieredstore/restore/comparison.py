@@ -151,7 +151,8 @@ class _Work:
         return self.topic, number
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the records that a run restores, as they should be in the target except for their offsets."""
+        """Yield the records that a run restores, with the content that they should have in the target. Their offsets
+        are the source's."""
         for batch in batches:
             records = without(batch, self.left_out)
             if self.moves_zero_times:

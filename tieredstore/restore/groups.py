@@ -140,6 +140,7 @@ class GroupOutcome(Outcome):
 
     If keys were hashed again, the target offset depends on all source partitions of the topic. In this case
     ``partition`` and ``offset`` are None, and the group reads at most ``read_again`` records a second time.
+
     ``committed_offset`` is the group's present commit in the target. ``Translation`` explains ``where`` and
     ``difference``.
     """

@@ -175,9 +175,10 @@ class Broker:
         """Serve until ``is_over()`` is true and all clients know which brokers now have their topics.
 
         This broker answers a write to another broker's topic with 302, and its metadata names the other broker.
-        Redirects are needed because MemQ's clients do not look for another broker when a connection ends. Once
-        ``is_over()`` is true, wait until every writing client was redirected and had a second to ask for metadata. This
-        wait takes at most ten seconds, and the whole call at most ``seconds``.
+        Redirects are needed because MemQ's clients do not look for another broker when a connection ends.
+
+        Once ``is_over()`` is true, wait until every writing client was redirected and had a second to ask for metadata.
+        This wait takes at most ten seconds, and the whole call at most ``seconds``.
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + seconds

@@ -2,9 +2,10 @@
 buffer.
 
 All connections of a broker read into one shared memory, because the loop reads one socket at a time. The connection
-handles complete frames in that memory, and copies only the incomplete frame at the end. A large frame gets separate
-memory once its whole size is free in the broker's buffer (``pubsub.broker.buffer.bytes``). Until then the connection
-does not read the socket, so the client waits.
+handles complete frames in that memory, and copies only the incomplete frame at the end.
+
+A large frame gets separate memory once its whole size is free in the broker's buffer (``pubsub.broker.buffer.bytes``).
+Until then the connection does not read the socket, so the client waits.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ LEAST_PACE_S: Final = 60.0
 """The longest time in seconds for a request to arrive. A slower client would hold memory that other clients wait for.
 
 ``LEAST_PACE_S`` counts from the request's first byte. For the first request, it counts from the moment of connecting.
-It includes the wait for free memory in the broker's buffer. Once its memory is reserved, a request has at least
-``LEAST_PACE_AFTER_S`` left. Idle time between requests is unlimited.
+It includes the wait for free memory in the broker's buffer.
+
+Once its memory is reserved, a request has at least ``LEAST_PACE_AFTER_S`` left. Idle time between requests is
+unlimited.
 """
 
 LEAST_PACE_AFTER_S: Final = 5.0

@@ -1,7 +1,8 @@
 """A broker's topics: check, hold, write and acknowledge Messages.
 
-The first write to a topic creates the topic's processor, and further writes wait for it. This module is separate from
-``broker``: this module handles batches, and ``broker`` handles connections and requests.
+The first write to a topic creates the topic's processor, and further writes wait for it.
+
+This module is separate from ``broker``: this module handles batches, and ``broker`` handles connections and requests.
 """
 
 from __future__ import annotations

@@ -207,8 +207,9 @@ def gc(
 
     Retention (pubsub.retention.ms, pubsub.retention.bytes) first frees notifications. A run at least
     pubsub.delete.delay.ms later deletes their objects. A writer that dies between putting an object and appending its
-    notification leaves an orphan. --min-age applies only to orphans. Without --yes, only print the plan. Repeat a
-    killed run. Let only one run work on a topic at a time.
+    notification leaves an orphan. --min-age applies only to orphans.
+
+    Without --yes, only print the plan. Repeat a killed run. Let only one run work on a topic at a time.
 
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """
@@ -254,9 +255,10 @@ def verify(
 
     Each producer numbers its requests from 0. A missing number therefore means a lost request. The loss of a producer's
     last requests is not found. If retention has freed batches, numbering begins at the first batch left. The exit code
-    is 4 for any finding, except for requests that are pending, or lost or empty. MemQ's producers also number requests
-    without records, but MemQ's brokers do not store these. A missing request may therefore have been empty. This
-    project's brokers record empty requests.
+    is 4 for any finding, except for requests that are pending, or lost or empty.
+
+    MemQ's producers also number requests without records, but MemQ's brokers do not store these. A missing request may
+    therefore have been empty. This project's brokers record empty requests.
 
     With --audit-records, pair MemQ's audit records in Kafka since --from: the records of producers with the records of
     consumers, by count and hash of message ids. --follow begins with the records of the last ten minutes, and pairs new

@@ -85,7 +85,7 @@ def _join(consumer: BatchConsumer) -> None:
 
 def _is_before(consumer: BatchConsumer, queue: NotificationQueue, ends: dict[int, int]) -> bool:
     """Return True if a queue has entries between the consumer's position and the partition's end in ``ends``. Offsets
-    have gaps, so read the queue."""
+    have gaps, so this reads the queue instead of comparing offsets."""
     return any(
         position.offset < ends.get(partition, 0) and bool(queue.read(partition, position.offset))
         for partition, position in consumer.position().items()

@@ -194,8 +194,8 @@ class BatchConsumer(Closing):
         self._move(partition, position if isinstance(position, Position) else Position(position))
 
     def seek_to_time(self, time: GivenPlace) -> None:
-        """Continue all partitions at the first batch notified at ``time`` (an aware datetime, a date or a text) or
-        later."""
+        """Continue all partitions at the first batch whose notification is not older than ``time`` (an aware datetime,
+        a date or a text)."""
         moment = time_of("time", time)
         if moment is None:
             raise ConfigError("time is None: give a time, as yesterday or 2026-01-31T08:00Z")

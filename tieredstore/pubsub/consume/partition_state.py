@@ -48,8 +48,8 @@ class FetchedObject(NamedTuple):
 
 
 class Fetches:
-    """The threads with which a consumer prefetches objects, and their budget. The budget is ``objects`` objects, and
-    ``most_bytes`` bytes in total.
+    """The threads with which a consumer prefetches objects, and their budget. The budget limits the number of objects
+    to ``objects``, and their total size to ``most_bytes`` bytes.
 
     An object larger than ``most_bytes`` is fetched alone.
     """

@@ -1,8 +1,9 @@
 """Detection of repeated Messages in a read partition. A producer, a broker or ``gc --adopt`` may store a Message twice.
 
-Two Messages are the same if their headers are equal. A header includes the producer's request id. The window of seen
-Messages is not stored. Each reader rebuilds the window from the queue's last entries. All readers at a position
-therefore skip the same Messages.
+Two Messages are the same if their headers are equal. A header includes the producer's request id.
+
+The window of seen Messages is not stored. Each reader rebuilds the window from the queue's last entries. All readers at
+a position therefore skip the same Messages.
 """
 
 from __future__ import annotations

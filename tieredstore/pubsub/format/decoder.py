@@ -127,8 +127,9 @@ class BatchDecoder:
 
     A record batch holds about ``target_bytes`` of records, and at most 131,072. ``max_expanded_bytes`` limits the size
     of a Message's body after decompression. The format does not state this size. A decoder takes at most a small
-    multiple of the two limits in memory. A decoder is for one thread. Several decoders run in parallel, because
-    decoding releases the interpreter's lock.
+    multiple of the two limits in memory.
+
+    A decoder is for one thread. Several decoders run in parallel, because decoding releases the interpreter's lock.
     """
 
     def __init__(

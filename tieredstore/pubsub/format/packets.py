@@ -374,8 +374,8 @@ def response_bytes(response: Response) -> bytes:
 
 
 def write_acknowledgement(version: int, request_id: int) -> bytes:
-    """Return the packet that acknowledges a write. It omits the slots and the server version of protocol version 4, so
-    that clients keep alternating between brokers.
+    """Return the packet that acknowledges a write. It omits the slots and the server version of protocol version 4.
+    Clients therefore keep alternating between brokers.
     """
     start, rest = _ACKNOWLEDGEMENTS[version]
     return start + request_id.to_bytes(8, "big", signed=True) + rest

@@ -44,11 +44,14 @@ class BatchProducer(Closing):
 
     With ``acks="all"``, a record's future completes once its batch is stored and notified. With ``"0"`` the future
     completes at once, and delivery failures are only logged. With ``"1"``, which needs brokers, the future completes
-    once a broker has the record. Close a producer, or use it as a context manager.
+    once a broker has the record.
 
-    Brokers do not report a record's place. The four numbers of the place are then −1. A Message without an answer is
-    sent again unchanged, to another broker if there is one. Several Messages are sent at the same time. A retry may
-    therefore change their order.
+    Close a producer, or use it as a context manager.
+
+    Brokers do not report a record's place. The four numbers of the place are then −1.
+
+    A Message without an answer is sent again unchanged, to another broker if there is one. Several Messages are sent at
+    the same time. A retry may therefore change their order.
 
     A forked child begins with an empty outbox and a new producer id. The parent delivers its own records.
 

@@ -7,8 +7,9 @@ repetitions.
                                            "entries": [{"partition", "since", "notifications"}]}
 
 Tasks store an epoch's batches. The driver writes a list of these batches into the query's record. Then it appends their
-notifications to the topic's queue, and marks the record as done. After a crash, the next driver continues from the
-record. It deletes batches that its tasks have stored a second time.
+notifications to the topic's queue, and marks the record as done.
+
+After a crash, the next driver continues from the record. It deletes batches that its tasks have stored a second time.
 
 Each epoch and each abort changes the record by a conditional replace. A delayed write of an older record therefore
 fails.
@@ -60,7 +61,7 @@ BATCH_QUERY: Final = "batch-"
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch that a task has stored without appending its notification: its key and its notification."""
+    """A batch that a task has stored: its key and its notification. The notification is not appended yet."""
 
     key: str
     raw: bytes
@@ -116,8 +117,10 @@ class SinkCommits:
 
         Raise FencedError if a later epoch was recorded, or if this epoch was notified with another number of records.
         In both cases, the query runs from an older checkpoint. Its epochs then have other records than the recorded
-        epochs. Skipping an epoch would therefore lose records. After this error, the batches stay for ``pubsub gc``,
-        because an earlier call of this run may have recorded them.
+        epochs. Skipping an epoch would therefore lose records.
+
+        After this error, the batches stay for ``pubsub gc``, because an earlier call of this run may have recorded
+        them.
 
         When this method returns, the epoch is notified exactly once. After an error the epoch's state is unknown. The
         next commit of the same epoch then continues the work.

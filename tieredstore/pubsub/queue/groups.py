@@ -6,8 +6,10 @@
     <own folder>/groups/<group>/<topic>/partitions/<partition>  {"owner", "generation", "position"}
 
 A group's objects change only by conditional replace. Each member watches the heartbeats of the other members. A member
-counts as dead if its heartbeat has not changed for 15 s of the watcher's clock. Taking over a dead member's partition
-raises the partition's generation. The old owner's next commit then raises FencedError.
+counts as dead if its heartbeat has not changed for 15 s of the watcher's clock.
+
+Taking over a dead member's partition raises the partition's generation. The old owner's next commit then raises
+FencedError.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class NotificationQueue(Closing):
 STORE: Final = "store"
 KAFKA: Final = "kafka"
 LOOK_AGAIN_S: Final = 30.0
-"""Time between lookups of the number of partitions."""
+"""Time in seconds between lookups of the number of partitions."""
 
 _CLASSES: Final = {
     STORE: "tieredstore.pubsub.queue.store_queue:StoreQueue",

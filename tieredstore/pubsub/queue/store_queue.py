@@ -7,6 +7,7 @@ if absent.
     <own folder>/queues/<topic>/<partition>/start          the first number that retention has not freed; absent: 0
 
 If two writers put an entry with the same number, the store accepts one entry. The other writer takes the next number.
+
 The offset of a notification is the entry's number × 256 + the notification's place in the entry. A reader needs no
 listing, because the next entry has the next number.
 """

@@ -2,9 +2,10 @@
 altered.
 
 A producer numbers its requests from 0 without gaps. A missing number between stored requests therefore means a loss. If
-a producer's last requests are lost, no number is missing, and the loss goes unnoticed. MemQ's producers also number
-requests without records, which no broker stores. So a missing request of a MemQ producer is lost or was empty. A broker
-of this project records empty requests, so that lost requests are known.
+a producer's last requests are lost, no number is missing, and the loss goes unnoticed.
+
+MemQ's producers also number requests without records, which no broker stores. So a missing request of a MemQ producer
+is lost or was empty. A broker of this project records empty requests, so that lost requests are known.
 """
 
 from __future__ import annotations
@@ -91,8 +92,9 @@ class TopicAudit:
     """One audit of a topic. It covers the queue from its start to its end at the beginning of the audit.
 
     An audit takes a GET per batch, or a small GET per Message if Messages are large. With ``bodies`` it reads every
-    object and compares the checksums. It holds about 200 bytes of memory per Message. A missing request counts as
-    pending if the producer's next stored Message is younger than ``settle_ms``.
+    object and compares the checksums. It holds about 200 bytes of memory per Message.
+
+    A missing request counts as pending if the producer's next stored Message is younger than ``settle_ms``.
     """
 
     topics: Topics

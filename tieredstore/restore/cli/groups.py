@@ -62,9 +62,10 @@ def groups(
     """Move consumer groups: commit for each group the new offset of the record that it reads next.
 
     --bootstrap-server names the cluster that was restored into. Groups with members are refused, in both clusters: stop
-    their consumers first. An offset without a record becomes the offset of the next record. An offset beyond the
-    restored end becomes the end. If keys were hashed again, a group moves to the first record that it may not have
-    read.
+    their consumers first.
+
+    An offset without a record becomes the offset of the next record. An offset beyond the restored end becomes the end.
+    If keys were hashed again, a group moves to the first record that it may not have read.
 
     Example: tieredstore restore groups orders -c store.properties --bootstrap-server new:9092 --from-snapshot newest
     """

@@ -82,9 +82,10 @@ def produce(
     """Produce the bucket's committed records into topics of a running cluster, each exactly once.
 
     The target topics must be empty, and nothing else may write to them. --dry-run shows what the cluster would refuse
-    or delete. If the run is stopped or killed, run it again: it continues after the last commit. Keys, values, headers,
-    times and the order in each partition stay the same. The bucket keeps the new offsets: see restore offsets. --to
-    TIME ends all topics at the same time.
+    or delete. If the run is stopped or killed, run it again: it continues after the last commit.
+
+    Keys, values, headers, times and the order in each partition stay the same. The bucket keeps the new offsets: see
+    restore offsets. --to TIME ends all topics at the same time.
 
     With --backup, the records come from the files of a pipeline, or from a store's topics of batches (see pubsub). The
     output first shows what such a backup lacks, also with --dry-run.

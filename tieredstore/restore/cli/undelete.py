@@ -38,9 +38,13 @@ def undelete(
     Without --yes, only show the plan, with the time of each deletion. Limit the times of deletion, because segments
     that retention, rm or gc deleted on purpose come back too. Delete markers are removed, and nothing is copied or
     overwritten. A manifest comes back after the segment's other objects, so that no incomplete segment is ever visible.
-    A segment without an older version of each object stays deleted. Before any change, the command places a legal hold
-    on each topic. The hold keeps gc and rm away: release it when you have what you need. The command needs the rights
-    s3:ListBucketVersions and s3:DeleteObjectVersion. Offsets of consumer groups are not restored.
+    A segment without an older version of each object stays deleted.
+
+    Before any change, the command places a legal hold on each topic. The hold keeps gc and rm away: release it when you
+    have what you need.
+
+    The command needs the rights s3:ListBucketVersions and s3:DeleteObjectVersion. Offsets of consumer groups are not
+    restored.
 
     Example: tieredstore restore undelete orders -c store.properties --deleted-since 2026-01-31T08:00Z
     """

@@ -44,7 +44,9 @@ def verify(
 
     The output has a digest of each side per partition. If the digests differ, the output names the first different
     record, and the exit code is 4. Offsets that the source has lost are listed and not compared, and the exit code is
-    3. Offsets left out by a run's cut, and records missing in a backup, are listed too. --from and --to are offsets or
+    3.
+
+    Offsets left out by a run's cut, and records missing in a backup, are listed too. --from and --to are offsets or
     times in the bucket, for --same-offsets.
 
     Example: tieredstore restore verify orders -c store.properties --bootstrap-server broker1:9092

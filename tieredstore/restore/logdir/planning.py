@@ -43,8 +43,10 @@ def plan_spans(
 
     ``bounds`` are the start and the end (exclusive) of the log when the restore was prepared. The restore leaves out
     later offsets. ``start`` keeps whole segments: the log begins with the segment that has the offset or time
-    ``start``. ``stop`` ends the log between two batches. If ``stop`` is an offset, the log ends at or before it. If
-    ``stop`` is a time, the log ends before the first batch with a record of this time or later.
+    ``start``.
+
+    ``stop`` ends the log between two batches. If ``stop`` is an offset, the log ends at or before it. If ``stop`` is a
+    time, the log ends before the first batch with a record of this time or later.
 
     Raise DataLossError for a gap, and for offsets deleted since the restore was prepared. Raise ConfigError for an open
     transaction if ``open_transactions`` is ``fail``.

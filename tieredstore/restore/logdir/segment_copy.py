@@ -1,8 +1,9 @@
 """Copy of a span (a range of offsets) of a stored segment to the files of a broker's segment.
 
-A batch stays unchanged, except that its leader epoch becomes 0. The CRC does not cover the leader epoch. A restored
-partition is new in its cluster. Its leader epochs therefore begin at 0. With the old cluster's epochs, the log would be
-ahead of its leader. Followers would then truncate it (KIP-101). Batches of magic 0 and 1 have no epoch.
+A batch stays unchanged, except that its leader epoch becomes 0. The CRC does not cover the leader epoch.
+
+A restored partition is new in its cluster. Its leader epochs therefore begin at 0. With the old cluster's epochs, the
+log would be ahead of its leader. Followers would then truncate it (KIP-101). Batches of magic 0 and 1 have no epoch.
 """
 
 from __future__ import annotations

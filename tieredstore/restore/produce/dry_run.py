@@ -191,8 +191,8 @@ def _times(source: SourceTopic, target: TargetTopic, now_ms: int) -> Check:
 
 
 def _limit(settings: Mapping[str, str], names: tuple[str, str]) -> tuple[str, int] | None:
-    """Return the name and the value of the setting that limits; None if both are unlimited. The setting with the older
-    name applies if the one with the newer name is unlimited."""
+    """Return the name and the value of the limit that applies: the first setting in ``names`` that is not unlimited.
+    Return None if both are unlimited."""
     for name in names:
         if name in settings and number_of(settings, name) < MAX_INT64:
             return name, number_of(settings, name)

@@ -63,8 +63,9 @@ class Translation:
     """The target offset for a source offset.
 
     ``where`` is ``at`` for an offset with a record, and for the end. It is ``gap`` for an offset without a record. Such
-    an offset is translated to the target offset of the next record. ``where`` is ``before`` or ``beyond`` if the offset
-    is outside the restored range, by ``difference`` offsets.
+    an offset is translated to the target offset of the next record.
+
+    ``where`` is ``before`` or ``beyond`` if the offset is outside the restored range, by ``difference`` offsets.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""``restore produce``: a run from a bucket into a running cluster, from its first transaction to its map of offsets.
+"""``restore produce``: a run that writes a bucket's records into a running cluster, and then writes the offset map.
 
 Each transaction has records of the source, the position after these records, and their new offsets. The newest
 committed position therefore shows exactly which records the target has. If a process is killed, the next process

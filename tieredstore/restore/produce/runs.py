@@ -5,8 +5,9 @@ types.
 
 A source record is identified by topic, partition and offset in the bucket. The control topic has two kinds of records
 for a run named RUN. The record with key RUN has the run's newest position. Each record with a key RUN/1, RUN/2 … has
-the offsets of one transaction. The run later moves these offsets to the offset map in the bucket. All values are JSON
-(``to_bytes``). A control record is in the same transaction as the source records that it describes.
+the offsets of one transaction. The run later moves these offsets to the offset map in the bucket.
+
+All values are JSON (``to_bytes``). A control record is in the same transaction as the source records that it describes.
 """
 
 from __future__ import annotations
@@ -107,8 +108,10 @@ class ProduceOptions:
     """The topics to restore, and how.
 
     ``topics`` maps source topics to existing target topics. ``topic_ids`` selects one of several source topics that had
-    the same name. ``name`` is the run's name. If it is None, the name is derived from the topics. ``on_data_loss``
-    decides about offsets that are in no segment. The run raises an error, or logs these offsets and leaves them out.
+    the same name. ``name`` is the run's name. If it is None, the name is derived from the topics.
+
+    ``on_data_loss`` decides about offsets that are in no segment. The run raises an error, or logs these offsets and
+    leaves them out.
     """
 
     topics: Mapping[str, str]

@@ -317,8 +317,8 @@ def header_lists(column: pa.Array) -> Sequence[Headers | None]:
 
 
 def consecutive(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return ascending offsets as sequences of consecutive offsets: the first offset of each sequence, and its
-    length."""
+    """Group ascending offsets into sequences of consecutive offsets. Return the first offset and the length of each
+    sequence."""
     first, last = offsets[0], offsets[-1]
     if last - first + 1 == len(offsets):
         return [(first, len(offsets))]

@@ -31,8 +31,9 @@ class TargetTopic:
     """A topic of the target cluster.
 
     ``settings`` has the effective settings, and ``own`` the settings that the topic itself sets. ``least_live`` is the
-    smallest number of in-sync replicas of a partition. A partition without a leader counts as 0. ``operations`` has
-    Kafka's names of the operations that the login may do; None if the brokers do not report them.
+    smallest number of in-sync replicas of a partition. A partition without a leader counts as 0.
+
+    ``operations`` has Kafka's names of the operations that the login may do; None if the brokers do not report them.
     """
 
     topic: str

@@ -5,9 +5,10 @@ the timestamps of transaction end markers count too. A transaction is restored o
 cut.
 
 In protocol v2 (KIP-890) each transaction has a separate producer epoch, and its marker has that epoch plus 1. The parts
-of a transaction in several partitions can therefore be recognized. The restore leaves out all parts if the marker of
-one part is at its partition's cut or later, or not in the bucket yet. The search does not notice a part that never
-reached the bucket.
+of a transaction in several partitions can therefore be recognized.
+
+The restore leaves out all parts if the marker of one part is at its partition's cut or later, or not in the bucket yet.
+The search does not notice a part that never reached the bucket.
 
 In older protocols an epoch covers many transactions. Each partition is then cut independently.
 
@@ -192,7 +193,7 @@ class LoggedTransaction:
     @property
     def has_own_epoch(self) -> bool:
         """True if the transaction has its own producer epoch. In protocol v2, each transaction has one. In older
-        protocols, only a transaction that the coordinator aborted to fence its producer has one.
+        protocols, a transaction has one only if the coordinator aborted it to fence its producer.
         """
         return self.end_epoch == self.epoch + 1
 
