@@ -34,7 +34,7 @@ _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
     """Parse a ``leader-epoch-checkpoint``: version 0, the count, then one line ``epoch offset`` per entry."""
     lines = _text(raw, "leader-epoch checkpoint").split("\n")
-    # Kafka ends the last line with a newline too; accept a text without it.
+    # Kafka ends the last line with a newline too. Accept a text without this newline.
     if lines[-1] == "":
         lines.pop()
     if len(lines) < 2 or lines[0] != "0" or not _NUMBER.fullmatch(lines[1]):

@@ -320,7 +320,7 @@ _MOVED: Final[Mapping[str, str]] = {
     "pubsub audit": "pubsub verify", "pubsub consume": "pubsub cat", "pubsub cost": "pubsub topics --prices FILE",
     "pubsub groups": "pubsub topics TOPIC", "pubsub inspect": "show FILE",
 }  # fmt: skip
-"""Subcommands of other tools, and the command that does the same here."""
+"""Subcommands of other tools, each with the command that does the same here."""
 
 
 def tell_usage(problem: UsageError) -> int:

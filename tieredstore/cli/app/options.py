@@ -518,7 +518,7 @@ Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that 
 """The option ``--once`` of services."""
 
 BACKUP: Final = typer.Option(
-    "--backup", metavar="FILE", help="Settings of a pipeline or Secor with raw records; to restore, also of batches."
+    "--backup", metavar="FILE", help="Settings of a pipeline or Secor (raw records) or, for a restore, of batches."
 )
 """The option ``--backup`` of commands that can read records from other sources than segments."""
 

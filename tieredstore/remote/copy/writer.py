@@ -90,7 +90,7 @@ class CopiedSegment:
 
 
 def _go_on() -> None:
-    """Do nothing, so that the copy continues: the default of ``check``."""
+    """Do nothing, so that the copy continues. This is the default of ``check``."""
 
 
 class SegmentWriter:

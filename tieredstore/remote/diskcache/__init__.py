@@ -1,1 +1,1 @@
-"""Cache of chunks and indexes in a folder, which survives a restart."""
+"""Cache of chunks and indexes in a folder. It survives a restart."""

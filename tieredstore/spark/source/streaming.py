@@ -140,7 +140,8 @@ class StreamOffsets:
 
     @classmethod
     def from_json(cls, value: object) -> StreamOffsets:
-        """Parse the result of :meth:`to_json`. Raise ConfigError for others, such as another source's checkpoint."""
+        """Parse the result of :meth:`to_json`. Raise ConfigError for other JSON, such as another source's
+        checkpoint."""
         refuse_newer_offsets(SPARK_OFFSETS, value)
         try:
             stored = _STORED.validate_python(value)
