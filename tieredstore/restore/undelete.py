@@ -1,12 +1,12 @@
 """Restores segments that were deleted by mistake, from a bucket that keeps versions.
 
 The restore works on stored keys, because a deleted segment of the raw layout has no key in the plugin's form. Readers
-see a segment when its last file exists. This file is the manifest, or the log in the raw layout. It is therefore
+see a segment when its last file exists. This file is the manifest, or the log in the raw layout. That file is therefore
 restored last, after a check of each other file.
 
-Until the last object is back, a garbage collection would delete the segment's other objects. They look like leftovers
-of an old copy. Later, a garbage collection that asks brokers would delete the whole segment, because the brokers have
-deleted the topic. A legal hold is therefore placed first. It stays until the user releases it.
+Until the last object is back, a garbage collection would delete the segment's other objects. These objects look like
+leftovers of an old copy. Later, a garbage collection that asks brokers would delete the whole segment, because the
+brokers have deleted the topic. A legal hold is therefore placed first. It stays until the user releases it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ LEAST_PACE_S: Final = 60.0
 """The longest time in seconds for a request to arrive. A slower client would hold memory that other clients wait for.
 
 ``LEAST_PACE_S`` counts from the request's first byte. For the first request, it counts from the moment of connecting.
-It includes the wait for free memory in the broker's buffer.
+``LEAST_PACE_S`` includes the wait for free memory in the broker's buffer.
 
 Once its memory is reserved, a request has at least ``LEAST_PACE_AFTER_S`` left. Idle time between requests is
 unlimited.

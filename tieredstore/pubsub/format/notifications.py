@@ -95,8 +95,8 @@ class BatchFacts:
 class Notification:
     """One batch: its object (``bucket`` and ``key``, or ``path`` of MemQ's file handler), and its sizes.
 
-    ``object_size`` is MemQ's number. It excludes the index of an object in a bucket, but includes the index of a file.
-    ``total_size`` is the size of the whole object.
+    ``object_size`` is MemQ's number. ``object_size`` excludes the index of an object in a bucket, but includes the
+    index of a file. ``total_size`` is the size of the whole object.
     """
 
     topic: Annotated[str, Strict(), Field(min_length=1, max_length=255, pattern=_NO_NUL)]

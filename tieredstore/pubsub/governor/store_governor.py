@@ -11,8 +11,8 @@ Every broker increments its own heartbeat and watches the others. A broker is go
 ``PATIENCE_S`` on the watcher's clock.
 
 The holder of the lease governs. Each new holder raises the lease's generation. A governor writes its generation into
-the assignments. It replaces assignments only if their generation is not later, and if their etag has not changed. A
-delayed write of an earlier governor therefore fails.
+the assignments. The governor replaces assignments only if their generation is not later than its own, and if their etag
+has not changed. A delayed write of an earlier governor therefore fails.
 """
 
 from __future__ import annotations

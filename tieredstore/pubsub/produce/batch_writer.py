@@ -31,8 +31,8 @@ from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchSettings
 
 _MOST_VALUES: Final = 30_000
-"""Maximum number of JSON values about producers in a notification. They take up to 800 KB of the 1 MiB that readers and
-Kafka accept.
+"""Maximum number of JSON values about producers in a notification. This many values take up to 800 KB of the 1 MiB that
+readers and Kafka accept.
 """
 
 _VALUES_A_PRODUCER: Final = 4

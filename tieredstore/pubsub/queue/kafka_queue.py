@@ -247,7 +247,8 @@ class KafkaQueue(NotificationQueue):
         return self._cluster.end_offsets([where])[where]
 
     def offset_at(self, partition: int, ms: int) -> int:
-        """Search the broker's time index. It has the writers' timestamps, or with LogAppendTime the broker's."""
+        """Search the broker's time index. The index has the writers' timestamps. With LogAppendTime, it has the
+        broker's timestamps."""
         self._check(partition)
         where = (self._name, partition)
         offset = self._cluster.offsets_for_times({where: ms})[where]

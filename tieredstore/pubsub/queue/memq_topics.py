@@ -39,8 +39,8 @@ _BOOTSTRAP: Final = "bootstrap.servers"
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's JSON with MemQ's defaults. ``brokers`` are the Kafka brokers that have the topic's notifications. It is
-    empty if the JSON does not name them.
+    """A topic's JSON with MemQ's defaults. ``brokers`` are the Kafka brokers that have the topic's notifications.
+    ``brokers`` is empty if the JSON does not name these brokers.
     """
 
     topic: Topic
@@ -78,8 +78,8 @@ def load_topic_config(path: Path) -> TopicConfig:
 
 
 def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
-    """Parse a topic's JSON. It may name a serverset (a file of ``host:port`` lines). The path of this file is relative
-    to ``folder``."""
+    """Parse a topic's JSON. The JSON may name a serverset (a file of ``host:port`` lines). The path of this file is
+    relative to ``folder``."""
     try:
         document: object = json.loads(raw) if len(raw) <= _MOST_BYTES else None
     except (ValueError, RecursionError) as error:

@@ -213,7 +213,7 @@ class Topics:
         return {name: list_group(self.folder, name, topic.name, partitions) for name in names}
 
     def objects(self, topic: Topic) -> Iterator[tuple[ObjectInfo, BatchKey]]:
-        """Yield all objects under the topic's path whose keys have the form of a batch's key. They may lack a
+        """Yield all objects under the topic's path whose keys have the form of a batch's key. The objects may lack a
         notification."""
         path = topic.path
         for folder in [f"{prefix}/{path}/" for prefix in PREFIXES] if topic.is_hashed else [f"{path}/"]:

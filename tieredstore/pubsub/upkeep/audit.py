@@ -92,7 +92,7 @@ class TopicAudit:
     """One audit of a topic. It covers the queue from its start to its end at the beginning of the audit.
 
     An audit takes a GET per batch, or a small GET per Message if Messages are large. With ``bodies`` it reads every
-    object and compares the checksums. It holds about 200 bytes of memory per Message.
+    object and compares the checksums. An audit holds about 200 bytes of memory per Message.
 
     A missing request counts as pending if the producer's next stored Message is younger than ``settle_ms``.
     """

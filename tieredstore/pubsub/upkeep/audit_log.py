@@ -191,8 +191,8 @@ class _Known:
 class AuditPairs:
     """Pairs the audit records of one topic. Not thread-safe.
 
-    A Message that was read before or soon after ``begin_ms`` is not reported as unannounced. Its producer may have
-    reported it before ``begin_ms``.
+    A Message that was read before or soon after ``begin_ms`` is not reported as unannounced. The Message's producer may
+    have reported it before ``begin_ms``.
     """
 
     def __init__(

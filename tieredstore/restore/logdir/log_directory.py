@@ -6,7 +6,7 @@ that is not named topic-partition, and logs the folder's name. The broker can th
 unfinished restore.
 
 Even a refused start deletes the file that marks a clean shutdown of the broker. ``MARKER`` therefore keeps this file
-until the end of the restore. It also has a description of the restore.
+until the end of the restore. ``MARKER`` also has a description of the restore.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def producers_at_end(
     A snapshot has the producers at the end of a segment. It cannot be used for a span that ends earlier. ``before`` has
     the producers at the beginning of the spans.
 
-    In the raw layout, snapshots are computed. They have the open transactions, but no producer epochs. They are used
-    only if the caller needs no epochs (``has_epochs`` is False).
+    In the raw layout, snapshots are computed. These snapshots have the open transactions, but no producer epochs. The
+    snapshots are used only if the caller needs no epochs (``has_epochs`` is False).
     """
     may_serve = not has_epochs or source.layout.raw_cluster is None
     later: list[Span] = []

@@ -69,7 +69,7 @@ class ControlTopic:
         """Return the topic's first offset and its end. First wait until no transaction is open before that end.
 
         A record of this run may come after the beginning of another run's open transaction. A reader of committed
-        records stops before that transaction. It would then miss this run's newest position.
+        records stops before that transaction. The reader would then miss this run's newest position.
         """
         cluster = self._reader.cluster
         end = cluster.end_offsets([_WHERE], "read_uncommitted")[_WHERE]

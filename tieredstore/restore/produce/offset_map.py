@@ -1,4 +1,4 @@
-"""The offset map of a restore run. It has the old and the new offsets of the run's records, and is an object in the
+"""The offset map of a restore run. It has the old and the new offsets of the run's records. The map is an object in the
 bucket.
 
 This module is separate from ``producing``, because the commands that move consumer groups need only the map.
@@ -422,8 +422,8 @@ def _first_unread(runs: _PairRuns, offset: int) -> int | None:
 
 
 def _read_again(runs: _PairRuns, offset: int, start: int) -> int:
-    """Return the maximum number of records that a group reads again. They have source offsets before ``offset``, and
-    target offsets from ``start`` on."""
+    """Return the maximum number of records that a group reads again. These records have source offsets before
+    ``offset``, and target offsets from ``start`` on."""
     at, first = runs.find(offset), bisect_right(runs.target_end, start)
     read, skipped = runs.total_before(at), runs.total_before(first)
     if at < len(runs):

@@ -52,7 +52,7 @@ _OFFSETS_IN_RECORD: Final = 2000
 ``max.message.bytes``."""
 _UNMAPPED: Final = 2_000
 """After this many control records with offsets, the run writes its offset map to the bucket. It also writes the map at
-its end.
+the end of the run.
 """
 
 _TURN_RECORDS: Final = 20_000

@@ -46,8 +46,8 @@ _LONGEST_NAME: Final = 150
 
 
 class OffsetRun(NamedTuple):
-    """A sequence of ``length`` records of a source partition. They are in the same order at consecutive offsets of a
-    target partition.
+    """A sequence of ``length`` records of a source partition. The records are in the same order at consecutive offsets
+    of a target partition.
 
     The source offsets from ``start`` on are consecutive too, except that ``gaps`` of them are missing. Offsets are
     missing only if keys are hashed again. The records at these offsets went to other partitions, or do not exist.

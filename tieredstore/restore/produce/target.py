@@ -1,6 +1,7 @@
 """The target cluster of a run of ``restore produce``: looks up topics, creates them, and changes their settings.
 
-This module is separate from ``dry_run``, because ``dry_run`` makes no requests. It checks the topics found here.
+This module is separate from ``dry_run``, because ``dry_run`` makes no requests. ``dry_run`` checks the topics found
+here.
 """
 
 from __future__ import annotations
