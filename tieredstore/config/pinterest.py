@@ -150,8 +150,8 @@ TABLE: Final = (
     _idle(
         _PROVIDER,
         "a Java class cannot tell tieredstore where segments are: also set the place yourself, as "
-        "`storage.s3.bucket.name=BUCKET`, `key.prefix=PREFIX/` and `endpoint.cluster=CLUSTER`, with `endpoint.rules` "
-        "for topics at other places (or a Python class, `endpoint.provider.class=module.Class`); otherwise the "
+        "`storage.s3.bucket.name=BUCKET`, `key.prefix=PREFIX/` and `endpoint.cluster=CLUSTER`. For topics at other "
+        "places add `endpoint.rules`, or a Python class (`endpoint.provider.class=module.Class`). Otherwise the "
         "property is refused",
     ),
 )
@@ -193,7 +193,7 @@ def _check_place(properties: Properties, source: str) -> None:
     """Raise ConfigError if only a Java class names the place of segments. The error names settings to use instead."""
     if _PROVIDER in properties and not any(name in properties for name in _PLACES):
         (row,) = (row for row in TABLE if row.name == _PROVIDER)
-        raise ConfigError(f"{source}: {_PROVIDER} is refused: {row.note.partition('; without')[0].replace('`', '')}")
+        raise ConfigError(f"{source}: {_PROVIDER} is refused: {row.note.partition('. Otherwise')[0].replace('`', '')}")
 
 
 def of_consumer(properties: Mapping[str, object]) -> dict[str, object]:

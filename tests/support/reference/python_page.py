@@ -14,8 +14,8 @@ import tieredstore
 
 _INTRO: Final = """# Python
 
-For programmers who use `tieredstore`. `make docs` generates this page from signatures and first sentences;
-`help(tieredstore.Bucket.read)` has the whole text with all types, and so for every name here.
+For programmers who use `tieredstore`. `make docs` generates this page from signatures and first sentences. For
+each name, `help` has the whole text with all types, as in `help(tieredstore.Bucket.read)`.
 
 ```python
 import tieredstore as ts

@@ -52,8 +52,9 @@ none), and the allowed values. "Required" means that the store or cache that you
 effect.)* marks properties that are accepted so that a broker's file works. *(Refused.)* marks properties that are
 errors.
 
-`storage.backend.class` takes a short name, a Python class as `package.module:Class`, which gets every `storage.*`
-property as `Settings.storage_options`, or the plugin's Java class: `io.aiven.kafka.tieredstorage.storage.` and one of
+`storage.backend.class` takes a short name, a Python class (`package.module:Class`) or the plugin's Java class. The
+Python class gets every `storage.*` property as `Settings.storage_options`. The Java class is
+`io.aiven.kafka.tieredstorage.storage.` and one of
 {java}.
 """
 
