@@ -403,7 +403,8 @@ class _RunDigests:
 
 
 def _runs_by_target(works: Iterable[_Work]) -> dict[TopicPartition, list[OffsetRun]]:
-    """Return the offset runs of each target partition whose keys were hashed again, in the order of target offsets."""
+    """Return the offset runs of each target partition, in the order of target offsets. Leave out topics whose keys were
+    not hashed again."""
     runs: dict[TopicPartition, list[OffsetRun]] = {}
     for work in works:
         for number, rule in work.rules.items() if work.partitioning is not None else ():

@@ -1,5 +1,5 @@
-"""Registration of a snapshot's schemas in a schema registry. In the mode IMPORT, they keep their subjects, versions and
-ids.
+"""Registration of a snapshot's schemas in a schema registry. In the mode IMPORT, the schemas keep their subjects,
+versions and ids.
 
 A message begins with the id of its schema. The message is readable only if the registry has the schema under the same
 id. In the mode IMPORT, the registry takes ids and versions from the request, and checks no compatibility.

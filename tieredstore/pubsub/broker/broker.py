@@ -492,7 +492,7 @@ wait."""
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The bytes ``start:stop`` of an object, whose key is within the topic's prefix."""
+    """The bytes ``start:stop`` of an object. The object's key is within the topic's prefix."""
 
     key: str
     start: int

@@ -260,9 +260,11 @@ def verify(
     MemQ's producers also number requests without records, but MemQ's brokers do not store these. A missing request may
     therefore have been empty. This project's brokers record empty requests.
 
-    With --audit-records, pair MemQ's audit records in Kafka since --from: the records of producers with the records of
-    consumers, by count and hash of message ids. --follow begins with the records of the last ten minutes, and pairs new
-    records until it is stopped. It serves metrics at pubsub.audit.metrics.listen.
+    With --audit-records, pair MemQ's audit records in Kafka since --from. Each record of a producer is paired with the
+    consumers' records of the same Message. Count and hash of the message ids must agree.
+
+    --follow begins with the records of the last ten minutes, and pairs new records until it is stopped. It serves
+    metrics at pubsub.audit.metrics.listen.
 
     Example: tieredstore pubsub verify orders -c store.properties
     """

@@ -175,7 +175,7 @@ class BatchBackup:
 
 def _record_counts(batch: QueuedBatch, fetched: FetchedObject) -> Iterator[int]:
     """Yield the number of records of each Message. Raise MessageCorruptError for a damaged header. Raise ConfigError if
-    a batch has more records than it has offsets.
+    a batch has more than ``_MOST_RECORDS`` records, because their offsets would overlap the next batch's.
     """
     total = 0
     for _, header in headers_in(fetched.body, batch.key):

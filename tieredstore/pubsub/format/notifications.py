@@ -1,8 +1,9 @@
 """Keys of batches, and notifications as JSON that MemQ's own consumer can read.
 
 A key is ``[<hh>/]<path>/<client request id>_<server request id>_<ms>_<attempt>_<host>``. Keys show neither the order
-nor the time of records; ``hh`` spreads the keys over 256 prefixes. A notification has MemQ's fields first, in MemQ's
-order. Then it has fields of this project, which MemQ ignores.
+nor the time of records; ``hh`` spreads the keys over 256 prefixes.
+
+A notification has MemQ's fields first, in MemQ's order. Then it has fields of this project, which MemQ ignores.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The control topic in the target cluster. The topic has the position of each run, and the offsets that the run's
 records got.
 
-This module is separate from ``producing``, because this module only reads. A run must know its position before it
+This module is separate from ``producing``, because this module only reads. A run uses it to find its position before it
 continues.
 """
 

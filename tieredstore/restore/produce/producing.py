@@ -104,8 +104,8 @@ class ProduceRun:
     """One run of ``restore produce`` in this process. ``properties`` are the properties of the target cluster's
     clients.
 
-    ``timeout_s`` is the longest time that a call waits for the brokers without progress. A transaction ends after the
-    batch with which it reaches ``most_records`` records, or earlier.
+    ``timeout_s`` is the longest time that a call waits for the brokers without progress. A transaction ends at the end
+    of a batch, once it has at least ``most_records`` records. It may also end earlier.
     """
 
     def __init__(
