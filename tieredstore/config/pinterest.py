@@ -150,9 +150,9 @@ TABLE: Final = (
     _idle(
         _PROVIDER,
         "a Java class cannot tell tieredstore where segments are: also set the place yourself, as "
-        "`storage.s3.bucket.name=BUCKET`, `key.prefix=PREFIX/` and `endpoint.cluster=CLUSTER`. For topics at other "
-        "places add `endpoint.rules`, or a Python class (`endpoint.provider.class=module.Class`). Otherwise the "
-        "property is refused",
+        "`storage.s3.bucket.name=BUCKET`, `key.prefix=PREFIX/` and `endpoint.cluster=CLUSTER`, and for topics at other "
+        "places `endpoint.rules` or a Python class (`endpoint.provider.class=module.Class`). Otherwise the property is "
+        "refused",
     ),
 )
 """All properties; translated properties come first."""
