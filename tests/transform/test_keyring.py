@@ -6,7 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from Crypto.IO import PKCS8
 from Crypto.PublicKey import RSA
+from Crypto.Util.asn1 import DerSequence
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -22,7 +24,7 @@ from tests.support.paths import GOLDEN
 from tests.support.records.node_crypto import unwrap_with_node
 from tieredstore.errors import KeyRingError, UnknownKeyError, WrongKeyError
 from tieredstore.transform.keyring import KeyPair, KeyRing
-from tieredstore.transform.pem import read_private_key, read_public_key
+from tieredstore.transform.pem import first_block, private_key, read_private_key, read_public_key
 
 KEYS = GOLDEN / "08-keyring" / "keys"
 PUBLIC, PRIVATE = KEYS / "key1.public.pem", KEYS / "key1.private.pem"
@@ -137,6 +139,25 @@ def test_keys_that_are_not_rsa_are_refused(tmp_path: Path) -> None:
         read_private_key(tmp_path / "private")
     with pytest.raises(KeyRingError, match="does not hold an RSA key"):
         read_public_key(tmp_path / "public")
+
+
+@pytest.mark.parametrize("change", [1, -1, 1 << 700, 2**8192, None], ids=["more", "less", "a bit", "too many", "zero"])
+@pytest.mark.parametrize("number", range(6), ids=["version", "n", "e", "d", "p", "q"])
+def test_a_private_key_with_a_changed_number_is_refused(number: int, change: int | None) -> None:
+    oid, encoded, _ = PKCS8.unwrap(first_block(PRIVATE.read_bytes(), "key"))
+    numbers = DerSequence().decode(encoded, nr_elements=9, only_ints_expected=True)
+    original = numbers[number]
+    numbers[number] = 0 if change is None else original + change
+    if numbers[number] != original:
+        with pytest.raises(KeyRingError, match="key does not hold an RSA key"):
+            private_key(PKCS8.wrap(numbers.encode(), oid), "key")
+
+
+def test_the_modulus_of_a_private_key_is_bounded() -> None:
+    p, q = 2**20000 + 1, 2**20000 + 3
+    numbers = DerSequence([0, p * q, 3, 5, p, q, 1, 1, 1])
+    with pytest.raises(KeyRingError, match="modulus is larger than"):
+        private_key(PKCS8.wrap(numbers.encode(), "1.2.840.113549.1.1.1"), "key")
 
 
 def test_public_and_private_files_in_each_others_place_are_refused() -> None:
