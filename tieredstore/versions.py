@@ -32,7 +32,8 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class StateKind:
-    """One kind of state. ``releases`` has each release that raised the version, with that version, oldest first.
+    """One kind of state. ``releases`` has each release that raised the version, with the new version; the oldest comes
+    first.
 
     ``place`` is a regular expression that matches the end of a key of this kind. It is None if the kind is never in a
     bucket.

@@ -34,7 +34,7 @@ def prices_of(by: UsageBy, prices: str | Path | PriceFile | None) -> PriceFile |
 
 
 def add_up(listed: Iterable[ListedSegment], by: UsageBy, prices: PriceFile | None, settings: Settings) -> Table[Usage]:
-    """Sum up a listing. Sort the rows by cost, or by size if there are no prices, in descending order."""
+    """Sum up a listing. Sort the rows by cost in descending order, or by size if there are no prices."""
     if prices is None:
         rows = [_row(key, sums) for key, sums in usage_of(listed, by).items()]
         return Table(sorted(rows, key=lambda row: -row.stored_size))

@@ -56,7 +56,7 @@ def backend_name(text: str) -> str | None:
 
 
 def require_both(first: tuple[str, object], second: tuple[str, object]) -> None:
-    """Raise an error that pydantic reports if only one of the two properties is set."""
+    """If only one of the two properties is set, raise an error. Pydantic reports this error."""
     if (first[1] is None) != (second[1] is None):
         (absent, _), (present, _) = (first, second) if first[1] is None else (second, first)
         raise broken_rule(f"storage.{present}", f"is set without storage.{absent}: set both properties or neither")
