@@ -162,6 +162,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(name: str, text: str, words: st
         ("OffsetMessageParser", "SequenceFileReaderWriterFactory", "", ".seq"),
         ("JsonMessageParser", "SequenceFileReaderWriterFactory", "\n", ".seq"),
         ("JsonMessageParser", "DelimitedTextFileReaderWriterFactory", "", ".txt"),
+        ("JsonMessageParser", "DelimitedTextFileReaderWriterFactory", "|", ".txt"),
+        ("JsonMessageParser", "DelimitedTextFileReaderWriterFactory", " ", ".txt"),
         ("OffsetMessageParser", "FlexibleDelimitedFileReaderWriterFactory", "", ".txt"),
         ("OffsetMessageParser", "FlexibleDelimitedFileReaderWriterFactory", "\t", ".txt"),
     ],
@@ -190,7 +192,7 @@ def test_secors_files_run_to_the_end_as_they_do_there(
     assert [row["value"] for batch in read_records(pipeline, store, key) for row in batch.to_pylist()] == values
     content = store.get(key)
     if ending == ".txt":
-        # Secor's DelimitedTextFile always writes a newline.
+        # Secor's DelimitedTextFile has no setting: it always writes a newline.
         end = b"\n" if factory.startswith("Delimited") else delimiter.encode()
         assert content == b"".join(value + end for value in values)
     else:

@@ -109,6 +109,7 @@ contain them."""
 PARSERS: Final = "com.pinterest.secor.parser."
 WRITERS: Final = "com.pinterest.secor.io.impl."
 """Prefix of Secor's writer classes."""
+_ALWAYS_LINES: Final = f"{WRITERS}DelimitedTextFileReaderWriterFactory"
 
 TRANSFORMERS: Final = {"com.pinterest.secor.transformer.IdentityMessageTransformer": ""}
 _PROTOCOLS: Final = "org.apache.thrift.protocol."
@@ -146,7 +147,7 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of a file under tieredstore's names. Leave out empty properties, with three exceptions.
 
     The exceptions: an empty codec means no compression, an empty delimiter no delimiter, and an empty field prefix no
-    prefix.
+    prefix. Also leave out the delimiter of Secor's DelimitedTextFile, which always ends a value with a newline.
     """
     given: dict[str, str] = {}
     for name, text in properties.items():
@@ -157,10 +158,9 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
                 given[ours] = text
     if CODEC in properties and CODEC not in given:
         given[CODEC] = "none"
-    # A delimiter may be blank. An empty delimiter means no delimiter, except in the DelimitedTextFile format: Secor
-    # then ends each value with a newline.
-    delimiter = properties.get(DELIMITER, "\n")
-    if delimiter.strip() or (delimiter != "\n" and (delimiter or _parts_by_setting(given))):
+    if given.get(WRITER, "").strip() == _ALWAYS_LINES:
+        given.pop(DELIMITER, None)
+    elif (delimiter := properties.get(DELIMITER, "\n")) != "\n":  # a delimiter may be blank
         given[DELIMITER] = _delimiter_text(delimiter)
     if FIELD_PREFIX in properties:
         given[FIELD_PREFIX] = properties[FIELD_PREFIX].strip()
@@ -172,10 +172,6 @@ def _ours(name: str) -> str:
         if name == theirs or (theirs.endswith(".") and name.startswith(theirs)):
             return ours + name.removeprefix(theirs)
     return name
-
-
-def _parts_by_setting(given: Mapping[str, str]) -> bool:
-    return given.get(WRITER, "").strip() != f"{WRITERS}DelimitedTextFileReaderWriterFactory"
 
 
 def entry_of(name: str, table: Mapping[str, str]) -> str | None:

@@ -157,7 +157,8 @@ class PipelineSettings(SettingsGroup):
     ] = Field(
         default="\\n",
         alias="secor.file.writer.Delimiter",
-        description="Text after each value in text files. If empty, no text follows the values.",
+        description="Text after each value in text files. If empty, no text follows the values. Secor's "
+        "DelimitedTextFile always has a newline.",
     )
     outage_s: Annotated[int, long(0)] = Field(
         default=3600,
