@@ -53,7 +53,7 @@ def test_ends_and_times_of_the_bucket_alone(bucket: Bucket, isolation: str) -> N
     with reader_of(bucket, PLACE, isolation_level=isolation) as consumer:
         assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (0, 0)
         assert consumer.get_watermark_offsets(PLACE, cached=True) == (-1001, -1001)
-        assert times(consumer, 5) == [-1]
+        assert times(consumer, 5, OFFSET_BEGINNING, OFFSET_END) == [-1, -1, -1]
     write_timed(bucket, range(10, 30))
     with reader_of(bucket, PLACE, isolation_level=isolation) as consumer:
         assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (10, 30)

@@ -120,18 +120,16 @@ class OffsetQueries:
         return lineage.earliest_offset, self._seam(bucket, lineage)
 
     def _stored_time(self, bucket: BucketInquiry, where: TopicPartition, moment: int) -> int | None:
-        """Return the bucket's offset of a time. If the bucket has no such offset, return None, so that the broker is
-        asked. With ``remote_only``, return -1 instead.
+        """Return the bucket's offset of a time. Return None if the bucket has no such offset: the broker's answer then
+        counts, or -1 without a broker.
         """
         lineage = self._lineage(bucket, where, fresh=self._is_remote)
         if moment in (_BEGINNING, _END):
             return self._stored_bound(bucket, lineage, moment)
         if lineage is None:
-            return _END if self._is_remote else None
+            return None
         offset = offset_at(bucket.source, lineage, max(0, moment), self._read)
-        if offset < self._seam(bucket, lineage):
-            return offset
-        return _END if self._is_remote else None
+        return offset if offset < self._seam(bucket, lineage) else None
 
     def _stored_bound(self, bucket: BucketInquiry, lineage: Lineage | None, moment: int) -> int | None:
         if lineage is None:
