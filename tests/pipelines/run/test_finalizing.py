@@ -219,6 +219,23 @@ def test_a_generation_beside_another_finalizes_for_itself(topic: StoredTopic, st
         runner.find_unfinalized()
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_drop_keeps_the_mark_that_another_generation_adds_before_the_delete(
+    topic: StoredTopic, store: ObjectStore, *, dies: bool
+) -> None:
+    run(topic, store)
+    beside = ScriptedStore(store).on("delete", "*_SUCCESS", lambda _: run(topic, store, NEXT), times=1)
+    if dies:  # right after the delete: the next drop completes it
+        with pytest.raises(Killed):
+            list(drop_generation(HOURLY, beside.on("delete", do=Killed(), moment="after", times=1), dry_run=False))
+        assert sorted(successes(store)) == [day(13), day(14)]
+    list(drop_generation(HOURLY, beside, dry_run=False))
+    assert sorted(successes(store)) == [day(12), day(13), day(14)]
+    assert list(verify_output(NEXT, store)) == list(verify_output(HOURLY, store)) == []
+    list(drop_generation(NEXT, store, dry_run=False))
+    assert listed(store) == []
+
+
 def log_of(partition: int, end: int, *, live: bool = True) -> PartitionLog:
     return PartitionLog("t", partition, Uuid(bytes(16)), None, 0, 0, end, 0 if live else None)
 

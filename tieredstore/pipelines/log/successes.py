@@ -77,11 +77,14 @@ def change_success(
     statement: Statement | None,
     is_ours: Callable[[Statement], bool],
     check: Callable[[], None] = lambda: None,
+    *,
+    keeps: bool = False,
 ) -> bool:
     """Replace the statements for which ``is_ours`` returns True by ``statement``, or delete them if it is None. Return
     True if the object has changed.
 
-    Statements of other generations of the output stay. If no statement is left, the object is deleted.
+    Statements of other generations of the output stay. If no statement is left, the object is deleted. With ``keeps``,
+    do nothing if there is already a statement for which ``is_ours`` returns True.
 
     ``check`` is called between the read and the conditional write, and raises an error if there is a newer driver. So
     the write never overwrites a newer statement, even if this process is suspended for long. A delete is not protected
@@ -94,12 +97,14 @@ def change_success(
         after = [*([] if statement is None else [statement]), *(one for one in said if not is_ours(one))]
         if list(said) == after and (before is not None or not after):
             return False
+        if keeps and any(map(is_ours, said)):
+            return False
         check()
         try:
             if not after:
                 # Stores offer no conditional delete. This delete cannot remove a new mark of this driver, because a
                 # driver deletes marks before it writes new marks. ``Finalizer.take_back`` restores the mark of another
-                # driver.
+                # driver, and ``drop_generation`` the marks of other generations.
                 store.delete([key])
             elif before is None:
                 store.put(key, _content(after), if_absent=True)

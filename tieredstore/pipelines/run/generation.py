@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -139,3 +139,14 @@ class Generation:
 def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
     """Return the commit log of a pipeline's generation. No entry of it has been read yet."""
     return CommitLog(store, pipeline.output.key_prefix, pipeline.own.name, pipeline.own.generation)
+
+
+def claimed_logs(store: ObjectStore, root: str) -> Iterator[CommitLog]:
+    """Yield the commit log of each generation, of any pipeline, that has a claim below ``root``. No entry of it has
+    been read yet.
+    """
+    for info in store.list(f"{root}{OWN_FOLDER}/generations/"):
+        owner = read_state(GENERATION, Claim, store.get(info.key), info.key)
+        number = info.key.rpartition("/")[2].removesuffix(".json")
+        if number.isdigit():
+            yield CommitLog(store, root if owner.root is None else owner.root, owner.pipeline, int(number))

@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.backends.base import DRAFT_PREFIX, find_abandoned_writes, store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.ops.steps import Outcome, Step
-from tieredstore.pipelines.filing.naming import OWN_FOLDER
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
-from tieredstore.pipelines.log.entries import read_state
-from tieredstore.pipelines.run.generation import Claim
+from tieredstore.pipelines.run.generation import claimed_logs
 from tieredstore.pipelines.run.recipes import naming_of
-from tieredstore.versions import GENERATION
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import AbandonedWrite, ObjectInfo, ObjectStore
@@ -77,12 +74,7 @@ def _discard(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Out
 def _waiting(store: ObjectStore, root: str) -> set[str]:
     """Return keys and staging keys of committed files that are not yet published, in all generations below ``root``."""
     waiting: set[str] = set()
-    for info in store.list(f"{root}{OWN_FOLDER}/generations/"):
-        owner = read_state(GENERATION, Claim, store.get(info.key), info.key)
-        number = info.key.rpartition("/")[2].removesuffix(".json")
-        if not number.isdigit():
-            continue
-        log = CommitLog(store, root if owner.root is None else owner.root, owner.pipeline, int(number))
+    for log in claimed_logs(store, root):
         state = log.read()
         if state.unpublished >= 0 and state.life is not Life.DROPPED:
             files = log.entry(state.unpublished).files
