@@ -73,8 +73,8 @@ def scan(
     Unused columns are not decoded, and records that predicates on partition, offset and time exclude are not fetched.
     ``start`` and ``stop`` (exclusive) can be an offset or a time.
 
-    ``settings`` are a settings file, properties, or an open manager, which must stay open; without a manager, each
-    ``collect`` opens one. ``topic_id`` selects the topic if several topics had this name, one after the other. The
+    ``settings`` is a settings file, properties, or an open manager. The manager must stay open. Without a manager, each
+    ``collect`` opens its own. ``topic_id`` selects the topic if several topics had this name, one after the other. The
     other parameters are as in ``read_topic``. If a read fails, Polars raises its own error, which contains this
     package's error as text. For a topic of MemQ batches, add ``$batches`` to its name.
     """
@@ -153,7 +153,7 @@ def arrow_condition(predicate: pl.Expr) -> Any:
     """Return an Arrow condition that holds for every row for which the predicate holds; None if this function
     understands no part of the predicate.
 
-    Polars exports an expression as JSON. The form of this JSON may change between versions, so a part that this
+    Polars exports an expression as JSON. The form of this JSON may change between versions. So a part that this
     function does not understand excludes no rows.
     """
     untyped: Any = predicate

@@ -56,8 +56,8 @@ _MAX_SCHEMA_BYTES: Final = 8 << 20
 
 _KEPT: Final = 1_000
 _REFUSED_S: Final = 60.0
-"""The time in seconds for which an id without a readable schema is not requested again, because thousands of messages
-may have that id.
+"""An id without a readable schema is not requested again for this time in seconds. Thousands of messages may have this
+id.
 """
 
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
@@ -119,7 +119,7 @@ class SchemaRegistry:
     """
 
     def __init__(self, url: str | None = None, properties: Mapping[str, str] | None = None) -> None:
-        """Set up the client. ``url`` is one address, or several separated by commas; without ``url``, the address is
+        """Set up the client. ``url`` is one address, or several separated by commas. Its default is
         ``schema.registry.url`` in ``properties``.
         """
         named = dict(properties or {})

@@ -149,11 +149,12 @@ def attach(
     ``topic_ids`` choose between several topics that had the same name, because a topic was deleted and re-created:
     ``{"orders": "<topic id>"}``. The other parameters are those of ``read_topic``.
 
-    A topic of batches becomes a table too, unless a topic of segments has the same name. In ``topics``, its name
-    ``orders$batches`` is always valid. Without ``topics``, this call lists the names of all topics.
+    A topic of batches becomes a table too, unless a topic of segments has the same name. In that case, add it to
+    ``topics`` as ``orders$batches``; this name is always valid. Without ``topics``, this call lists the names of all
+    topics.
 
     Raises ConfigError for topics whose names differ only in case, because DuckDB ignores case. Raises ConfigError too
-    if the connection already has a table or view with a topic's name, because the topic would hide it. A table
+    if the connection already has a table or view with a topic's name. The topic would hide that table or view. A table
     ``orders`` that you create later is found as ``memory.orders`` until the topics are removed.
     """
     topics, ids = _check_arguments(connection, topics, types, client), topic_ids_of(topic_ids)
@@ -201,8 +202,8 @@ def _check_arguments(
 
 
 def _check_named(argument: str, given: Mapping[str, object], names: Sequence[str]) -> None:
-    """Raise ConfigError if ``given`` has an entry for a topic that is not attached: its name may be misspelt, and then
-    the entry would have no effect.
+    """Raise ConfigError if ``given`` has an entry for a topic that is not attached. The topic's name may be misspelt.
+    The entry would then have no effect.
     """
     missing = [topic for topic in given if topic not in names]
     if missing:
@@ -236,7 +237,7 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
 def _batch_topics(
     manager: RemoteStorageManager, wanted: Sequence[str] | None
 ) -> dict[str, Callable[[ColumnTypes], BatchTable]]:
-    """Return for each topic of batches, by name, a function that creates its table. ``wanted`` restricts the topics;
+    """Return functions that create the tables of topics of batches, by topic name. ``wanted`` restricts the topics;
     None means all."""
     batches = batches_beside(manager.store, manager.settings)
     if batches is None:

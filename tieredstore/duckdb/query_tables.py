@@ -154,8 +154,8 @@ class QueryTables(Closing):
         return QueryRows(reader, self._cause_of)
 
     def _cause_of(self, error: Exception) -> TieredStoreError:
-        """Return the cause of DuckDB's error: the error of a table that could not be read, or else a ConfigError about
-        the query.
+        """Return the cause of DuckDB's error: the error of a table that could not be read. If there is none, return a
+        ConfigError about the query.
 
         If a signal caused the error, raise the interrupt instead.
         """
@@ -210,8 +210,8 @@ class QueryTables(Closing):
     def interrupt(self) -> None:
         """Interrupt the running query. Any thread or a signal handler may call this.
 
-        Without this call, DuckDB notices an exception of a signal handler, but may then wait for DuckDB's threads,
-        which continue to run.
+        An exception of a signal handler does not replace this call. DuckDB may then wait for its own threads, which
+        continue to run.
         """
         self._connection.interrupt()
 
@@ -271,8 +271,8 @@ class QueryTables(Closing):
             self._register(name, topic, content)
 
     def _check_ids(self) -> None:
-        """Raise ConfigError if an id was given for a topic that the query does not read, because the topic's name may
-        be misspelt.
+        """Raise ConfigError if an id was given for a topic that the query does not read. The topic's name may be
+        misspelt.
         """
         unread = next((topic for topic in self._options.topic_ids if topic not in self._tables), None)
         if unread is not None:
@@ -300,12 +300,11 @@ class QueryTables(Closing):
         try:
             names = set(self._connection.get_table_names(sql))
         except _DUCK.BinderException:
-            # DuckDB raises this error, for example, for ``value.*`` of a topic that is not a table yet, so find the
+            # DuckDB raises this error, for example, for ``value.*`` of a topic that is not a table yet. So find the
             # names in the query's syntax tree.
             names = set(self._parse_names(sql))
         else:
-            # DuckDB leaves out the names of its built-in views, so add the topics that have the name of a built-in
-            # view.
+            # DuckDB leaves out the names of its built-in views. So add the topics that have such a name.
             own = set(self._parse_names(sql)) - names
             names |= own & set(self._topics()) if own else own
         return sorted(names)
@@ -344,7 +343,7 @@ def _has_failed(table: TopicTable | BatchTable) -> bool:
 
 
 def _stumbles_over_offset(refusal: str, sql: str) -> bool:
-    """Return True if DuckDB's message is about the word OFFSET, which is both a keyword and a column of topics."""
+    """Return True if DuckDB's message is about the word OFFSET. The word is both a keyword and a column of topics."""
     near = _NEAR.search(refusal)
     if near is None:
         return False

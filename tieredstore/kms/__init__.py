@@ -1,6 +1,6 @@
 """Key management services, which protect private keys.
 
-Segments contain data keys that are encrypted by RSA-OAEP with SHA3-512, which no service offers. So this process
-decrypts them with the private key, which is stored encrypted by an AES key; the service encrypts (seals) only the AES
-key. Loading the settings takes one request to the service; reading a segment takes none.
+A segment's data key is encrypted by RSA-OAEP with SHA3-512. No service offers this algorithm. So this process itself
+decrypts data keys, with the private key. The private key is stored encrypted by an AES key. The service encrypts
+(seals) only this AES key. Loading the settings takes one request to the service. Reading a segment takes none.
 """

@@ -44,7 +44,8 @@ class AwsKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Use the region in the key's ARN; for an id or an alias, use the region in the SDK's own settings."""
+        """If the key is an ARN, use the region in it. For an id or an alias, use the region in the SDK's own
+        settings."""
         region = _REGION.match(key)
         # The caller retries, so turn off the SDK's retries.
         config = Config(

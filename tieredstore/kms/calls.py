@@ -21,8 +21,8 @@ _Result = TypeVar("_Result")
 
 
 def ask_service(what: str, request: Callable[[], _Result], policy: RetryPolicy | None = None) -> _Result:
-    """Return the result of ``request``; raise KeyServiceUnavailableError, naming ``what``, after all retries or the
-    deadline.
+    """Return the result of ``request``. Raise KeyServiceUnavailableError, which names ``what``, after the last retry or
+    the deadline.
 
     Raise KeyServiceError for an invalid answer.
     """

@@ -1,7 +1,7 @@
 """A sealed private key: a JSON text that is stored instead of the private key's PEM text.
 
-A new AES key encrypts the private key (PKCS#8, DER) by AES-256-GCM (NIST SP 800-38D), and the service encrypts the AES
-key. The names of service and key pair are authenticated, so that the text of another pair cannot replace this text. The
+A new AES key encrypts the private key (PKCS#8, DER) by AES-256-GCM (NIST SP 800-38D). The service encrypts this AES
+key. The names of service and key pair are authenticated. So the text of another pair cannot replace this text. The
 addresses of the service and its key come only from the settings. If they came from the text, an attacker who replaces
 the text could redirect the credentials.
 """

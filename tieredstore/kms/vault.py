@@ -1,6 +1,6 @@
 """HashiCorp Vault's transit engine, through hvac.
 
-Address and credentials come from the variables that Vault's own tools read: ``VAULT_ADDR``, ``VAULT_TOKEN`` (or the
+Address and credentials come from the same variables as for Vault's own tools: ``VAULT_ADDR``, ``VAULT_TOKEN`` (or the
 file ``~/.vault-token``), ``VAULT_NAMESPACE``, ``VAULT_CACERT``.
 """
 

@@ -3,7 +3,7 @@
 Counting needs no library and costs two to three microseconds per store call. The first use of the registry ``REGISTRY``
 imports Prometheus's client. Call :func:`serve_metrics` to serve the registry, or pass it to your own exporter. A forked
 child counts from zero, and does not serve its parent's metrics. Only the counts of inherited readers and caches
-continue. docs/reference/metrics.md lists the names, next to those of the plugin.
+continue. docs/reference/metrics.md lists the names of the metrics, next to the plugin's names.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import Prometheus's client on first use, because it imports an HTTP server, which takes forty milliseconds."""
+    """Import Prometheus's client on first use. The client imports an HTTP server, and that takes forty milliseconds."""
     if name not in {"REGISTRY", "serve_metrics"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tieredstore.metrics import exposition  # noqa: PLC0415  see above

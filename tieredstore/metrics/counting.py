@@ -22,7 +22,7 @@ from tieredstore.errors import (
 )
 
 SECONDS: Final = (0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
-"""Upper bounds of a histogram's buckets in seconds, from a local file's 100 us to minutes for a large object."""
+"""Upper bounds of a histogram's buckets in seconds, from 100 us for a local file to minutes for a large object."""
 
 Labels: TypeAlias = tuple[str, ...]
 
@@ -41,7 +41,7 @@ class Total:
 
 @dataclass(slots=True)
 class Distribution:
-    """A histogram's values for one combination of labels; the last of ``counts`` counts values above all bounds."""
+    """A histogram's values for one combination of labels. The last of ``counts`` counts values above all bounds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
     sum: float = 0.0
@@ -120,10 +120,10 @@ Snapshot: TypeAlias = Callable[[], Mapping[str, float]]
 
 
 class Snapshots:
-    """Sums the snapshots of all living sources of one kind; counts of a closed source stay in the totals.
+    """Sums the snapshots of all living sources of one kind. Counts of a closed source stay in the totals.
 
-    ``levels`` names current values, which may fall. For a level with a name that ends with ``_max``, the total is the
-    maximum of all sources, not their sum. This object is appended to ``among``, the list of snapshots to export.
+    ``levels`` names current values, which may fall. If a level's name ends with ``_max``, its total is the maximum of
+    all sources, not their sum. This object is appended to ``among``, the list of snapshots to export.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""The table of file formats: how to write and read each, its codecs and columns, and Secor's names for it."""
+"""The table of file formats. A row has the functions that write and read the format, its codecs and columns, and
+Secor's names for the format."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class FormatKind:
     codecs: tuple[str, ...]
     """Codecs that files of the format can have."""
     magic: bytes = b""
-    """First bytes of files of this format, if all its files begin with the same bytes."""
+    """Bytes with which every file of this format begins. Empty if its files begin differently."""
     read: Callable[[BinaryIO, BinaryIO | None], Iterator[pa.RecordBatch]] | None = None
     """Function that reads records from a file and its sidecar (a second file for fields that the format cannot hold).
     It is None for text, because ``read_output`` reads any file without a known ``magic`` as text.
@@ -53,7 +54,7 @@ class FormatKind:
     """Columns that readers of the files see."""
     holds_columns: bool = True
     secor: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Secor's factory classes for the format, each with the encoding of the values that the class decodes into
+    """Secor's factory classes for the format. Each maps to the encoding of the values that the class decodes into
     columns."""
 
 
@@ -115,8 +116,8 @@ FACTORIES: Final[Mapping[str, tuple[str, str]]] = {
     for short, kind in FORMATS.items()
     for name, columns in kind.secor.items()
 }
-"""Secor's factory classes, each with two values: tieredstore's name of the format, and the encoding of the values that
-the class decodes into columns."""
+"""Secor's factory classes. Each maps to tieredstore's name of the format, and to the encoding of the values that the
+class decodes into columns."""
 
 
 def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:

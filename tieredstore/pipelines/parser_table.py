@@ -1,4 +1,5 @@
-"""Table of parsers: how to make each parser from the settings, its own settings, and Secor's class names for it.
+"""Table of parsers. A row has the function that makes the parser from the settings, the parser's own settings, and
+Secor's class names for it.
 
 To add a parser, add its class and a row of ``PARSERS``. The row names a group of settings if only this parser has them.
 """

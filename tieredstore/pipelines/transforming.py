@@ -69,8 +69,8 @@ def of_batches(function: _Function) -> _Function:
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """Result of transforming a batch: the remaining rows, the number of dropped rows, and the reasons why rows are bad,
-    by row number."""
+    """Result of transforming a batch: the remaining rows, and the number of dropped rows. ``faults`` has the reasons
+    why rows are bad, by row number."""
 
     records: pa.RecordBatch
     filtered: int

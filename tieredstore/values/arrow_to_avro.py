@@ -35,7 +35,8 @@ _PLAIN: Final[Mapping[str, _Type]] = {
 
 
 def avro_schema_of(schema: pa.Schema) -> _Type:
-    """Return a record of the columns, each nullable; raise ConfigError for a name or type that Avro does not have."""
+    """Return an Avro record schema with a nullable field for each column. Raise ConfigError for a name or type that
+    Avro does not have."""
     return {"type": "record", "name": "Row", "namespace": "tieredstore", "fields": _fields(schema, "Row")}
 
 

@@ -1,7 +1,7 @@
 """Decodes keys and values in Avro into structs, by a given schema or by the schemas of a registry.
 
-fastavro (https://fastavro.readthedocs.io) decodes the messages one by one. In Confluent's framing a zero byte and the
-schema's id (four bytes, big-endian) precede the datum.
+fastavro (https://fastavro.readthedocs.io) decodes the messages one by one. In Confluent's framing, a zero byte and the
+schema's id precede the datum. The id has four bytes, big-endian.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ class ReferringSchema:
 
 
 AvroSchema: TypeAlias = "Mapping[str, object] | Sequence[object] | str | ReferringSchema"
-"""A schema, as JSON text or as the object that the JSON text means: https://avro.apache.org/docs/1.12.0/specification/.
-"""
+"""A schema, as JSON text or as the parsed object: https://avro.apache.org/docs/1.12.0/specification/."""
 
 SchemaLookup: TypeAlias = Callable[[int], AvroSchema]
 """Function that returns the schema with a given id, as a registry does.
@@ -93,8 +92,9 @@ class _Parsed:
 class AvroData:
     """Avro data as Python objects, one by one, including types that Arrow columns do not have. Picklable.
 
-    Without ``lookup``, a message is decoded by ``schema``. With ``lookup``, a message begins with a schema id, and is
-    decoded by the schema that ``lookup`` returns for this id. If both are given, the result is converted to ``schema``.
+    Without ``lookup``, a message is decoded by ``schema``. With ``lookup``, a message begins with a schema id. The
+    schema that ``lookup`` returns for this id decodes the message. If both are given, the result is converted to
+    ``schema``.
     """
 
     schema: AvroSchema | None
@@ -163,9 +163,9 @@ class Avro:
     """Avro messages, read as the Arrow type of ``schema``: a record becomes a struct.
 
     Without ``lookup`` a message is just a datum, written with ``schema``. With ``lookup``, a message has Confluent's
-    framing: the schema with the message's schema id decodes it, and Avro's schema resolution converts the result to
-    ``schema``. ``way_out`` is the advice in an error about an invalid message; ``nulls`` counts the messages that
-    became null. Needs ``tieredstore[avro]``.
+    framing, which contains a schema id. The schema with this id decodes the message. Avro's schema resolution then
+    converts the result to ``schema``. ``way_out`` is the advice in an error about an invalid message. ``nulls`` counts
+    the messages that became null. Needs ``tieredstore[avro]``.
     """
 
     schema: AvroSchema
@@ -232,7 +232,7 @@ def schema_id(message: bytes) -> int:
 
 
 def parsed_schema(schema: AvroSchema) -> AvroType:
-    """Parse a schema, an object or its JSON text, with fastavro; raise ConfigError if it is invalid."""
+    """Parse a schema with fastavro. The schema is an object or JSON text. Raise ConfigError if it is invalid."""
     return _parse(schema).schema
 
 

@@ -1,7 +1,7 @@
 """The types of parsed Avro schemas, and limits for schemas and their data, checked before fastavro reads them.
 
-fastavro's C decoder recurses for each level of the data, and makes an object of each value without counting the values.
-Data of a recursive schema, or of types that take no bytes, can crash the process.
+fastavro's C decoder recurses for each level of the data. It makes an object of each value, and does not count the
+values. Data of a recursive schema, or of types that take no bytes, can crash the process.
 https://avro.apache.org/docs/1.12.0/specification/#data-serialization-and-deserialization
 """
 

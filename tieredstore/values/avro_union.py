@@ -21,8 +21,8 @@ class CannotUniteError(ValueError):
 
 
 def unite_schemas(first: AvroType, second: AvroType) -> AvroType:
-    """Return a schema that can read the data of both schemas, which fastavro must have parsed. Raise CannotUniteError
-    if there is no such schema.
+    """Return a schema that can read the data of both schemas. Parse both with fastavro first. Raise CannotUniteError if
+    there is no such schema.
 
     A record gets the fields of both schemas. If only one schema has a field, the field keeps its default or gets the
     default null. An enum gets the symbols of both.
@@ -131,7 +131,7 @@ class _Union:
         raise CannotUniteError(f"a {one} and a {other}")
 
     def _of_one(self, schema: str | AvroObject, *, is_first: bool) -> AvroType:
-        """Return a type that only one schema has, after treating the types inside it in the same way."""
+        """Return a type that only one schema has. Inner types of arrays and maps are treated in the same way."""
 
         def inside(inner: AvroType) -> AvroType:
             return self.of(inner, None) if is_first else self.of(None, inner)

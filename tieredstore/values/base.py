@@ -91,8 +91,8 @@ def by_parts(
     way_out: str = WAY_OUT,
     nulls: InvalidValues | None = None,
 ) -> Column:
-    """Convert the whole ``column`` at once. If that fails, convert its halves in the same way, down to the single rows
-    that cannot be converted.
+    """Convert the whole ``column`` at once. If that fails, convert each half in the same way. This finds the single
+    rows that cannot be converted.
 
     ``convert`` returns None if it cannot convert its rows. If ``on_invalid`` is "fail", the first invalid row raises
     InvalidValueError, with its ``fault`` (such as "is not UTF-8") and the ``way_out``. Otherwise all invalid rows

@@ -37,7 +37,7 @@ def parse_json_schema(text: str) -> pa.Schema:
     """Parse a schema: an object of names and types.
 
     A type is a name (``string``, ``bool``, ``int32``, ``int64``, ``float32``, ``float64``, ``date``, ``timestamp``,
-    ``decimal(precision, scale)``), a list of one type, or an object of the same form. Raise ConfigError for anything
+    ``decimal(precision, scale)``), a list of one type, or an object of names and types. Raise ConfigError for anything
     else.
     """
     try:

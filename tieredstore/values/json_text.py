@@ -18,8 +18,8 @@ from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, P
 
 _CHANGED: Final = re.compile(r"Column\(/v/?([^)]*)\) changed from (\S+) to (\S+)")
 _MOST_FIELDS: Final = 500
-"""Number of fields up to which a schema is inferred. Objects with more fields are usually maps, for which a schema with
-a column per key is of no use.
+"""Maximum number of fields of an inferred schema. Objects with more fields are usually maps. A column per key is of no
+use for a map.
 """
 
 _JSON: Final = pa.json_()
@@ -28,16 +28,16 @@ _NO_FIELDS: Final = pa.array([b"{}"], pa.binary())
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """One JSON value per message: an object as a struct with the fields of ``schema``; without a schema, any JSON as
-    text.
+    """One JSON value per message. With ``schema``, it is an object and becomes a struct with these fields. Without a
+    schema, any JSON stays text.
 
-    A field that an object lacks is null, a field that the schema lacks is ignored, and JSON's ``null`` is null. Without
-    a schema the column always has Arrow's JSON type, because the columns of a stream must be known before its records.
-    ``way_out`` is the advice in an error about an invalid message; ``nulls`` counts the fields and values that became
+    A field that an object lacks is null. A field that the schema lacks is ignored. JSON's ``null`` is null. Without a
+    schema the column always has Arrow's JSON type, because a stream's columns must be known before its records.
+    ``way_out`` is the advice in an error about an invalid message. ``nulls`` counts the fields and values that became
     null.
 
-    With ``on_invalid="null"``, a field of another type becomes null or, with ``null_whole``, the whole value does. With
-    ``is_closed`` and ``on_invalid="fail"``, a field that the schema lacks is an error too.
+    With ``on_invalid="null"``, a field of another type becomes null. With ``null_whole`` too, the whole value becomes
+    null. With ``is_closed`` and ``on_invalid="fail"``, a field that the schema lacks is an error too.
     """
 
     schema: pa.Schema | None = None
@@ -54,8 +54,8 @@ class Json:
         if not len(self.schema):
             raise ConfigError("the schema of JSON has no field: name the fields to read")
         try:
-            # Parse an empty column of each type now, to report a type that pyarrow cannot read before any message is
-            # read.
+            # Parse an empty column of each type now. So a type that pyarrow cannot read is reported before any message
+            # is read.
             _parse(_NO_FIELDS, self.schema)
         except (pa.ArrowException, NotImplementedError):
             raise _without_type(self.schema) from None
@@ -174,7 +174,7 @@ def infer_schema(messages: Sequence[bytes]) -> pa.Schema:
 
 
 def _find_misfit(value: object, kind: pa.DataType, path: str = "", *, refuses_more: bool) -> str | None:
-    """Describe the first part of a JSON value that does not match the type; return None if all parts match.
+    """Describe the first part of a JSON value that does not match the type. Return None if all parts match.
 
     ``path`` names the value within its message, as ``customer.name`` or ``tags[2]``.
     """

@@ -22,7 +22,7 @@ _MAX_DEPTH: Final = 32
 _MOST_TYPES: Final = 10_000
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _MOST_SECONDS: Final = 253_402_300_800
-"""The beginning of the year 10000, in seconds since 1970: by definition a Timestamp is earlier."""
+"""The beginning of the year 10000, in seconds since 1970. By definition, a Timestamp is earlier."""
 
 _LEAST_SECONDS: Final = -62_135_596_800
 _LABELS: Final[Mapping[int, pa.DataType]] = {
@@ -54,9 +54,9 @@ class Protobuf:
     """One message of Protocol Buffers, as a struct of its fields. Picklable.
 
     Repeated fields are lists and maps. An enum value becomes its name, or its number as text if it has no name. A
-    ``google.protobuf.Timestamp`` becomes a timestamp in µs, a uint64 a decimal. An unset field is null if its presence
-    is tracked, otherwise its default. Raise ConfigError for a message type that is recursive or not in the descriptor
-    set.
+    ``google.protobuf.Timestamp`` becomes a timestamp in µs. A uint64 becomes a decimal. An unset field is null if its
+    presence is tracked, otherwise its default. Raise ConfigError for a message type that is recursive or not in the
+    descriptor set.
     """
 
     descriptor_set: bytes

@@ -42,8 +42,8 @@ _LONG_LIST: Final = 15
 def thrift_field(message: bytes, path: Sequence[int], protocol: Protocol) -> Content | None:
     """Return the content of the field with these ids, the outermost first; None if the message has no such field.
 
-    Raise ValueError if the bytes up to the field are not a struct in the protocol, and for a field that is not a
-    number, a boolean, a text or bytes.
+    Raise ValueError if the bytes up to the field are not a struct in the protocol. Raise it also for a field that is
+    not a number, a boolean, a text or bytes.
     """
     reading = _Binary(message) if protocol == "binary" else _Compact(message)
     return reading.field(path, 0)

@@ -26,7 +26,7 @@ class UnmappedFields:
         """Return a JSON object of the fields without a column, each as written in ``text``; None if all fields have a
         column.
 
-        Raise ValueError if the text is not an object, or if it has a field twice, because a column holds one value.
+        Raise ValueError if the text is not an object, or if it has a field twice. A column holds only one value.
         """
         start = _after_space(text, 0)
         try:
@@ -70,8 +70,8 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 
 def _of_field(text: str, start: int, kind: pa.DataType | None) -> tuple[str | None, int]:
-    """Return the part of a field's value that its type does not include, and the position of the value's end. Without a
-    type, that part is the whole value.
+    """Return the part of a field's value that the field's type does not include. Also return the position of the
+    value's end. Without a type, that part is the whole value.
     """
     if kind is not None and pa.types.is_struct(kind) and text[start] == "{":
         return _beyond(text, start, {field.name: field.type for field in kind})

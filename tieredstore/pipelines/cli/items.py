@@ -32,7 +32,8 @@ PipelineFiles: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOutcome(Outcome):
-    """A window (offset range) that is or would be written, or a file (``name``) that is or would be deleted.
+    """A window (offset range) that is written, or a file (``name``) that is deleted. In a plan, neither has happened
+    yet.
 
     If the command extends the requested offsets to whole windows, ``asked`` has the first and last requested offset.
     ``quarantine_key`` and ``reasons`` (by offset) are set if the command parses quarantined messages again.

@@ -131,8 +131,9 @@ def run(
     """Write records to files in batches: on Spark until stopped, or, with --once, in this process without Spark.
 
     A batch is committed before any of its files becomes visible. Anyone listing the output sees each record exactly
-    once, however often this process is killed. SIGTERM lets the current batch finish. Exit code 4 if a batch has too
-    many bad messages, 5 if another process runs the pipeline, 75 if store or broker were unavailable for too long.
+    once, however often this process is killed. SIGTERM lets the current batch finish. Exit code 4: a batch has too many
+    bad messages. Exit code 5: another process runs the pipeline. Exit code 75: store or broker were unavailable for too
+    long.
 
     With --take-over, this generation begins where generation N ends. A running process of N ends.
 
@@ -172,14 +173,14 @@ def status(
 ) -> None:
     """Show how far each partition is written, and its lag in offsets and seconds.
 
-    SEC is the age of the latest written record by its timestamp, or of the first record if none is written; 0 if all
-    records are written. A named topic that does not exist has a row without numbers; exit code 3 if no other row
-    exists. stderr names lost offsets on which the next run would fail. Offsets with replaced files are listed below the
-    table.
+    SEC is the age of the latest written record, by its timestamp. If none is written, it is the age of the first
+    record. If all are written, it is 0. A named topic that does not exist has a row without numbers. If no other row
+    exists, the exit code is 3. stderr names lost offsets on which the next run would fail. Offsets with replaced files
+    are listed below the table.
 
-    With --after, show changes of the output instead: for each entry of the commit log its number, the time by the
-    store's clock, and the change. You can follow an output this way without listing it. Pass the last number to --after
-    in the next call; -1 shows all changes.
+    With --after, show changes of the output instead. A row shows a commit log entry's number, its time by the store's
+    clock, and the change. You can follow an output this way without listing it. Pass the last number to --after in the
+    next call; -1 shows all changes.
 
     Example: tieredstore pipeline status backup.properties
     """
@@ -234,8 +235,8 @@ def _show_changes(file: Path, after: int, files: bool, output: Output) -> None:
         from tieredstore.pipelines.run.generation import commit_log_of
 
         log = commit_log_of(settings, parts.store)
-        # The last entries may not change the output. Report the number of the very last entry all the same, so that the
-        # next call with --after does not read these entries again.
+        # The last entries may not change the output. Still report the number of the very last entry. The next call with
+        # --after then does not read these entries again.
         last, count = max(log.read().number, after), 0
         rows: list[list[str]] = []
         for change in changes_since(log, after):
@@ -299,7 +300,7 @@ def verify(
 ) -> None:
     """Check the output against the commit log: each file must exist and be intact, and no other file may exist.
 
-    With --against, read all written offsets from the bucket or the broker again, and compare offsets, keys and values
+    With --against, read all written offsets from the bucket or the broker again. Compare their offsets, keys and values
     with the files. The report says what was read and what was not checked. Without a commit log, as for Secor's output,
     missing files cannot be detected.
 

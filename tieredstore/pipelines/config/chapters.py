@@ -339,13 +339,13 @@ class LimitSettings(SettingsGroup):
     max_payload_bytes: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.input.payload.size.bytes",
-        description="In deterministic uploads, the total bytes of values that end a partition's files; 0: no limit.",
+        description="With deterministic uploads, bytes of values at which a partition's files end; 0: no limit.",
     )
     max_range_ms: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.file.timestamp.range.millis",
-        description="In deterministic uploads, the range of timestamps, in ms, that ends a partition's "
-        "files; 0: no limit.",
+        description="With deterministic uploads, range of timestamps, in ms, at which a partition's files end; "
+        "0: no limit.",
     )
     max_open_files: Annotated[int, long(-1), secor.HONOURED] = Field(
         default=-1,

@@ -50,8 +50,8 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(self, values: pa.Array) -> tuple[pa.Array | None, dict[int, str]]:
-        """Return the decoded values as a column of structs, and the reasons why rows could not be decoded, by row
-        number.
+        """Return the decoded values as a column of structs. Also return, by row number, the reasons why rows could not
+        be decoded.
 
         The returned column is None if the decoder learns the column's type only at the end of a file.
         """
@@ -77,7 +77,7 @@ class OfOneSchema(Decoder):
             case "json":
                 schema = self.schemas.ddl_of(topic)
                 _check_names(schema, topic, self.taken)
-                # A value with a field of a wrong type is a bad message, so ``null_whole`` makes the whole value null,
+                # A value with a field of a wrong type is a bad message. So ``null_whole`` makes the whole value null,
                 # not only the field.
                 value_type: ValueType = Json(schema, on_invalid="null", null_whole=True)
                 return replace(self, value_type=value_type, rest=UnmappedFields(schema))
@@ -185,8 +185,8 @@ class OfRegistry(Decoder):
     """Schemas found so far in an offset window, merged in the order of its records."""
 
     def for_window(self, topic: str) -> OfRegistry:
-        """Return a decoder that knows no schemas yet, so that files depend only on the current offset window, not on
-        earlier windows.
+        """Return a decoder that knows no schemas yet. So files depend only on the current offset window, not on earlier
+        windows.
         """
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
@@ -377,8 +377,8 @@ def as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Raise InvalidValueError if a column of ENVELOPE is missing, a column occurs twice, a column is named ``kafka``,
-    or ``topic``, ``partition`` or ``offset`` has another type than in ENVELOPE.
+    """Raise InvalidValueError if a column of ENVELOPE is missing, a column occurs twice, or a column is named
+    ``kafka``. Raise it also if ``topic``, ``partition`` or ``offset`` has another type than in ENVELOPE.
     """
     absent = next((name for name in ENVELOPE.names if name not in schema.names), None)
     if absent is not None:

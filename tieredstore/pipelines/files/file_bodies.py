@@ -197,8 +197,8 @@ class _Spooled(FileBody):
 
 
 class _Growing(FileBody):
-    """A body that begins in memory. When it grows large, it moves to the window's upload stream, or to a temporary file
-    if another body uses the stream.
+    """A body that begins in memory. A large body moves to the window's upload stream. If another body uses the stream,
+    it moves to a temporary file.
     """
 
     def __init__(self, bodies: Bodies, key: str, prepare: Prepare, memory: Memory) -> None:

@@ -58,7 +58,7 @@ class SequenceFileWriter:
 
     def __init__(self, file: BinaryIO, key_class: str, codec: str, seed: bytes) -> None:
         self._file, self._codec = file, codec
-        # Derive the sync marker from the contents by a hash: the same contents give the same file, and no message
+        # Derive the sync marker from the contents by a hash. So the same contents give the same file. No message
         # contains the marker by chance.
         self._sync = hashlib.sha256(b"tieredstore" + seed).digest()[:_SYNC_BYTES]
         self._keys: list[bytes] = []

@@ -1,5 +1,5 @@
-"""The format ``text``: values with a delimiter after each value, and a Parquet sidecar (a second file for the other
-fields)."""
+"""The format ``text``: values with a delimiter after each value. A Parquet sidecar (a second file) holds the other
+fields."""
 
 from __future__ import annotations
 

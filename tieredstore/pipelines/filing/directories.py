@@ -45,8 +45,8 @@ class TimeDirectories:
 
     @property
     def last_ms(self) -> int:
-        """The latest time that has a directory: the end of the year 9999, in UTC or in the pipeline's time zone,
-        whichever is earlier."""
+        """The latest time that has a directory: the end of the year 9999. It ends in UTC or in the pipeline's time
+        zone, whichever is earlier."""
         return _last_ms(self.zone)
 
     def second_of(self, timestamp_ms: int) -> int | None:
@@ -74,7 +74,7 @@ class TimeDirectories:
         ]
 
     def end_ms(self, path: str) -> int | None:
-        """Return the end of a directory's period in ms since the epoch, or None if this object makes no directories
+        """Return the end of a directory's period in ms since the epoch. Return None if this object makes no directories
         with such a path.
 
         If an hour occurs twice because clocks go back, the result is the end of its second occurrence.
@@ -106,8 +106,8 @@ def _last_ms(zone: str) -> int:
 
 
 def _has_no_gap(times: Mapping[str, int]) -> bool:
-    """Return True if ``times`` has a year and every unit down to its smallest unit: no minute without an hour, for
-    example."""
+    """Return True if ``times`` has a year and every unit down to its smallest unit. For example, a minute needs an
+    hour."""
     return bool(times) and all(unit in times for unit in _UNITS[: len(times)])
 
 
@@ -179,7 +179,7 @@ def java_format(pattern: str, name: str) -> str:
 def date_expression(pattern: str, name: str, *, is_strict: bool = False) -> str:
     """Return a regular expression for the texts that a ``SimpleDateFormat`` pattern parses, with a group per field.
 
-    As in Java, blanks may precede a number, and a number takes all digits unless the next field is a number too. Text
+    As in Java, blanks may precede a number. A number takes all digits, unless the next field is a number too. Text
     after the date is ignored unless ``is_strict``. Each group is named by the letters of its field. Raises ConfigError
     for unsupported or repeated letters.
     """

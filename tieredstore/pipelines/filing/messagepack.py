@@ -109,8 +109,8 @@ class _Reading:
         return kind, layout.unpack(self.take(layout.size))[0]
 
     def _read_sized(self, kind: str, size: int, depth: int) -> Value:
-        # Before reading the values, reject a count above the number of remaining bytes, because each value takes at
-        # least one byte.
+        # Before reading the values, reject a count above the number of remaining bytes. Each value takes at least one
+        # byte.
         if size > len(self._data) - self.at:
             raise ValueError("it ends in the middle of a value")
         readers: Mapping[str, Callable[[], Value]] = {

@@ -49,12 +49,9 @@ class Naming:
     generation: int
     extension: str
     redriven: int = 0
-    """Number of times that the messages in these files were parsed again after quarantine; 0 if they were never
-    quarantined."""
+    """Number of times that the messages in these files were parsed again after quarantine."""
     by_window: bool = False
-    """True if the first file of an offset window in each directory has the window's first offset in its name, as in
-    Secor.
-    """
+    """True if a directory's first file of an offset window has the window's first offset in its name, as in Secor."""
 
     @property
     def root(self) -> str:
@@ -62,12 +59,11 @@ class Naming:
         return self.places.root
 
     def offset_in_name(self, first_offset: int, window_start: int, *, is_first: bool) -> int:
-        """Return the offset for a file's name: the first record's offset, or the offset window's start with
-        ``by_window`` and ``is_first``.
+        """Return the offset for a file's name: normally the first record's offset. With ``by_window`` and ``is_first``,
+        it is the offset window's start.
 
         Only the first file is named by the window's start, because names must differ. Files of messages that were
-        parsed again get the first record's offset, because an earlier file may already have the name with the window's
-        start.
+        parsed again get the first record's offset. An earlier file may already have the name with the window's start.
         """
         return window_start if self.by_window and is_first and not self.redriven else first_offset
 

@@ -78,8 +78,8 @@ class ProtobufField:
         """Return a copy of this field that uses the message type of a topic. Raise ConfigError if the type lacks the
         field.
 
-        If the settings name no field, and the type has no field ``timestamp``, use its first uint64 field, as Secor
-        does.
+        By default, the field is ``timestamp``. If the type has no such field, it is the first uint64 field, as in
+        Secor.
         """
         message = self.schemas.protobuf_of(topic)
         try:
@@ -111,7 +111,7 @@ class ProtobufField:
 
 @dataclass(frozen=True, slots=True)
 class ThriftField:
-    """A field of Thrift structs, found by a path of field ids; the ids may come from an IDL file."""
+    """A field of Thrift structs, found by a path of field ids. The ids may come from an IDL file."""
 
     ids: tuple[int, ...]
     protocol: Protocol = "binary"
@@ -123,7 +123,7 @@ class ThriftField:
         return ".".join(map(str, self.ids))
 
     def for_topic(self, topic: str) -> ThriftField:
-        """Return the field to use for a topic, with the ids from the topic's IDL if there is one."""
+        """Return the field for a topic. Its ids come from the topic's IDL, if there is one."""
         ids = of_topic(self.schemas.thrift, topic)
         return self if ids is None else replace(self, ids=ids)
 

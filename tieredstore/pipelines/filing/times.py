@@ -35,7 +35,8 @@ class BadMessageError(ValueError):
 
 
 class Millis(int):
-    """A time in ms since the epoch. The unit of a plain number is unknown, so it is guessed from its size."""
+    """A time that is known to be in ms since the epoch. For a plain number, the unit is guessed from the number's
+    size."""
 
     __slots__ = ()
 
@@ -49,7 +50,8 @@ class Field(Protocol):
         ...
 
     def for_topic(self, topic: str) -> Self:
-        """Return the field to use for a topic, with the schema of the topic's values if it needs one."""
+        """Return the field for a topic. If the field needs the schema of the topic's values, the result has this
+        schema."""
         ...
 
     def of(self, payload: bytes) -> object:
@@ -73,8 +75,8 @@ class Time(ABC):
         """Return the message's time in ms since the epoch. Raise BadMessageError if it has no time."""
 
     def quick(self, values: pa.Array) -> pa.Array | None:  # noqa: ARG002  for those that know a quick way
-        """Return the times of a column of values by a faster method than a call per value, or None if this class has no
-        faster method.
+        """Return the times of a column of values by a faster method than a call per value. Return None if this class
+        has no faster method.
 
         A null in the result means that the fast method did not find the time. For each null, the caller must pass the
         value to ``__call__``.
@@ -269,10 +271,10 @@ class DateTime(_TimeInField):
 
 
 def _full_year(text: str) -> int:
-    """Return the year for the text of a ``yy`` field: two digits mean 1950 to 2049; any other number is the year
+    """Return the year for the text of a ``yy`` field. Two digits mean 1950 to 2049. Any other number is the year
     itself.
 
-    Java instead chooses a year from 80 years before the current time to 20 years after it, so the same message would
+    Java instead chooses a year from 80 years before the current time to 20 years after it. The same message would then
     get another directory in a later year.
     """
     year = int(text)
@@ -283,8 +285,8 @@ def _full_year(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RegexTime(Time):
-    """A time since the epoch, which is the first group of a regular expression. The expression may match anywhere in
-    the value."""
+    """A time since the epoch, in the first group of a regular expression. The expression may match anywhere in the
+    value."""
 
     pattern: str
 

@@ -1,2 +1,2 @@
-"""The commit log of a pipeline: objects in the output that record which files are written, and the state that follows
-from them."""
+"""The commit log of a pipeline, and the state that it describes. The log consists of objects in the output that record
+which files are written."""

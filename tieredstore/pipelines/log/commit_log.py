@@ -88,14 +88,12 @@ class Life(enum.StrEnum):
     """The state of a generation (a version of the output), derived from its log. Each transition is one entry, created
     only if absent.
 
-    | state | meaning | entries that end it, with the next state |
-    |---|---|---|
-    | free | the log has no entry | ``begin``, ``take-over``: following |
-    | following | a driver writes new records | ``backfill`` of unwritten offsets: filling; ``seal``, ``drop`` |
-    | filling | some windows of a backfill are still unwritten | ``published``: filled; ``seal``, ``drop`` |
-    | filled | it holds backfilled offsets and reads no new ones | ``backfill``: filling; ``seal``, ``drop`` |
-    | sealed | the generation ``other`` continues at its end; no driver runs it | ``drop`` |
-    | dropped | its number is used up; the log stays | none: ``drop`` again completes the deletion |
+    | state | meaning | entries that end it, with the next state | |---|---|---| | free | the log has no entry |
+    ``begin``, ``take-over``: following | | following | a driver writes new records | ``backfill`` of unwritten offsets:
+    filling; ``seal``, ``drop`` | | filling | some windows of a backfill are still unwritten | ``published``: filled;
+    ``seal``, ``drop`` | | filled | it holds backfilled offsets and reads no new ones | ``backfill``: filling; ``seal``,
+    ``drop`` | | sealed | the generation ``other`` continues where this one ends; no driver runs this one | ``drop`` | |
+    dropped | its number is used up; the log stays | none: ``drop`` again completes the deletion |
 
     In all states except free and dropped, another generation may replace files of this generation (``giving_to``).
     """
@@ -366,9 +364,9 @@ class CommitLog:
         """Commit an entry. Raise FencedError, and commit nothing, if another driver has written an entry with the same
         number.
 
-        After StoreUnavailableError the entry may or may not be committed: read the log again to find out. If this
-        writer has already created an entry with this number in a request whose response was lost, ``append`` returns
-        that earlier entry.
+        After StoreUnavailableError the entry may or may not be committed: read the log again to find out. This writer
+        may have created an entry with this number in an earlier request whose response was lost. Then ``append``
+        returns that earlier entry.
         """
         entry = Entry(
             self.state.number + 1, kind, self.writer, fingerprint,

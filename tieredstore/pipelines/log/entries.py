@@ -50,8 +50,8 @@ class Window:
         return self.start == self.stop
 
     def without_records(self) -> WrittenWindow:
-        """Return the offset window as a WrittenWindow without files, for an entry that plans a backfill or marks where
-        a partition begins."""
+        """Return the offset window as a WrittenWindow without files. An entry uses it to plan a backfill or to mark
+        where a partition begins."""
         return WrittenWindow(
             self.topic, self.topic_id, self.partition, self.start, self.stop, 0, 0, 0, (),
             leader_epoch=self.leader_epoch,
@@ -206,7 +206,7 @@ class Effects:
     publishes: bool = False
     """True if the driver must publish files or write ``_SUCCESS`` marks before it commits another entry."""
     settles: bool = False
-    """True if the entry records that the files of all earlier entries are published and that the latest backfill is
+    """True if the entry records two facts: the files of all earlier entries are published, and the latest backfill is
     complete."""
     withholds: Sequence[str] | None = None
     """Directories that must have no ``_SUCCESS`` while the generation ``other`` replaces files; None if the entry does
@@ -215,9 +215,10 @@ class Effects:
     """Directories that may have a ``_SUCCESS`` again after a replacement; None if the entry does not change these
     directories."""
     neighbour: int = -1
-    """The generation before this generation, or the generation that continues it; -1 if the entry changes neither."""
+    """Number of the generation that this generation continues, or that continues this generation. -1 if the entry
+    changes neither number."""
     ends: Literal["", "seal", "drop"] = ""
-    """The way in which the entry ends the log, ``seal`` or ``drop``; empty if the entry does not end it."""
+    """The way in which the entry ends the log: ``seal`` or ``drop``. Empty if the entry does not end the log."""
 
     @property
     def adds(self) -> Sequence[WrittenWindow]:

@@ -1,5 +1,5 @@
-"""Files and offset windows of a generation (a version of the output) and of its family: the generations that log
-entries link to it.
+"""Files and offset windows of a generation (a version of the output) and of its family. The family are the generations
+that log entries link.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Holdings:
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
-        """Return the offset windows that result from all entries of the log, followed by ``redriven``: entries by which
-        later generations of the output wrote messages from this generation's quarantine to data files.
+        """Return the offset windows after all entries of the log and of ``redriven``. ``redriven`` are entries of later
+        generations of the output. They wrote messages from this generation's quarantine to data files.
         """
         fold = _Fold()
         for entry in log.entries():
@@ -151,8 +151,8 @@ class _Fold:
                 self._filtered[window.where, start] += window.filtered
 
     def _starts(self, window: WrittenWindow) -> list[int]:
-        """Return the starts of all written offset windows that ``window`` overlaps. ``window`` is smaller than a
-        written window if it spans only quarantined messages that were parsed again.
+        """Return the starts of all written offset windows that ``window`` overlaps. A window of quarantined messages
+        that were parsed again can be smaller than the written window.
         """
         windows = self._windows.get(window.where, [])
         first = bisect.bisect_right(windows, window.start, key=lambda one: one.stop)
@@ -187,7 +187,7 @@ class Family:
     """A generation (a version of the output) and all generations linked to it by log entries, directly or through
     others. Not thread-safe.
 
-    The caller reads and writes the log of the generation itself; this class reads the logs of the other generations.
+    The caller reads and writes the log of the generation itself. This class reads the logs of the other generations.
     """
 
     def __init__(self, log: CommitLog) -> None:
@@ -200,8 +200,8 @@ class Family:
         return bool(self._others)
 
     def states(self) -> list[LogState]:
-        """Return the states of this generation's log and of linked logs, without dropped generations of the output, as
-        of the last refresh.
+        """Return the states of this generation's log and of linked logs, as of the last refresh. Dropped generations of
+        the output are left out.
         """
         return [
             self._log.state,
@@ -246,7 +246,7 @@ class Family:
         """Return, in order, the log entries of later generations of the output that moved quarantined messages into
         files.
 
-        The entries may also concern messages that another generation quarantined: so callers compare the entries'
+        The entries may also concern messages that another generation quarantined. So callers compare the entries'
         offsets with the windows of this generation. Entries of dropped generations have no offset windows, because
         their files are deleted.
         """

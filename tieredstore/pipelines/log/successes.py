@@ -1,5 +1,5 @@
-"""``_SUCCESS`` objects: each marks a directory as complete, with the counts of the generations (versions of the
-output) that wrote to it.
+"""``_SUCCESS`` objects. Each marks a directory as complete. It has the counts of each generation (version of the
+output) that wrote to the directory.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One generation's statement in a ``_SUCCESS``: the numbers of files and records in the directory, and the log
-    entry that marked the directory as complete.
+    """One generation's statement in a ``_SUCCESS``: its numbers of files and records in the directory. ``commit`` is
+    the log entry that marked the directory as complete.
     """
 
     pipeline: str
@@ -86,7 +86,7 @@ def change_success(
     Statements of other generations of the output stay. If no statement is left, the object is deleted. With ``keeps``,
     do nothing if there is already a statement for which ``is_ours`` returns True.
 
-    ``check`` is called between the read and the conditional write, and raises an error if there is a newer driver. So
+    ``check`` is called between the read and the conditional write. It raises an error if there is a newer driver. So
     the write never overwrites a newer statement, even if this process is suspended for long. A delete is not protected
     in this way, because stores have no conditional delete.
     """

@@ -27,8 +27,8 @@ _BEGINS: Final = 5
 
 
 class WindowWriter(Protocol):
-    """Writes the files of committed offset windows again, if the store has dropped prepared files (uploaded, not yet
-    visible) before their publication.
+    """Writes the files of committed offset windows again. This is needed if the store drops prepared files (uploaded,
+    not yet visible) before publication.
     """
 
     def write(self, window: Window, generation: Generation) -> Written:
@@ -76,14 +76,15 @@ class Driver:
         """True if all committed files are published. False after a failure, until ``resume`` has published them."""
 
     def of_generation(self, number: int) -> Driver:
-        """Return a driver of another generation of the output, without a listener. Its ``begin`` has not run."""
+        """Return a driver of the generation ``number`` of the output, without a listener. Call ``begin`` of this
+        driver."""
         return Driver(self.generation.with_number(number), self._writer)
 
     def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
         """Take over the pipeline: read the log, append a ``begin`` entry, and publish the committed files.
 
-        The entry records ``starts``, the first offsets of partitions that have no commits yet. Otherwise a later run
-        would begin at the first offset that still exists by then, and not notice that earlier records were lost.
+        The entry records ``starts``, the first offsets of partitions that have no commits yet. Without it, a later run
+        would begin at the first offset that still exists by then. It would not notice that earlier records were lost.
 
         Raises ConfigError if the generation belongs to another pipeline, has ended, or has files but no log. Raises it
         too if a new output's key prefix does not end with a slash.
@@ -103,7 +104,7 @@ class Driver:
         self._finish_last()
 
     def _append_begin(self, starts: Sequence[Window]) -> None:
-        """Append a ``begin`` entry. If an earlier driver that is still ending appends an entry first, try again after
+        """Append a ``begin`` entry. An earlier driver that is ending may append an entry first. Then try again after
         that entry."""
         for attempt in range(_BEGINS + 1):
             known = self.log.state.positions
@@ -142,8 +143,8 @@ class Driver:
         """Commit prepared offset windows and publish them. Discard prepared files (uploaded, not yet visible) that are
         not committed.
 
-        If this driver has already committed an entry in a request whose response was lost, this call returns that
-        earlier entry.
+        This driver may have committed an entry in an earlier request whose response was lost. Then this call returns
+        that earlier entry.
 
         Raises InvalidValueError, and publishes nothing, if the batch has more bad messages than the settings allow.
         """

@@ -63,8 +63,8 @@ def watermarks(
 
 
 def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, delay_ms: int, starting: str) -> int:
-    """Return a partition's latest committed timestamp, or ``now_ms`` if all records of the partition are read and the
-    partition has been idle for ``delay_ms``.
+    """Return a partition's latest committed timestamp. If all its records are read, and it has been idle for
+    ``delay_ms``, return ``now_ms``.
 
     Only a broker can show that a partition is completely read, because the bucket lacks records that are not uploaded
     yet. A timestamp in the future is a producer's mistake and counts as the current time.
@@ -81,12 +81,11 @@ class Finalizer:
     """Finds directories of a past period in a generation (a version of the output), and writes their ``_SUCCESS``. Not
     thread-safe.
 
-    | directory | meaning | what ends it, with the next state |
-    |---|---|---|
-    | open | its period is not over, or it is empty | the topic's watermark passes its end: over |
-    | over | no entry marks it as complete | ``finalize``: complete |
-    | complete | its ``_SUCCESS`` states its contents | late files: ``_SUCCESS`` is rewritten; ``replacing``: withheld |
-    | withheld | its files are being replaced: no ``_SUCCESS`` | ``replaced``: complete again, if files remain |
+    | directory | meaning | what ends it, with the next state | |---|---|---| | open | its period is not over, or it is
+    empty | the topic's watermark passes the period's end: over | | over | no entry marks it as complete | ``finalize``:
+    complete | | complete | its ``_SUCCESS`` states its contents | late files: ``_SUCCESS`` is rewritten; ``replacing``:
+    withheld | | withheld | its files are being replaced: no ``_SUCCESS`` | ``replaced``: complete again, if files
+    remain |
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -162,8 +161,8 @@ class Finalizer:
     def take_back(self, path: str) -> None:
         """Delete ``_SUCCESS`` from a directory. Raise FencedError if another driver is running.
 
-        Stores have no conditional delete. If this process is suspended during the delete request, another process may
-        write a new ``_SUCCESS``, which the delete then removes. So if this process finds itself fenced after the
+        Stores have no conditional delete. While this process is suspended in the delete request, another process may
+        write a new ``_SUCCESS``. The delete then removes the new one. So if this process finds itself fenced after the
         delete, it writes that ``_SUCCESS`` again.
         """
         change_success(self._store, path, None, self.family.has_said, self._log.check_alone)
@@ -174,8 +173,8 @@ class Finalizer:
             raise
 
     def _unsay(self, paths: Sequence[str]) -> None:
-        """Delete ``_SUCCESS`` marks that this process created too late, when another process had already dropped this
-        generation or begun to replace its files.
+        """Delete ``_SUCCESS`` marks that this process created too late. Another process had already dropped this
+        generation, or begun to replace its files.
 
         The store did not refuse these marks, because a conditional create only checks that no object has the key.
         """
@@ -189,8 +188,8 @@ class Finalizer:
     def _fresh(self) -> tuple[CommitLog, Family]:
         """Read the log with a second object.
 
-        The driver's own CommitLog object must not read the new entries, because an unread entry shows the driver that
-        it is fenced.
+        The driver's own CommitLog object must not read the new entries. An unread entry shows the driver that it is
+        fenced.
         """
         log = self._log.of_generation(self._log.generation)
         log.read()
@@ -225,7 +224,7 @@ class Finalizer:
             return None
         if period[0] == directory:
             return path, period[1]
-        # With hashed paths, the files of one period are in many directories, so no single directory can be marked as
+        # With hashed paths, the files of one period are in many directories. So no single directory can be marked as
         # complete for the period.
         return None if self._naming.places.hashed else (path.removesuffix(directory) + period[0], period[1])
 

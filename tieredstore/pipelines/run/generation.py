@@ -30,7 +30,7 @@ _logger: Final = logging.getLogger(__name__)
 class Claim:
     """The object below each root of a pipeline that records which pipeline owns a generation (a version of the output).
 
-    ``root`` is the root (key prefix) that has the commit log, or None if the commit log has the same root as this
+    ``root`` is the root (key prefix) of the commit log. It is None if the commit log is below the same root as this
     object.
     """
 
@@ -112,8 +112,8 @@ class Generation:
         """Raise ConfigError for a new output if its key prefix does not end with a slash. Topic ``a`` under the prefix
         ``b`` would otherwise become ``ba``.
 
-        If the output already exists, this only logs a warning, even for a new generation (a version of the output) in
-        it.
+        If the output already exists, this only logs a warning. This is so even for a new generation (a version of the
+        output).
         """
         root = self.naming.root
         if not root or root.endswith("/"):

@@ -1,5 +1,5 @@
-"""An Iceberg table that lists a pipeline's published files, and the rows of such a table. Table properties record up to
-which commit log entry the table has the files, so that no file is added twice.
+"""An Iceberg table that lists a pipeline's published files, and the rows of such a table. A table property has the
+number of the last commit log entry whose files are in the table. So no file is added twice.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ _WINDOW_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """The URI prefix of the store's keys, and the properties with which pyiceberg accesses the store. They may contain
-    secrets."""
+    """The URI prefix of the store's keys, and the properties with which pyiceberg accesses the store. The properties
+    may contain secrets."""
 
     base: str
     properties: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -110,8 +110,8 @@ class IcebergTable:
     """Adds published files to a table, and removes files that pipelines delete. Not thread-safe.
 
     For each commit log, a table property has the number of the last entry whose files are in the table. One Iceberg
-    commit adds files and updates the number. The commit fails if another commit came first; the retry then sees the new
-    number and adds no file twice.
+    commit adds files and updates the number. The commit fails if another commit came first. The retry then sees the new
+    number, and adds no file twice.
     """
 
     def __init__(self, catalog: str, name: str, properties: Mapping[str, str], place: TablePlace) -> None:
@@ -163,8 +163,8 @@ class IcebergTable:
         self.enter(old)
 
     def rows(self, log: CommitLog, topic: str) -> TableRows:
-        """Return the rows of a topic in the current snapshot. Raise an error if there is no table, or if the table
-        lacks committed files, or columns that are needed to restore the records unchanged.
+        """Return the rows of a topic in the current snapshot. Raise an error if there is no table, or if it lacks
+        committed files. Raise an error also if it lacks a column that is needed to restore the records unchanged.
         """
         files = "leave out table=iceberg to restore from the pipeline's files"
         with self._translate_errors(is_read=True), self._open() as catalog:
@@ -181,7 +181,7 @@ class IcebergTable:
             wrong = [name for name, kinds in _COLUMNS.items() if not types.get(name, "").startswith(kinds)]
             if wrong:
                 raise ConfigError(
-                    f"the table {self._name} does not have the records unchanged ({', '.join(wrong)}: missing or of "
+                    f"the table {self._name} cannot restore records unchanged ({', '.join(wrong)}: missing or of "
                     f"another type): {files}"
                 )
             return TableRows(table, topic, partial(self._translate_errors, is_read=True))
@@ -442,7 +442,7 @@ class TableRows:
         return tasks
 
     def _bounds(self, scan: FileScanTask, name: str) -> tuple[int, int]:
-        """Return the lowest and the highest value of a column in a file, -1 if the file has no statistics."""
+        """Return the lowest and the highest value of a column in a file. Both are -1 if the file has no statistics."""
         at = self._table.schema().find_field(name).field_id
         bounds = ((bounds or {}).get(at) for bounds in (scan.file.lower_bounds, scan.file.upper_bounds))
         low, high = (-1 if value is None else int.from_bytes(value, "little", signed=True) for value in bounds)
@@ -483,8 +483,8 @@ def _logs_before(log: CommitLog) -> list[CommitLog]:
 
 
 def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str]]]:
-    """Return the files that the log added after entry ``number`` up to entry ``last``, by entry. Leave out files that
-    it removed later."""
+    """Return, by entry, the files that the log added after entry ``number`` up to entry ``last``. Leave out files that
+    the log removed later."""
     if number >= last:
         return []
     came: list[tuple[int, list[str]]] = []
@@ -499,8 +499,8 @@ def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str
 
 
 def _keys_between(log: CommitLog, number: int, removed: int) -> set[str]:
-    """Return the keys of files that are in a table: files of entries up to ``number``, without those files that another
-    generation had replaced when the entry ``removed`` was written.
+    """Return the keys of files that are in a table. These are the files of entries up to ``number``, without the files
+    that entries up to ``removed`` gave to another generation.
     """
     taken: set[str] = set()
     for entry in log.entries():

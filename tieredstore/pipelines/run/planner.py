@@ -1,5 +1,5 @@
-"""The planner of a pipeline: it lists the bucket, queries the broker, and divides due records into offset windows
-(ranges that one task writes).
+"""The planner of a pipeline. It lists the bucket and queries the broker. Then it divides due records into offset
+windows (ranges that one task writes).
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Planner:
         return self._logs.current()
 
     def snapshot_reaching(self, ends: Mapping[TopicPartition, int]) -> LogSnapshot:
-        """Return a snapshot of the logs that reaches the offsets ``ends``. A snapshot that was taken earlier may end
-        before them, because another process may have read and written these offsets since."""
+        """Return a snapshot of the logs that reaches the offsets ``ends``. An earlier snapshot may end before these
+        offsets. Another process may have read and written them since."""
         snapshot = self.snapshot()
         if any(where in snapshot.logs and snapshot.logs[where].end < end for where, end in ends.items()):
             self._logs.last = None
@@ -78,8 +78,8 @@ class Planner:
     ) -> list[Window]:
         """Return a batch of offset windows to write now. With ``is_last``, it includes all available records.
 
-        If there are new partitions, return only their marks (empty windows), because their first offsets must be
-        committed before anything is read. Raises an error if records are missing or unreadable.
+        If there are new partitions, return only their marks (empty windows). Their first offsets must be committed
+        before anything is read. Raises an error if records are missing or unreadable.
         """
         if marks := self._marks(snapshot, positions):
             for one in marks:
@@ -165,7 +165,7 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
 
 
 def look_s(limits: LimitSettings) -> float:
-    """Return the seconds between bucket listings. A listing costs requests and new records need not be written at once,
-    so the interval follows from the maximum age.
+    """Return the seconds between bucket listings. The interval follows from the maximum age: a listing costs requests,
+    and new records can wait.
     """
     return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, limits.max_file_age_s / 10))

@@ -79,8 +79,8 @@ class Counts:
 
 
 class CountsCollector(Collector):
-    """Exports the counts of all pipelines of this process, labelled by name and generation (a version of the
-    output), until closed.
+    """Exports the counts of all pipelines of this process until closed. Labels are name and generation (a version of
+    the output).
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Recipe for a pipeline's files, the files' names, and a fingerprint of the settings that change files. All of them are
-derived from the settings.
+"""The recipe for a pipeline's files, the files' names, and a fingerprint of the settings that change files. All three
+come from the pipeline's settings.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tieredstore.process.log_once import LogOnce
 _log: Final = LogOnce(logging.getLogger(__name__))
 
 _VERSION: Final = 2
-"""Increment this number if a release writes different files for the same settings and records, for example because of a
-new default."""
+"""Increment this number if a release writes different files for the same settings and records. A new default can be the
+cause."""
 
 _NOT_OF_FILES: Final = frozenset(
     {
@@ -104,8 +104,7 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
 def fingerprint_of(own: PipelineSettings) -> str:
     """Return a hash of all settings that change the names or bytes of an offset window's files.
 
-    Settings with their default value are left out of the hash, so that a new setting in a later release changes no
-    fingerprint.
+    The hash leaves out settings with their default value. So a new setting in a later release changes no fingerprint.
     """
     groups: list[SettingsGroup] = [own, *(getattr(own, name) for name in _DECISIVE), *own.parsers]
     decisive = {

@@ -27,8 +27,8 @@ _NEEDED: Final = ("key", "value", "headers", "offset", "timestamp", "timestampTy
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A quarantine file, the offsets that it spans as an offset window, and the generation (a version of the output)
-    that wrote it.
+    """A quarantine file, the offset window that it spans, and the generation (a version of the output) that wrote
+    it.
     """
 
     file: OutputFile

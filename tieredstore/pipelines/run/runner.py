@@ -1,5 +1,5 @@
-"""Runner of a pipeline in this process, without Spark: it plans offset windows, writes them on threads, commits and
-publishes them."""
+"""Runner of a pipeline in this process, without Spark. It plans offset windows, writes their files on threads, and
+commits and publishes the files."""
 
 from __future__ import annotations
 
@@ -174,8 +174,8 @@ class Runner:
             )  # fmt: skip
 
     def announce(self) -> None:
-        """Log the limits of size and age at which records are written, because no file appears in the output before a
-        limit is reached."""
+        """Log the limits of size and age at which records are written. No file appears in the output before a limit is
+        reached."""
         age_s = self._own.limits.max_file_age_s
         _logger.info(
             "%s: writes records after %s, or %s (secor.max.file.age.seconds, secor.max.file.size.bytes)",
@@ -233,8 +233,8 @@ class Runner:
         for generation, log in logs.items():
             if log.state.giving_to >= 0:
                 raise ConfigError(
-                    f"a backfill into generation {log.state.giving_to} is replacing the files of generation "
-                    f"{generation}, also its files of bad messages: complete the backfill first"
+                    f"a backfill into generation {log.state.giving_to} is replacing all files of generation "
+                    f"{generation}, bad messages included: complete the backfill first"
                 )
         return find_asides(logs)
 
@@ -247,8 +247,8 @@ class Runner:
             try:
                 window, reasons = self.write_quarantined(aside.window, aside.file.key, self.driver.generation)
             except ObjectNotFoundError:
-                # Check that no newer driver has taken over, because it may have parsed these messages again and deleted
-                # the file.
+                # Check that no newer driver has taken over. A newer driver may have parsed these messages again and
+                # deleted the file.
                 self.driver.log.check_alone()
                 raise
             if not committed.isdisjoint(file.key for file in window.files):

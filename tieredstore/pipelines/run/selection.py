@@ -52,8 +52,8 @@ _SHOWN: Final = 3
 
 
 def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]) -> list[str]:
-    """Return the topics that the settings name but that neither exist nor are in ``written``, sorted. Return none if a
-    filter selects the topics."""
+    """Return the topics, sorted, that the settings name but that are neither in the snapshot nor in ``written``. If a
+    filter selects the topics, the list is empty."""
     known = {*written, *(topic for topic, _ in snapshot.logs)}
     selection = query.selection
     return sorted(set(selection.topics) - known) if isinstance(selection, Subscribe) else []

@@ -53,8 +53,7 @@ class Recipe:
     limits: InputLimits | None = None
     """Limits at which all files of the offset window end together. None means that each file ends by its own size."""
     open_files: int = 0
-    """Maximum number of open files, 0 for no limit. If more files would be open, the file that was written least
-    recently is ended."""
+    """Maximum number of open files; 0: no limit. Before another file opens, the least recently written file ends."""
 
 
 Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
@@ -103,7 +102,7 @@ def write_window(
     the reasons why records are bad, by offset.
 
     The same records give the same files, however the records are divided into batches. After an error, prepared files
-    (uploaded, not yet visible) are discarded as far as the store allows, and ``reached`` has the offset up to which
+    (uploaded, not yet visible) are discarded as far as the store allows. ``reached`` then has the offset up to which
     records were read.
     """
     bodies = Bodies(store, recipe.staging_prefix, recipe.local_path)
@@ -427,7 +426,7 @@ def _of_originals(batch: pa.RecordBatch, changed: pa.RecordBatch, faults: dict[i
 
 @dataclass(frozen=True, slots=True)
 class InputLimits:
-    """Limits for Secor's deterministic uploads: bytes of values, and range of timestamps in ms; 0: no limit.
+    """Limits for Secor's deterministic uploads: bytes of values, and range of timestamps in ms. 0 means no limit.
 
     Files end with the record that reaches one of the two limits. All records of a partition count towards the limits,
     in any directory, and even if a transformer drops them.

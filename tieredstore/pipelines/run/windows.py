@@ -1,5 +1,5 @@
-"""Selection of the offsets to write next. Records become due by size, age or number, and are divided into offset
-windows (ranges of offsets) that tasks write in parallel.
+"""Selection of the offsets to write next. Records become due by size, age or number. They are divided into offset
+windows (ranges of offsets), and tasks write the windows in parallel.
 """
 
 from __future__ import annotations
@@ -174,8 +174,9 @@ def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The unwritten offsets of all partitions. ``oldest_s`` is the time for which this process has known the oldest of
-    them. ``due_in_s`` is the time until one of them must be written because of its age (infinite if there are none).
+    """The unwritten offsets of all partitions. ``oldest_s`` is the time for which this process has known the oldest
+    unwritten record. ``due_in_s`` is the time until a record must be written because of its age (infinite if there is
+    none).
     """
 
     offsets: int
@@ -211,8 +212,8 @@ def lag_of(
 def find_unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
     """Return the uncommitted parts of planned offset windows, in order.
 
-    Raises DataLossError if a window begins after the committed offsets, because then the commit log has lost entries
-    that the planner had read. Raises ConfigError if the topic was re-created.
+    Raises DataLossError if a window begins after the committed offsets. The commit log has then lost entries that the
+    planner had read. Raises ConfigError if the topic was re-created.
     """
     rest: list[Window] = []
     reached = {where: progress.next_offset for where, progress in positions.items()}

@@ -1,5 +1,5 @@
-"""Backfill: write chosen offsets of a topic again as a new generation (a version of the output), beside the files of
-another generation or in place of them.
+"""Backfill: write chosen offsets of a topic again as a new generation (a version of the output). The new files stand
+beside the files of another generation, or replace them.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class BackfillPlan:
 
 
 class Backfill:
-    """Writes chosen offsets as a separate generation (a version of the output), which never reads new records. Not
-    thread-safe; the caller closes ``source``.
+    """Writes chosen offsets as a separate generation (a version of the output). This generation never reads new
+    records. Not thread-safe. The caller closes ``source``.
 
     The plan and a hash of its settings are committed before any file is written. If the process is killed, the next
     call with the same settings completes the plan. With ``replaces``, the new files replace files of another generation
@@ -238,8 +238,8 @@ class Replacement:
         """Return the part of the offsets that the replaced generation holds. Widen it to whole offset windows, because
         only whole windows can be replaced.
 
-        If the selection has no start or no end, narrow the offsets on that side to whole windows instead of widening
-        them. Raises ConfigError if another generation holds some of the offsets, or if the topic was re-created.
+        If the selection has no start or no end, narrow the offsets on that side to whole windows. Raises ConfigError if
+        another generation holds some of the offsets, or if the topic was re-created.
         """
         holdings = Holdings.of(self._log)
         for one in extents:
@@ -270,8 +270,8 @@ class Replacement:
         return whole
 
     def _refuse_held(self, window: Window) -> None:
-        """Raise ConfigError if a third generation of the output holds some of the offsets, or if a later generation
-        wrote quarantined messages of these offsets to data files.
+        """Raise ConfigError if a third generation of the output holds some of the offsets. Raise it also if a later
+        generation wrote quarantined messages of these offsets to data files.
         """
         for entry in self._family.find_redriven():
             for its in entry.windows:
@@ -282,7 +282,7 @@ class Replacement:
                 ):
                     raise ConfigError(
                         f"bad messages of generation {self._generation} at offsets {its.start} to {its.stop - 1} of "
-                        f"{its.topic}-{its.partition} were written by a generation that took it over: choose other "
+                        f"{its.topic}-{its.partition} were written by a later generation: choose other "
                         "offsets by --from and --to"
                     )
         held = self._family.holder(window, but={self._generation, self._number})
@@ -321,8 +321,8 @@ class Replacement:
     def withhold(self) -> None:
         """Delete ``_SUCCESS`` again from directories whose files are being replaced.
 
-        A second deletion is necessary, because a delayed request of a stopped process may have written a ``_SUCCESS``
-        after the first deletion.
+        A second deletion is necessary. A delayed request of a stopped process may have written a ``_SUCCESS`` after the
+        first deletion.
         """
         if self._log.read().giving_to != self._number:
             return

@@ -34,7 +34,7 @@ _SHOWN: Final = 5
 
 
 def keep_side(pipeline: Pipeline, side: Side) -> Pipeline:
-    """Return the pipeline with only one side (bucket or broker) of its source; raise ConfigError if the source lacks
+    """Return the pipeline with only one side (bucket or broker) of its source. Raise ConfigError if the source lacks
     ``side``.
     """
     if side == "bucket" and pipeline.source is None:
@@ -51,8 +51,8 @@ def keep_side(pipeline: Pipeline, side: Side) -> Pipeline:
 class Against:
     """Compares a generation's files with the records that the bucket or the broker still has. Not thread-safe.
 
-    ``compared`` counts offsets that were compared. ``gone`` counts offsets that could not be compared, because the
-    source no longer has them or does not yet have them.
+    ``compared`` counts offsets that were compared. ``gone`` counts offsets that could not be compared. The source no
+    longer has them, or does not have them yet.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, source: SegmentSource) -> None:

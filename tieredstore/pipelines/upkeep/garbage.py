@@ -1,5 +1,5 @@
-"""Garbage in an output: prepared files (uploaded, not yet visible) that were left behind by killed tasks and drivers,
-and that no driver will publish.
+"""Garbage in an output: prepared files (uploaded, not yet visible) of killed tasks and drivers. No driver will publish
+them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def collect_garbage(
     """Yield each prepared file (uploaded, not yet visible) of the generation with its outcome. Delete the files that no
     driver will publish, except in a dry run.
 
-    In a local folder, the names of hidden files do not show to which generation they belong, so hidden files of all
-    generations are included. Committed files are never deleted. Raises ConfigError for a minimum age below an hour, or
-    if the store does not report its own time.
+    In a local folder, the names of hidden files do not show their generation. So hidden files of all generations are
+    included. Committed files are never deleted. Raises ConfigError for a minimum age below an hour, or if the store
+    does not report its own time.
     """
     if min_age_ms < LEAST_AGE_MS:
         raise ConfigError("the minimum age must be at least an hour: younger files may belong to a running task")

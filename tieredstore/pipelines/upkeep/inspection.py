@@ -276,8 +276,7 @@ class Verification:
     def _faults_without_log(self) -> Iterator[OutputProblem]:
         """Yield problems of an output without a commit log.
 
-        A missing log is a problem only if a claim object shows that a pipeline wrote the files, because Secor writes no
-        log.
+        A missing log is a problem only if a claim object shows that a pipeline wrote the files. Secor writes no log.
         """
         topics = find_topics(self._pipeline, self._store)
         uploads = uploads_of(self._pipeline, self._store, topics)
@@ -325,7 +324,7 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
 
 
 def _late_successes(generation: Generation, successes: set[str]) -> Iterator[OutputProblem]:
-    """Yield ``_SUCCESS`` marks of a dropped generation of the output: a delayed request of a stopped process may have
+    """Yield ``_SUCCESS`` marks of a dropped generation of the output. A delayed request of a stopped process may have
     written them.
     """
     for path in sorted(successes):

@@ -1,4 +1,5 @@
-"""Files of an output: their records, and, for Secor's output without a commit log, the offsets in their names."""
+"""Files of an output, and their records. Secor's output has no commit log, so this module reads the offsets in its file
+names."""
 
 from __future__ import annotations
 

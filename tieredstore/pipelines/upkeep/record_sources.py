@@ -88,7 +88,7 @@ class RecordSource(ABC):
 
 
 class LogSource(RecordSource):
-    """Reads the bucket and the broker of a pipeline as one log, up to the end that the log had when this object was
+    """Reads the bucket and the broker of a pipeline as one log. The read ends where the log ended when this object was
     made."""
 
     def __init__(self, pipeline: Pipeline, source: SegmentSource, topic: str) -> None:
@@ -173,8 +173,8 @@ class _Piece:
 
 
 class KeptFiles(RecordSource):
-    """Reads the output files of Secor, or of one generation (a version of the output) of a pipeline that stores records
-    unchanged."""
+    """Reads the output files of Secor, or of one generation (a version of the output) of a pipeline. The files must
+    hold records unchanged."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
         """``window_bytes`` is the approximate size of the files read for one offset window."""
@@ -366,8 +366,8 @@ class KeptFiles(RecordSource):
         return pieces
 
     def _end(self, keys: Sequence[str]) -> int:
-        """Read the files of the newest upload to find the offset after its last record, because no file name
-        shows it."""
+        """Read the files of the newest upload to find the offset after its last record. No file name shows this
+        offset."""
         batches = (batch for key in keys for batch in self._read(key))
         return 1 + max((max(batch.column("offset").to_pylist()) for batch in batches), default=-1)
 
@@ -424,8 +424,7 @@ class KeptFiles(RecordSource):
 
 
 class KeptRows(KeptFiles):
-    """Reads the records of a pipeline from its Iceberg table, even if another writer has moved the rows to other
-    files."""
+    """Reads the records of a pipeline from its Iceberg table. Another writer may have moved the rows to other files."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, table: IcebergTable) -> None:
         super().__init__(pipeline, store, topic, 1)

@@ -30,8 +30,8 @@ _WINDOW_BYTES: Final = 1
 
 
 class PipelineBackup:
-    """Topics in the output files of a pipeline. Raises ConfigError if the files have columns made from the records'
-    values, and not the values themselves."""
+    """Topics in the output files of a pipeline. Raises ConfigError if the files have only columns made from the values,
+    not the values themselves."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topics: Sequence[str]) -> None:
         own = pipeline.own
@@ -54,8 +54,8 @@ class PipelineBackup:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """The pipeline, its generation (a version of the output), the Iceberg table if it has one, and the topic's id
-        if a commit log has it.
+        """For each topic, a text with pipeline, generation (a version of the output), Iceberg table, if any, and topic
+        id, if known.
         """
         ids = {topic: one.topic_id for (topic, _), one in self._windows.items()}
         name = f"pipeline {self._own.name}, generation {self._own.generation}"
@@ -64,8 +64,8 @@ class PipelineBackup:
 
     @property
     def lacks(self) -> Sequence[str]:
-        """Sentences about records that are not in the Iceberg table, and about parts of records that Secor does not
-        store or a transformer may have changed."""
+        """Sentences about records that are not in the Iceberg table. Also about parts of records that Secor does not
+        store, or that a transformer may have changed."""
         return list(self._lacks())
 
     def _lacks(self) -> Iterator[str]:
@@ -100,8 +100,8 @@ class PipelineBackup:
         """Yield the records of all files in order of offsets."""
         topic, number = where
         files = self._files[topic]
-        # Without a commit log, read all files of the partition from the first, because an earlier file of Secor may
-        # also have records with offsets from ``start`` on.
+        # Without a commit log, read all files of the partition from the first. An earlier file of Secor may also have
+        # records with offsets from ``start`` on.
         begin = start if files.is_committed else min(start, self._windows[where].start)
         for batch in files.records(Window(topic, "", number, begin, stop)):
             offsets: list[int] = batch.column("offset").to_pylist()
