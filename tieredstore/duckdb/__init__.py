@@ -142,11 +142,11 @@ def attach(
 ) -> AttachedTopics:
     """Attach topics of a bucket (by default all) to ``connection`` as tables: ``SELECT … FROM orders``.
 
-    ``settings`` name the store: a settings file, properties, settings or an open manager, which stays open. Each scan
-    reads the topic again. A scan does not decode unused columns, and does not fetch records that conditions on
-    partition, offset or time exclude. ``start`` and ``stop`` (exclusive), each an offset or a time, restrict every
-    table, and so do ``partitions``. Keys and values are text by default; ``types`` sets other types for some topics.
-    ``topic_ids`` choose between several topics that had the same name, because a topic was deleted and re-created:
+    ``settings`` name the store: a settings file, properties, settings or an open manager. The manager stays open. Each
+    scan reads the topic again. A scan does not decode unused columns, and does not fetch records that conditions on
+    partition, offset or time exclude. ``start``, ``stop`` (exclusive) and ``partitions`` restrict every table.
+    ``start`` and ``stop`` are offsets or times. Keys and values are text by default. ``types`` sets other types for
+    some topics. If a topic was deleted and re-created, several topics had its name. ``topic_ids`` choose one of them:
     ``{"orders": "<topic id>"}``. The other parameters are those of ``read_topic``.
 
     A topic of batches becomes a table too, unless a topic of segments has the same name. In that case, add it to

@@ -22,7 +22,7 @@ class AvroField(TypedDict):
 
 
 class AvroObject(TypedDict):
-    """A type that is not just a name. Which fields it has depends on ``type``: only a record has ``fields``."""
+    """A type that is not just a name. The keys depend on ``type``. For example, only a record has ``fields``."""
 
     type: str
     name: NotRequired[str]

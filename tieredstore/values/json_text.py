@@ -253,7 +253,7 @@ def _without_type(schema: pa.Schema) -> ConfigError:
 
 
 def _parse(column: pa.Array, schema: pa.Schema | None, unknown: Literal["ignore", "error"] = "ignore") -> pa.Array:
-    """Parse the rows as structs; raise ArrowInvalid unless all are JSON objects of the schema, or null.
+    """Parse the rows as structs. Raise ArrowInvalid if a row is neither null nor a JSON object of the schema.
 
     Without a schema pyarrow infers one. ``unknown`` decides about a field that the schema lacks.
     """

@@ -127,8 +127,8 @@ class FilingSettings(SettingsGroup):
 
 
 def _group(text: str) -> str:
-    """Return a consumer group's name. Kafka accepts any text, but refuse control characters, because they are surely a
-    mistake."""
+    """Return a consumer group's name. Kafka accepts any text. Control characters are refused here, because they are
+    surely a mistake."""
     if not text or len(text) > 255 or not text.isprintable():
         raise ValueError
     return text

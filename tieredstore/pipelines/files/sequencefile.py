@@ -389,7 +389,7 @@ _MAP: Final = 0x80
 
 @dataclass(frozen=True, slots=True)
 class SequenceFile(BuiltIn):
-    """Hadoop SequenceFiles. Keys are offsets (``LongWritable``), or with ``messagepack`` maps of offset, key and
+    """Hadoop SequenceFiles. Keys are offsets (``LongWritable``). With ``messagepack``, keys are maps of offset, key and
     timestamp.
 
     Values are ``BytesWritable``. A Parquet sidecar holds the other fields, and marks null values.

@@ -35,7 +35,7 @@ class AvroField:
         return replace(self, data=self.schemas.avro_of(topic))
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value; a date or time of a logical type becomes :class:`Millis`. Raise BadMessageError if
+        """Return the field's value. A date or time of a logical type becomes :class:`Millis`. Raise BadMessageError if
         the message lacks the field.
         """
         assert self.data is not None

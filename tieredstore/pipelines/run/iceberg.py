@@ -400,7 +400,8 @@ class TableRows:
         return str(self._table.metadata.table_uuid)
 
     def records(self, window: Window) -> Iterator[list[pa.RecordBatch]]:
-        """Yield the records of an offset window by ascending ranges of offsets. Within a range they are unordered."""
+        """Yield the records of an offset window by ascending ranges of offsets. Within a range, the records are
+        unordered."""
         names = ("offset", "timestamp", "key", "value", "headers")
         yield from self._read(window, names, _as_records)
 

@@ -41,8 +41,8 @@ class Redriven:
     """The result of parsing a quarantine file again. The files of ``window`` contain the messages that are good now.
 
     ``reasons`` has, by offset, the reasons why all other messages of the file are still bad. ``key`` is the quarantine
-    file that now holds the bad messages, or None. ``entry`` is the log entry, or None if no message is good and so
-    nothing was written.
+    file that now holds the bad messages, or None. ``entry`` is the log entry. It is None if no message is good: nothing
+    was written then.
     """
 
     window: WrittenWindow

@@ -214,8 +214,8 @@ class Replacement:
     repeated if the process was killed.
 
     ``announce`` logs the directories of the files to delete, then deletes the directories' ``_SUCCESS``. ``finish``
-    logs the files, deletes them, and logs the end. Both methods write to the replaced generation's log, which fences a
-    running driver of that generation. The driver may be restarted between the two calls.
+    logs the files, deletes them, and logs the end. Both methods write to the replaced generation's log. Each write
+    fences a running driver of that generation. The driver may be restarted between the two calls.
     """
 
     def __init__(self, new: Driver, generation: int) -> None:
