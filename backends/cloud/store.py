@@ -136,7 +136,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     def _read(
         self, client: Client, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
     ) -> Result:
-        """Request ``start:stop``, check range and size of the answer, and return the result of ``take`` for it."""
+        """Request ``start:stop``. Check the answer's range and size, then return the result of ``take``."""
 
     @abstractmethod
     def _head(self, client: Client, key: str) -> ObjectInfo:

@@ -107,10 +107,10 @@ def _ask_broker(
 
 
 def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | None) -> BrokerLog:
-    """Return the broker's log without offsets after the window's last segment, if the bucket has later segments.
+    """Return the broker's log up to the window's last segment, if the bucket has later segments.
 
-    If the window stops at a time, the window's last segment has the first record at or after that time. If the broker's
-    log begins after that record, the broker names a later one.
+    A window that stops at a time ends in the segment with the first record at or after that time. If the broker's log
+    begins after that record, the broker answers with a later record.
     """
     end = row.end_offset
     if end is None or last is None or last.objects.start_offset < end or not isinstance(window[1], AtTime):

@@ -172,8 +172,9 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 self._changed.notify_all()
 
     def _next_stream(self) -> tuple[Callable[[], Iterator[_Item]], _Stream[_Item]] | None:
-        """Start and return the next stream; None if no stream is left. If making a stream fails, the reader gets the
-        error when it reaches that stream.
+        """Open the next stream. Return the function that makes its items, and the stream; None if no stream is left.
+
+        If ``_streams`` raises, the function raises this error. The reader gets it when it reaches that stream.
         """
         with self._taking:
             with self._changed:

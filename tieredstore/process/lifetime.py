@@ -57,7 +57,7 @@ class Lifetime:
         return _Bound(executor, self)
 
     def end(self) -> None:
-        """End all waits, and refuse new work. Do not call it from a signal handler, because futures have locks."""
+        """End all waits, and refuse new work. Do not call it from a signal handler: it takes the futures' locks."""
         self._is_over = True
         with contextlib.suppress(KeyError):
             while True:

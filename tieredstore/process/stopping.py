@@ -38,8 +38,9 @@ def is_without_work(thread: threading.Thread) -> bool:
 
 
 class Stop:
-    """A request to stop. It cannot be taken back. Thread-safe. Its methods take locks, so do not call them from a
-    signal handler.
+    """A request to stop, which cannot be taken back. Thread-safe.
+
+    Do not call the methods from a signal handler. They take locks, which the interrupted thread may hold.
 
     ``drain_s`` is the time that running work gets after the request.
     """
