@@ -177,7 +177,7 @@ class _Session:
         self._crc = 0
 
     def send(self, part: Part) -> str | None:
-        """Send one chunk; return the object's etag after the last one."""
+        """Send one chunk. Return the object's etag if this chunk was the last, otherwise None."""
         if self._url is None:
             self._upload.step(self._begin)
         self._crc = crc32c(part.data, self._crc)

@@ -48,7 +48,7 @@ class RawStore(LaidOutStore):
     """Shows each segment's ``.index``, ``.timeindex`` and ``.log`` as ``.indexes``, ``.log`` and ``.rsm-manifest``.
 
     Pinterest's layout stores no topic ids, so each id is derived from the topic's name. A key with another id leads to
-    the same files. The keys of the uploader's watermarks have no topic id.
+    the same files, because the id is ignored. The keys of the uploader's watermarks have no topic id.
 
     A writer stores each file under a key of the plugin's layout that has the file's ending. ``.indexes`` and manifests
     cannot be written. Deleting a manifest deletes the log, and with it the segment.

@@ -111,8 +111,8 @@ class _Promise(Future[_Result]):
     """A future that may fail while the work continues. The result of the work is then dropped."""
 
     def begin(self) -> None:
-        """Mark the work as running. Raise CancelledError if the promise was cancelled or has failed already. No caller
-        sees this error.
+        """Mark the work as running. Raise CancelledError if the promise was cancelled or has failed already. The
+        error stays in the executor's thread.
         """
         with self._condition:
             if self.done() or not self.set_running_or_notify_cancel():

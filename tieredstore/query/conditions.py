@@ -78,9 +78,9 @@ class Condition:
         return [span for span, is_kept in zip(asked, kept, strict=True) if is_kept]
 
     def hull(self, spans: Sequence[PartitionSpan]) -> tuple[int, int]:
-        """Return the range of offsets (the end is exclusive) that the filter may select in consecutive spans.
+        """Return the smallest range, as (start, exclusive end), of all offsets that can pass the filter.
 
-        The spans must be results of :meth:`possible`.
+        ``spans`` follow one another, and are results of :meth:`possible`.
         """
         first, last = spans[0], spans[-1]
         start = _least(

@@ -151,8 +151,10 @@ class EndsBefore(NamedTuple):
 
 
 class NotReadable(NamedTuple):
-    """Offsets that cannot be read a second time: their partition is gone, or its topic was re-created with the id
-    ``now``."""
+    """Offsets of a batch that must be read again and cannot be: their partition is gone, or its topic was re-created.
+
+    ``now`` is the id of the re-created topic, and None if the partition is gone.
+    """
 
     where: TopicPartition
     topic_id: Uuid

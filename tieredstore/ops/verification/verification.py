@@ -54,7 +54,9 @@ if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager
 
 _LOGS_AT_ONCE: Final = 4
-"""The default number of logs read in parallel. Each log has 32 MiB or more in memory, and is decoded by all processors.
+"""The default number of logs read in parallel.
+
+A log takes 32 MiB of memory or more, and decoding it keeps all processors busy.
 """
 
 Narrow: TypeAlias = Callable[[Iterator[SegmentObjects]], Iterator[SegmentObjects]]

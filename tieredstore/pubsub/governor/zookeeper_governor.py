@@ -268,7 +268,8 @@ class ZooKeeperGovernor(Governor):
 
 
 def _document(known: KnownTopic) -> Mapping[str, object]:
-    """Return MemQ's JSON of a topic. For a topic without a node, build the part of the JSON that clients get."""
+    """Return MemQ's JSON of a topic. For a topic that has no node in ZooKeeper, build only the fields that clients
+    get."""
     if known.document is not None:
         return known.document
     return {

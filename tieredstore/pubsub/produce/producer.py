@@ -287,8 +287,8 @@ class StoreDelivery:
                 dispatch()
                 continue
             sealed = message.seal(self._sending.compression)
-            # Messages written in place already share the memory of their batch. Only the packer's BatchEnd ends that
-            # batch.
+            # A Message written in place is already in the memory of its batch, so the batch has room for it. Only the
+            # packer's BatchEnd ends that batch.
             is_in_place = message.memory is not None
             if not is_in_place and not batch.has_room_for(sealed):
                 dispatch()

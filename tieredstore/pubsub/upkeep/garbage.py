@@ -171,7 +171,7 @@ class GarbageCollection:
         return max(moments)
 
     def _end(self, queue: NotificationQueue, info: ObjectInfo, forgotten_ms: int | None) -> Step[Found]:
-        """Delete, adopt or keep an object without a notification."""
+        """Delete an object that no notification names, or announce it in the queue, or keep it."""
         settings = self.topics.batches
         written_ms = self._now_ms if info.modified_ms is None else info.modified_ms
         age_ms = self._now_ms - written_ms
