@@ -55,9 +55,8 @@ def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
 class PartCutter(Iterator[Part]):
     """Iterator over the parts of a body. An empty body gives one empty part.
 
-    The iterator reads one source buffer ahead to know which part is the last. A copied part reuses the memory of a part
-    that was given back, if possible. So at most one buffer exists besides the parts in use. Only ``give_back`` is
-    thread-safe.
+    The iterator reads one source buffer ahead, to know which part is the last. With ``copies``, each part is a copy in
+    the pool's memory, where the memory of parts that were given back is used first. Only ``give_back`` is thread-safe.
     """
 
     def __init__(self, buffers: Iterator[memoryview], part_size: int, *, copies: bool) -> None:

@@ -57,7 +57,7 @@ class LogSection:
 
     @property
     def is_read_to_its_end(self) -> bool:
-        """True if every batch of the section may have records that the caller wants."""
+        """True if the last batch of the section, too, may have records that the caller wants."""
         return self.stop_offset >= self.end.high
 
     @contextmanager

@@ -26,7 +26,7 @@ from tieredstore.remote.stores import StoreLike
 _base: Final[Any] = confluent_kafka.Consumer
 
 _SLICE_S: Final = 0.01
-"""The longest wait between two calls of the client while results from the bucket are expected."""
+"""The longest wait in seconds between two calls to the Kafka client, while results from the bucket are expected."""
 
 _LONGEST_SLICE_S: Final = 0.5
 """The longest single wait in seconds: Python handles signals only between two waits."""

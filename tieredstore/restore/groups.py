@@ -304,8 +304,8 @@ def _first_unread(
     commits: Sequence[CommittedOffset],
     starts: Mapping[TopicPartition, int],
 ) -> Iterator[GroupOutcome]:
-    """Yield an outcome for each target partition of a topic whose keys were hashed again. The outcome has the first
-    offset that the group should read in the partition."""
+    """Yield an outcome for each target partition of a topic whose records were partitioned again by key. The outcome
+    has the first offset that the group should read in the partition."""
     restored = offset_map.partitions(topic)
     offsets = {commit.partition: commit.offset for commit in commits if commit.partition in restored}
     notes = [

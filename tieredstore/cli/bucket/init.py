@@ -29,8 +29,8 @@ def init(
 
     The settings come from a broker's SERVER_PROPERTIES; without it, init asks for them. From a broker's file it takes
     only the settings that readers of the bucket need: store, prefix, chunk size, compression and keys. The new file may
-    contain secrets, so only its owner can read it. Secrets are never printed. An existing file is never changed. The
-    exit code is that of the first failed check; the new file stays.
+    contain secrets, so only its owner can read it. Secrets are never printed. An existing file is never changed. If a
+    check fails, the new file stays, and the exit code is that of the first failed check.
 
     Example: tieredstore init /etc/kafka/server.properties
     """

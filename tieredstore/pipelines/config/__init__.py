@@ -1,1 +1,1 @@
-"""Settings of a pipeline. A setting that Secor has too has the same name."""
+"""Settings of a pipeline. Settings that Secor also has keep their names."""
