@@ -163,7 +163,7 @@ class CommittedSegments:
     def _make_room(self, partition: TopicIdPartition, known: _Partition) -> None:
         """Drop the least recently used partitions, but never the latest one, however large it is."""
         with self._lock:
-            # Only add the difference to the sum. Adding up thousands of partitions each time would take too long.
+            # Add only the difference to the sum. Adding up thousands of partitions each time would take too long.
             if self._partitions.get(partition) is known:
                 self._size += known.size - known.counted
                 known.counted = known.size

@@ -214,9 +214,8 @@ def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
 def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
     """Return True if a segment begins in an earlier epoch than ``ruler``, the ruling segment.
 
-    In this case, the leader-epoch index of the ruling segment must be read.
-
-    The ruling segment's own metadata have only the leader epochs from its start on.
+    If it returns True, the caller must read the leader-epoch index of the ruling segment. The segment's metadata are
+    not enough: they list only the leader epochs from the segment's start on.
     """
     first = _epochs_of(ruler)[0][0]
     # Compare only epochs with records. If the first listed epoch has no record in a segment, the segment begins in a

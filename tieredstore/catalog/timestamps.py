@@ -54,7 +54,7 @@ _CHECKED: Final = BatchDecoding()
 def offset_for_time(
     source: SegmentSource, lineage: Lineage, timestamp_ms: int, decoding: BatchDecoding = _CHECKED
 ) -> OffsetAndTimestamp | None:
-    """Return the first record, by offset, whose timestamp is ``timestamp_ms`` or later, or None.
+    """Return the record with the smallest offset among those at ``timestamp_ms`` or later; None if there is none.
 
     As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts as a
     record.
@@ -90,7 +90,7 @@ def offsets_for_times(
     *,
     readers: int = READERS,
 ) -> dict[TopicIdPartition, OffsetAndTimestamp | None]:
-    """Look up many partitions, ``readers`` in parallel, as :func:`offset_for_time` does."""
+    """Call :func:`offset_for_time` for many partitions, for up to ``readers`` of them in parallel."""
     with ThreadPool(readers, "tieredstore-times") as pool:
         jobs = in_parallel(pool, lambda item: offset_for_time(source, *item), times, at_once=len(times))
         return dict(zip((lineage.partition for lineage, _ in times), jobs, strict=True))

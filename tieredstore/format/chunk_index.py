@@ -55,7 +55,7 @@ class LazyNumbers(Sequence[int]):
     __slots__ = ()
 
     noun: ClassVar[str]
-    """The noun for one of the numbers in error messages."""
+    """The word by which error messages name a number of this sequence, such as "size"."""
 
     @abstractmethod
     def at(self, index: int) -> int:

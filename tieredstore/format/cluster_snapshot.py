@@ -142,7 +142,7 @@ class ClusterSnapshot:
 
     @classmethod
     def from_json(cls, raw: bytes, where: str) -> ClusterSnapshot:
-        """Parse a snapshot; raise CorruptDataError for invalid JSON. The error names a field."""
+        """Parse a snapshot; raise CorruptDataError for an invalid one. The error names the invalid field."""
         try:
             return _SNAPSHOT.validate_json(raw, strict=True)
         except ValidationError as error:

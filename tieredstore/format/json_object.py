@@ -169,7 +169,8 @@ def _decode(raw: bytes) -> Json:
             pass
         else:
             return quickly
-    # Only the object must be UTF-8. Until its end is known, bytes that are not UTF-8 become lone surrogates.
+    # Only the JSON object must be UTF-8, not the bytes after it. Until the object's end is known, bytes that are not
+    # UTF-8 become lone surrogates.
     text = raw.decode("utf-8", "surrogateescape").lstrip(" \t\r\n")
     try:
         document, stop = json_value_at(text, 0)

@@ -374,7 +374,7 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
     """Raise SegmentCorruptError if a recorded topic, topic id, partition, segment id or start offset contradicts the
     key.
 
-    Compare each field on its own, even if other fields are unusable.
+    Compare each of these fields with the key, even if other fields are unusable.
     """
     where = known.segment_id.topic_id_partition
     recorded = _mapping(fields)

@@ -18,7 +18,7 @@ from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
 Loaded: TypeAlias = StoredSegment | CorruptDataError | None
-"""A segment, the error of its manifest, or None without a manifest."""
+"""A segment; or the error that reading its manifest raised; or None if the segment has no manifest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class _Description:
         if size == 0 or size % _OFFSET_ENTRY:
             return None
         raw = self._read(INDEX, size - _OFFSET_ENTRY, size)
-        if not any(raw):  # an index that was not trimmed ends in zeros
+        if not any(raw):  # Kafka had not yet trimmed the preallocated file
             try:
                 entries = read_offset_index(self._read(INDEX, 0, size), self._base)
             except BatchCorruptError:

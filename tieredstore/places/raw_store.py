@@ -167,7 +167,7 @@ class RawStore(LaidOutStore):
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the files behind these objects. The file behind a manifest is the log.
 
-        Before a log is deleted, its entry is removed from Pinterest's ``_metadata``.
+        Before deleting a log, remove the log's entry from Pinterest's ``_metadata``.
         """
         every = list(keys)
         logs = self._base_offsets(every, {Suffix.MANIFEST, Suffix.LOG})

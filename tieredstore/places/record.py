@@ -133,7 +133,7 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
     The look-up takes one request, or two if a layout is recorded.
     """
     if hasattr(_unwrap(store), "layout"):
-        return None  # a store that was opened with a layout checks the record itself, before its first request
+        return None  # a store with a layout compares it with the recorded one before the first request
     try:
         # Most stores have no recorded layout, so send a HEAD first. Its answer has no body that a faulty store could
         # corrupt.

@@ -92,7 +92,7 @@ class Shipper:
     def ship_all(self, segments: Iterable[FoundSegment], *, parallel: int = 1) -> Iterator[ShipStep]:
         """Copy ``parallel`` segments at once; yield the results in order.
 
-        After an error that would also stop other segments, the remaining segments are NOT_TRIED.
+        After an error that other segments would meet too, do not try the remaining segments: they are NOT_TRIED.
         """
         is_stopped = False
 

@@ -289,7 +289,7 @@ def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
         for place in others:
             named = f"{place.prefix!r} of {place.store.identity}"
             for check in guarded("store", partial(_of_place, place, write=write)):
-                # If there are several buckets, the check's text must name its bucket.
+                # With several buckets, the text of a check must name the bucket that was checked.
                 is_named = place.store.identity in check.detail
                 yield check if is_named else replace(check, detail=f"{named}: {check.detail}")
 

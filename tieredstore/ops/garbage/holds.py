@@ -110,7 +110,7 @@ def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
 
 
 def list_holds(store: ObjectStore, prefix: str) -> Iterator[LegalHold]:
-    """Yield all legal holds by name. Raise CorruptDataError for an unreadable one."""
+    """Yield all legal holds, sorted by name. Raise CorruptDataError for an unreadable one."""
     for info in store.list(f"{prefix}{_FOLDER}"):
         if info.key.endswith(_ENDING):
             try:

@@ -212,7 +212,7 @@ class Snapshots:
         """
         now_ms = admin_of(self.store).now_ms()
         listed = self.find_all()
-        newest = {each.cluster_id: each for each in listed}  # the list is sorted: the newest of each cluster stays
+        newest = {each.cluster_id: each for each in listed}  # the list is sorted by time: the last one wins
         old = [
             each
             for each in listed

@@ -38,7 +38,7 @@ _VIEW_SIZE: Final = HEADER_SIZE + MARKER_BYTES
 
 
 class LogWalk:
-    """Reads the bytes of a log forward. Only :meth:`jump` may go back. Not thread-safe.
+    """Reads the bytes of a log forward. Only :meth:`jump` can go back. Not thread-safe.
 
     The methods raise the stream's errors. A SegmentCorruptError means that the chunk at :attr:`end` cannot be decrypted
     or decompressed.
@@ -62,7 +62,7 @@ class LogWalk:
         self._tail = b""
 
     def skip_to(self, position: int) -> None:
-        """Load everything up to a position, so that every chunk is opened."""
+        """Load all chunks up to a position. Each of them is decrypted and decompressed, and so checked."""
         while self.end < position:
             self._load(b"")
 
@@ -89,7 +89,7 @@ class LogWalk:
         return self._chunk[first:] if first >= 0 else self._chunk[:0]
 
     def checksum(self, header: BatchHeader) -> int:
-        """Compute the checksum of the batch viewed last."""
+        """Compute the checksum of the batch with this header. It must be the batch that :meth:`view` returned last."""
         crc = crc32c.crc32c if header.magic == 2 else zlib.crc32
         position = header.position + (21 if header.magic == 2 else 16)
         stop, value = header.position + header.size_in_bytes, 0

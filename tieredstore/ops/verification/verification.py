@@ -184,7 +184,7 @@ def uncached_manager(bucket: Bucket, *, verifies_again: bool = False) -> Generat
 class OpenTransactions:
     """Checks transactions that are open at a segment's end. The next segment must end or continue each of them.
 
-    Pass the results of segments in key order. The object is not thread-safe.
+    Call :meth:`take` with one segment after the other, in key order. Not thread-safe.
     """
 
     def __init__(self, manager: RemoteStorageManager) -> None:
