@@ -58,7 +58,7 @@ def end_markers(
     producers: Collection[int],
     position: int = 0,
 ) -> Generator[TransactionStep]:
-    """Yield the markers of ``producers`` from offset ``start`` on, in order.
+    """Yield the markers that end transactions of ``producers``, from offset ``start`` on, in order of offsets.
 
     The caller may remove entries of ``producers`` between two markers.
 

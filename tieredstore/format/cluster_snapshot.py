@@ -35,7 +35,7 @@ class TopicSettings:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class AclEntry:
-    """One ACL, in Kafka's words in capitals: ``TOPIC``, ``LITERAL``, ``READ``, ``ALLOW``."""
+    """One ACL. Types, operation and permission are Kafka's names, such as ``TOPIC``, ``LITERAL`` and ``READ``."""
 
     resource_type: str
     name: str

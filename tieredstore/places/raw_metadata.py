@@ -103,7 +103,7 @@ def complete_entries(
     if not missing:
         return tuple(sorted(kept))
     offsets = sorted({*known, *missing})
-    # For each offset: the smallest known time at that offset or at a later offset.
+    # Map each offset to the smallest known time of that offset and all later offsets.
     latest = accumulate((known.get(offset, MAX_INT64) for offset in reversed(offsets)), min)
     bounds = dict(zip(reversed(offsets), latest, strict=True))
     least = 0

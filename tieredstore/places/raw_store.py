@@ -351,7 +351,7 @@ class RawStore(LaidOutStore):
 
 
 class _Recent(Generic[_Value]):
-    """A cache of the latest ``most`` values. Thread-safe."""
+    """A cache of at most ``most`` values. The value stored first is dropped first. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most

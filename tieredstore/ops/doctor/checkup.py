@@ -120,7 +120,7 @@ class Verdict(enum.StrEnum):
     """It works, but needs attention."""
     BAD = "bad"
     SKIPPED = "skipped"
-    """The check was not made, for the given reason."""
+    """The check was not made, for the reason in ``detail``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from tieredstore.process.forks import ForkSafeLock
 from tieredstore.versions import HOLD
 
 LOOK_AGAIN_S: Final = 10.0
-"""A deleting tool reads the legal holds again after this many seconds."""
+"""A tool that deletes reads the legal holds again after this many seconds."""
 
 _FOLDER: Final = "!tieredstore/holds/"
 _ENDING: Final = ".json"

@@ -63,7 +63,7 @@ _LOOKS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Wraps data keys by the active pair of a key ring.
+    """Wraps data keys with the active pair of a key ring.
 
     A data key that the active pair already wraps costs no RSA operation. Each new wrapping is opened and compared
     before it is written. The write is conditional, so it never restores an object that was deleted meanwhile. A

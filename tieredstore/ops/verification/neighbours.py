@@ -37,8 +37,8 @@ class Neighbours:
         """
         where = subject.objects.segment_id.topic_id_partition
         start = subject.objects.start_offset
-        # Keys with non-ASCII digits are listed after all others. So the same partition's offsets may begin a second
-        # time.
+        # Keys with non-ASCII digits come last in the listing. So after the largest offset of a partition, a smaller
+        # one can follow.
         if where != self._partition or start < self._log.start:
             yield from self.finish()
             self._log = _LogSoFar()

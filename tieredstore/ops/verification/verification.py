@@ -139,7 +139,7 @@ def _before(subjects: Iterator[Subject], stop_offset: int | None) -> Iterator[Su
 
 
 def _with_last(results: Iterator[SegmentResult]) -> Iterator[tuple[SegmentResult, bool]]:
-    """Yield each result, and True with the last one."""
+    """Yield each result with a flag, which is True for the last result only."""
     following = next(results, None)
     while (result := following) is not None:
         following = next(results, None)
@@ -486,7 +486,7 @@ def check_manifest(
 
 
 def size_findings(subject: Subject, log_size: int, indexes_size: int) -> Iterator[Finding]:
-    """Yield a finding for each listed object whose size differs from the manifest's."""
+    """Yield a finding for each listed object whose size differs from the size in the manifest."""
     for suffix, expected in ((Suffix.LOG, log_size), (Suffix.INDEXES, indexes_size)):
         info = subject.objects.find(suffix)
         if info is not None and info.size != expected:
