@@ -16,7 +16,7 @@ from tieredstore.model import Uuid
 from tieredstore.places.record import layout_hint
 
 _LOOK_S: Final = 2.0
-"""The longest search for similar names, in seconds, so that the error comes soon."""
+"""Limit, in seconds, of the search for similar names, so that the error is raised soon."""
 
 _LIKE: Final = 3
 """Number of similar names to show."""
@@ -78,7 +78,7 @@ def absence(
 def prefix_hint(store: ObjectStore, prefix: str) -> str:
     """Return a sentence that names another prefix with segments, or an empty text.
 
-    This is a hint for a ``key.prefix`` without segments.
+    Call this if no segment's key begins with ``prefix``, the configured ``key.prefix``.
 
     The search takes at most nine requests. The first request reads the first page of the bucket. If the bucket has more
     pages, another request follows for each of the longest shortened forms of the prefix. If the store refuses to list,

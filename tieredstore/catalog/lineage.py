@@ -25,7 +25,7 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 
 NO_EPOCH: Final = -1
-"""Epoch of a segment without epochs, older than all others."""
+"""The epoch of a segment without leader epochs. It counts as older than all others."""
 
 _NO_EPOCHS: Final = ((NO_EPOCH, 0),)
 

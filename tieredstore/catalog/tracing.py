@@ -285,7 +285,7 @@ def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: 
     indexed = segment_leader_epochs(history, segment.start_offset, segment.end_offset)
     if not indexed:
         return said
-    # Index and manifest have no checksum. Let the last batch, which has its leader's epoch, decide between them.
+    # Index and manifest have no checksum. Let the last batch decide between them: its header has the leader epoch.
     index_is_wrong = last.partition_leader_epoch not in (-1, indexed[-1][0])
     return said if said and index_is_wrong else indexed
 

@@ -337,12 +337,12 @@ def hole_key(prefix: str, where: TopicIdPartition) -> str:
 
 
 def hole_prefix(prefix: str) -> str:
-    """Return the common prefix of all marker objects of holes."""
+    """Return the prefix that the keys of all marker objects have in common."""
     return f"{prefix}{_HOLES}"
 
 
 def partition_of_hole(prefix: str, key: str) -> TopicIdPartition | None:
-    """Return the partition of a marker's key; None for another key."""
+    """Return the partition that the key of a marker object names; None for any other key."""
     match = _MARK.fullmatch(key.removeprefix(hole_prefix(prefix)))
     if match is None:
         return None

@@ -53,7 +53,7 @@ class MetadataTopic:
         self._read_up_to: dict[tuple[str, int], int] | None = None
 
     def read_on(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield partition, offset and value of each unread record, up to the present ends.
+        """Yield partition, offset and value of each unread record, up to the present end of each partition.
 
         Raise ResourceNotFoundError if the topic does not exist. Such brokers have no tiered storage, or keep its
         metadata elsewhere.

@@ -34,7 +34,7 @@ class Bucket:
 
     @property
     def manifest_rules(self) -> ManifestRules:
-        """The rules that the settings make for manifests."""
+        """The rules from the settings that manifests must obey."""
         return rules_of(self.settings)
 
     def shown(self, key: str) -> str:

@@ -311,7 +311,7 @@ _ALL: Final = Scope()
 
 @dataclass(frozen=True, slots=True)
 class CopyStep(Step[SegmentObjects]):
-    """The result of one segment of a copy.
+    """The result of copying one segment.
 
     ``item`` is the source's segment. ``last_offset`` is inclusive, None if unknown. ``segment_id`` is the copy's id,
     None without a copy. ``sent`` is the number of bytes written. In a dry run, ``sent`` is the number of bytes to

@@ -68,7 +68,7 @@ class CopyWay(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recoding:
-    """The differences between two buckets' settings. They decide what changes in copied segments.
+    """The differences between two buckets' settings. These differences decide what changes in copied segments.
 
     ``options`` are the target's options. A property that does not change comes from the segment's manifest.
     ``source_ring`` opens encrypted segments. If no key is needed, ``source_ring`` and the key ring of ``options`` are

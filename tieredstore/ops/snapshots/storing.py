@@ -106,7 +106,7 @@ class Snapshots:
         return True
 
     def find_all(self) -> list[StoredSnapshot]:
-        """Return all snapshots, by cluster and then by moment, with one listing."""
+        """Return all snapshots, sorted by cluster and then by time, with one listing."""
         return sorted(self._listed())
 
     def read(self, stored: StoredSnapshot) -> ClusterSnapshot:
@@ -253,7 +253,7 @@ class _Encryption:
     aad: str
 
     def wrapped(self) -> WrappedDataKey:
-        """Return the key. Raise CorruptDataError if the text is not base64."""
+        """Return the wrapped data key with its AAD. Raise CorruptDataError if one of the two is not base64."""
         data_key, aad = (decode_base64(getattr(self, name), name, padded=True) for name in ("data_key", "aad"))
         return WrappedDataKey(self.key_id, data_key, aad)
 

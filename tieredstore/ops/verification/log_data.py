@@ -167,7 +167,7 @@ class BatchChecks:
             indexes.aborted is not None or stored.manifest.segment_indexes.transaction is None
         )
         self._opened: dict[int, int] = {}
-        """First offsets, in this log, of the open transactions, by producer id."""
+        """By producer id, the first offset that its open transaction has in this log."""
         self._ended: dict[int, int] = {}
         """The offset of each producer's latest marker."""
 
@@ -239,7 +239,7 @@ class BatchChecks:
             self._take_transactional(header, marker)
 
     def out_of_order(self, header: BatchHeader) -> None:
-        """Report that the next batch does not follow the one before it."""
+        """Report the misplaced batch: the batch of ``header``, or the previous batch if it ends after the segment."""
         before, end = self._pending, self._metadata.end_offset
         if before is not None and 0 <= end < before.last_offset:
             self._misplaced(before, f"beyond the segment's last offset, {end}")
