@@ -199,7 +199,8 @@ def _fault_of_epochs(segment: RemoteLogSegmentMetadata) -> str | None:
 def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
     """Return the segment with the highest last epoch. The highest end offset, then the latest copy decides a tie.
 
-    ``segments`` must not be empty. All must be checked, and belong to one partition.
+    ``segments`` must not be empty. All must have passed :func:`check_segment`, and belong to one
+    partition.
     """
     return max(segments, key=_standing)
 

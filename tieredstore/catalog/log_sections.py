@@ -308,7 +308,7 @@ _PIECE_SIZE: Final = 64 * 1024
 def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
     """Open the batches of ``segment`` from byte ``position`` on. A batch must begin at this byte.
 
-    The call requests the manifest. Reading requests each chunk when the caller reaches it.
+    Opening requests the manifest. A chunk is requested when the caller reads up to it.
     """
     if not 0 <= position <= segment.segment_size_in_bytes:
         size = segment.segment_size_in_bytes

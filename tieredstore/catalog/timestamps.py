@@ -164,7 +164,7 @@ def _search_doubtful(
 
 
 def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: BatchDecoding) -> OffsetAndTimestamp | None:
-    """Return the first record of the span at ``timestamp_ms`` or later, or None."""
+    """Return the first record in the span whose timestamp is ``timestamp_ms`` or later, or None."""
     # Use the time index first. It limits the bytes to read, however long the segment is.
     section = section_for_time(source, span, timestamp_ms)
     try:

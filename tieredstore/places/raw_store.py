@@ -1,7 +1,7 @@
 """A store that shows the files of Pinterest's layout as the plugin's objects: log, indexes and manifest. The manifest
 is created in memory.
 
-Kept apart from ``layouts``, which chooses between ``RawStore`` and ``EntropyStore``.
+This module is separate from ``layouts``, which chooses between ``RawStore`` and ``EntropyStore``.
 """
 
 from __future__ import annotations

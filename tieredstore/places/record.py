@@ -24,7 +24,7 @@ from tieredstore.format.keys import parse_key
 from tieredstore.versions import LAYOUT_RECORD
 
 STATE: Final = "!tieredstore/"
-"""The part of a key after the prefix that marks this project's own state."""
+"""Keys with this text right after ``key.prefix`` belong to this project's own state, not to segments."""
 
 _NAME: Final = f"{STATE}layout.json"
 _MAX_BYTES: Final = 4096

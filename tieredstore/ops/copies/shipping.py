@@ -42,7 +42,7 @@ _OF_ONE_SEGMENT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ShipStep(Step[FoundSegment]):
-    """The result of one segment, or its plan. Unknown values are None.
+    """The result of shipping one segment, or only the plan. Unknown values are None.
 
     ``end_offset`` is inclusive. ``size`` is the log's size on disk, ``stored_size`` the size of the three objects in
     the store. ``segment_id`` is the id of the new or existing copy.

@@ -39,7 +39,7 @@ class UsageKey:
 
     @classmethod
     def of(cls, segment: ListedSegment, by: UsageBy) -> UsageKey:
-        """Return the key of the sum in which a segment counts."""
+        """Return the key of the sum to which the segment is added."""
         if by is UsageBy.DAY:
             return cls(day=_day(segment.max_timestamp_ms))
         where = segment.partition

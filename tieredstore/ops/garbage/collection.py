@@ -67,14 +67,14 @@ class Garbage:
 
     @classmethod
     def of_objects(cls, objects: SegmentObjects, forgotten: Forgotten | None = None) -> Self:
-        """Describe a segment without a manifest as garbage, or one that brokers have ``forgotten``."""
+        """Create an item for a segment that has no manifest, or that the brokers have ``forgotten``."""
         where = objects.segment_id.topic_id_partition
         youngest = written_ms(objects)
         return cls(objects, objects.main_path, where, objects.start_offset, objects.stored_size, youngest, forgotten)
 
     @classmethod
     def of_write(cls, write: AbandonedWrite, place: ObjectKey) -> Self:
-        """Describe an unfinished write as garbage. ``place`` is the write's key in the layout of segments."""
+        """Create an item for an unfinished write. ``place`` is the write's key in the layout of segments."""
         where = place.segment_id.topic_id_partition
         return cls(write, write.key, where, place.start_offset, write.size, write.started_ms)
 

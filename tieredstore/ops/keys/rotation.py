@@ -147,7 +147,7 @@ class Rotation:
     def _rewrap(self, old: WrappedDataKey) -> bytes:
         data_key = self.key_ring.unwrap(old.key_id, old.wrapped)
         rewrapped = self.key_ring.wrap(data_key)
-        # Check that the new wrapping, which replaces the old one, opens to the same data key.
+        # Check that the new wrapping, which replaces the old one, unwraps to the same data key.
         if self.key_ring.unwrap(self.key_ring.active_id, rewrapped) != data_key:
             raise WrongKeyError(
                 f"the active key pair {self.key_ring.active_id!r} cannot decrypt a data key that it has just "

@@ -1,4 +1,4 @@
-"""Seals a private key by a key management service, to replace an unprotected file."""
+"""Encrypts ("seals") a private key with a key management service. The sealed file replaces an unprotected one."""
 
 from __future__ import annotations
 

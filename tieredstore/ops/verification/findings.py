@@ -24,7 +24,7 @@ class Severity(enum.StrEnum):
     """A segment or object that is absent, although the brokers or other objects refer to it."""
 
     GAP = "gap"
-    """Offsets that are in no segment, although later offsets are."""
+    """Offsets that are in no segment, although a segment has later offsets."""
 
     NOTICE = "notice"
     """Something that does not affect readers."""
