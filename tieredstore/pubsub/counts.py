@@ -120,7 +120,7 @@ CONSUMERS: Final = Snapshots("tieredstore_pubsub_consumer", levels=("partitions"
 """Summed counts of all consumers of this process."""
 
 AUDIT: Final = Snapshots("tieredstore_pubsub_audit", levels=("unread", "unread_records", "lag_ms_max"))
-"""Summed counts of audit records that this process writes or pairs."""
+"""Summed counts of the audit records that this process writes, or reads to pair sent with read Messages."""
 
 BROKERS: Final = Snapshots(
     "tieredstore_broker", levels=("connections", "held_bytes", "held_bytes_limit", "waiting_connections", "topics")

@@ -557,7 +557,7 @@ class Turns:
         self._waiting: dict[str, deque[Callable[[], None]]] = {}
 
     def take(self, address: str) -> bool:
-        """Return True if a frame of this address may be handled in this turn."""
+        """Count a frame from this client address. Return False if the address has reached its limit in this turn."""
         if not self._taken:
             self._loop.call_soon(self._begin)
         if self._taken[address] >= FRAMES_AN_ADDRESS:

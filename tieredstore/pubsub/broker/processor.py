@@ -71,7 +71,7 @@ class _OpenBatch:
     timer: asyncio.TimerHandle
     held: list[_Held] = field(default_factory=list[_Held])
     empty: tuple[ProducerRequest, ...] = ()
-    """Requests without records that the batch's notification will list."""
+    """Requests without records. The batch's notification will list them."""
 
     def seal(self) -> list[SealedMessage]:
         """Return the batch's Messages. The timestamps of records are left out, because the broker does not know

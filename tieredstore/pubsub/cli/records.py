@@ -1,4 +1,4 @@
-"""Implementation of ``pubsub produce`` and ``cat``, and the records of batches in ``show``.
+"""Implementation of ``pubsub produce`` and ``pubsub cat``; prints the records of batches for ``show``.
 
 This module is separate from ``pubsub``, which imports this module only to run a command.
 """

@@ -67,7 +67,7 @@ class Fetches:
         return self._objects <= 0 or self._bytes <= 0
 
     def begin(self, batch: QueuedBatch) -> Future[FetchedObject]:
-        """Reserve budget for an object, and fetch it."""
+        """Begin to fetch a batch's object, and count it and its bytes against the budget."""
         self._objects, self._bytes = self._objects - 1, self._bytes - batch.size
         return self.pool.submit(self._fetch, batch)
 

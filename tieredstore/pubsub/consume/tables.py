@@ -229,7 +229,7 @@ class BatchTables:
         return self._topics.has(name)
 
     def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
-        """Return a topic's table. Raise TopicNotFoundError if there is none."""
+        """Return a topic's table. Raise TopicNotFoundError if the topic does not exist."""
         return BatchTable(self._topics, self._topics.get(name), key, value, keeps_snapshot=keeps_snapshot)
 
 

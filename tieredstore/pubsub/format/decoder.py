@@ -107,7 +107,7 @@ _LENT_SHARE: Final = 8
 copy. Most bodies are that large.
 """
 _CODECS: Final = {Compression.GZIP: CompressionType.GZIP, Compression.ZSTD: CompressionType.ZSTD}
-# Texts for the fault numbers, from 1, that the compiled reader returns for a damaged record.
+# Faults of a damaged record. The compiled reader returns a fault's number in this list, counted from 1.
 _FAULTS: Final = (
     "record {record} has a field that ends after the body",
     "record {record} has a field of a negative length",

@@ -51,7 +51,7 @@ class TopicLoad:
         return max(racks, math.floor(wanted / racks + 0.5) * racks)
 
     def share_mb(self, racks: int) -> float:
-        """Return MB per second of one write partition."""
+        """Return the input of one write partition in MB per second."""
         return self.input_mb / self.partitions(racks)
 
 

@@ -74,7 +74,7 @@ class ZooKeeperGovernor(Governor):
         return topic in self._own
 
     def writers(self, topic: str) -> tuple[BrokerAddress, ...]:
-        """Return the topic's brokers, of MemQ and of this project."""
+        """Return the brokers, of MemQ and of this project, to which clients write the topic's Messages."""
         own = self._seat().address.ip
         return tuple(
             node.seat.address

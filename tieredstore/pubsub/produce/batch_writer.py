@@ -183,7 +183,7 @@ class BatchWriter:
 
 
 def _over_all(choose: Callable[[list[int]], int], timestamps: Iterable[int | None]) -> int | None:
-    """Return the timestamp that ``choose`` selects from all; None if any timestamp is unknown."""
+    """Return the timestamp that ``choose`` selects (min or max); None if any of the timestamps is unknown."""
     known: list[int] = []
     for timestamp in timestamps:
         if timestamp is None:

@@ -138,7 +138,7 @@ class Delivery(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the threads: the outbox is empty, or ``close`` has waited long enough."""
+        """End the threads. Called once the outbox is empty, or once ``close`` has waited long enough."""
         ...
 
 

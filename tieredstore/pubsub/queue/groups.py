@@ -121,7 +121,7 @@ class StoreGroup(GroupMember):
     def commit(self, positions: dict[int, Position]) -> None:
         """Commit the positions, one partition at a time.
 
-        Try all positions, then raise FencedError for partitions that other members own."""
+        Try to commit all positions. Then raise FencedError if other members own some of the partitions."""
         lost: list[int] = []
         for partition, position in sorted(positions.items()):
             owned = self._owned.get(partition)
@@ -151,7 +151,7 @@ class StoreGroup(GroupMember):
         try:
             etag = etag or self._folder.store.head(key).etag
         except ObjectNotFoundError:
-            # The other members have removed this member, because its heartbeat was missing for long. Join the group
+            # The other members have removed this member, because its heartbeat had stopped too long ago. Join the group
             # again.
             self._folder.store.put(key, body, if_absent=True)
         else:

@@ -141,7 +141,7 @@ def open_configured_topics(store: ObjectStore, settings: Settings, config: Topic
 
 
 def _check_setting(name: str, value: int, topic: str) -> None:
-    """Raise ConfigError if a topic's number is outside the range of the setting."""
+    """Raise ConfigError if ``value``, from a topic's JSON, is outside the range of the setting ``name``."""
     alias, kind = next((alias, kind) for alias, _, kind in property_fields(BatchSettings) if alias == name)
     try:
         kind.parse(str(value))

@@ -109,7 +109,8 @@ class QueueCursor:
         self._partition = partition
 
     def read(self) -> list[QueuedNotification]:
-        """Return entries like :meth:`NotificationQueue.read`, and advance; after an error the position is unchanged."""
+        """Return the next entries (see :meth:`NotificationQueue.read`) and advance. An error leaves ``offset`` as it
+        is."""
         entries = self._queue.read(self._partition, self.offset)
         if entries:
             self.offset = entries[-1].offset + 1
@@ -151,7 +152,7 @@ class NotificationQueue(Closing):
     def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedNotification]:
         """Yield the notifications from ``begin`` (default: the start) to ``end`` (exclusive), or to the queue's end.
 
-        Raise DataLossError if notifications on the way are missing.
+        Raise DataLossError if notifications between them are missing.
         """
         cursor = self.cursor(partition, self.start(partition) if begin is None else begin)
         while end is None or cursor.offset < end:

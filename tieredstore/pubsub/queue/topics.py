@@ -249,7 +249,7 @@ class Topics:
 
 
 def bucket_name(settings: Settings) -> str:
-    """Return the store's bucket, as in notifications; empty for stores without buckets."""
+    """Return the name of the store's bucket, as notifications state it; empty for a store without buckets."""
     if settings.s3 is not None:
         return settings.s3.bucket_name
     if settings.gcs is not None:

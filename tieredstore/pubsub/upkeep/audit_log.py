@@ -28,7 +28,7 @@ _PAIRING: Final = "pairing"
 
 
 class AuditLog(Closing):
-    """Reads the audit records of ``topic`` into pairs. Not thread-safe."""
+    """Reads the audit records of ``topic`` and adds them to ``pairs``. Not thread-safe."""
 
     def __init__(self, topics: Topics, topic: str, pairs: AuditPairs, since_ms: int | None = None) -> None:
         """Begin with the audit records written at ``since_ms`` or later. If ``since_ms`` is None, begin with the first

@@ -139,9 +139,9 @@ class GarbageCollection:
                 yield Step(Found(key, None, partition, offset), Outcome.DELETED)
 
     def _list_freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
-        """Return the freed objects in a record of retired batches, except objects in ``kept``.
+        """Return the offset and object key of each batch in ``retired``, except keys whose digest is in ``kept``.
 
-        Leave out entries at or after the queue's start. The run that recorded them was killed before it freed them.
+        Leave out batches at or after the queue's start. The run that recorded them was killed before it freed them.
         """
         path = self.topic.path
         return [

@@ -6,7 +6,7 @@ than its restored records. Java's clients use murmur2; librdkafka's default part
 librdkafka offers both, but a run must know each record's partition before it sends the record. The run verifies offsets
 by the number of records in each partition.
 
-This module is separate from ``producing``, because this module depends on keys only.
+This module needs only the records' keys. It is therefore separate from ``producing``.
 """
 
 from __future__ import annotations

@@ -362,7 +362,7 @@ class ProduceRun:
         try:
             file.save()
         except PreconditionFailedError as error:
-            # Retry. The process that has written the object belongs to the same run, and is fenced by now.
+            # Another process of this run has written the object, and is fenced by now. So raise a retryable error.
             raise StoreUnavailableError(
                 f"the offset map of the run {self._options.run} has changed: {error}"
             ) from error

@@ -270,7 +270,7 @@ class BackupTopics(SourceTopics):
         return self._backup.holes(where, start, stop)
 
     def read(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
-        """Yield records. Leave out the records that the backup has lost."""
+        """Yield the records from ``start`` to ``stop``, except in the offset spans that the backup has lost."""
         for first, end in offsets_without(self.losses(where, start, stop), (start, stop)):
             for batch in self._backup.records(where, first, end):
                 yield batch.select(COLUMNS)

@@ -198,7 +198,7 @@ class LoggedTransaction:
         return self.end_epoch == self.epoch + 1
 
     def is_open_at(self, offset: int) -> bool:
-        """Return True if the transaction's end marker is not before ``offset``."""
+        """Return True if the transaction has no end marker before ``offset``."""
         return self.end is None or self.end >= offset
 
 
