@@ -13,7 +13,7 @@ class BufferFullError(TieredStoreError):
 
 
 class DeliveryFailedError(TieredStoreError):
-    """Records were not stored and notified by their deadline.
+    """By their deadline, records were not stored, or were stored without a notification.
 
     ``maybe_stored`` is True if the records may be stored, now or later. Sending them again may then duplicate them.
     True is the safe default.
@@ -28,7 +28,7 @@ class DeliveryFailedError(TieredStoreError):
 
 
 class InvalidRecordError(TieredStoreError):
-    """MemQ's format cannot hold a record, or its readers would misread it."""
+    """MemQ's format cannot hold a record, or MemQ's readers would misread it."""
 
     exit_code = 2
 

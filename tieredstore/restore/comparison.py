@@ -267,7 +267,7 @@ class Comparison:
     def _source(
         self, run: str, topics: Mapping[str, str], position: RunPosition | None, backup: TopicBackup | None
     ) -> SourceTopics:
-        """Return the source of a run. Raise ConfigError if its position names another source."""
+        """Return the source of a run. Raise ConfigError if the run's position names another source."""
         began: Mapping[str, str] = {} if position is None else position.topic_ids
         there = "; ".join(f"{topic} of {text}" for topic, text in sorted(began.items()))
         if backup is not None:
@@ -386,7 +386,7 @@ class _RunDigests:
         """Add records of a run."""
         side = self._parts.setdefault(run, Side())
         side.add(records)
-        # The digests of a run's many streams take memory. So combine them into one at the run's last record.
+        # A Side has many hash objects, which take memory. After the run's last record, keep only their joint digest.
         if side.records == run.length and run not in self._whole:
             self._whole[run] = self._parts.pop(run).hexdigest()
 

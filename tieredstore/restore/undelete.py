@@ -254,7 +254,7 @@ class _Place:
         ):
             yield from done
         if isinstance(self.store, RawStore) and not dry_run:
-            # Update ``_metadata`` for all partitions, because an earlier, killed run may not have done it.
+            # Update ``_metadata`` for all partitions, because an earlier run may have been killed before its update.
             keeper = MetadataKeeper(self.store, self.prefix)
             for where in dict.fromkeys(one.where for one in segments):
                 keeper.name_all(listing_prefix(self.prefix, where.topic, where.topic_id, where.partition))

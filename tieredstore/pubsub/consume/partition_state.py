@@ -191,7 +191,7 @@ class Looked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """A batch within the budget whose object is being fetched."""
+    """A batch whose object is being fetched, and counts against the budget."""
 
     batch: QueuedBatch
     object: Future[FetchedObject]
@@ -226,7 +226,7 @@ class OpenBatch:
         self._decoded = self._decode(fetched, position)
 
     def fill(self) -> bool:
-        """Decode rows if none are left to take. Return False at the end."""
+        """Decode rows if none are left to take. Return False if the batch has no more rows."""
         if self.at_hand is None and (rows := next(self._decoded, None)) is not None:
             self.at_hand = RowsAtHand(with_places(rows, self.batch.partition, self.batch.offset))
         return self.at_hand is not None

@@ -29,7 +29,7 @@ MOST_BYTES: Final = 1 << 20
 has 100 KiB."""
 
 _MOST_VALUES: Final = 50_000
-_MOST_MESSAGES: Final = 100_000  # maximum in a batch of this project's writers, because readers enumerate every request
+_MOST_MESSAGES: Final = 100_000  # of a batch that this project writes, because readers enumerate its requests
 _MAX_INT64: Final = (1 << 63) - 1
 _NO_NUL: Final = r"^[^\x00]*$"
 

@@ -139,7 +139,7 @@ class Directory:
     """The topics that were read last. ``refresh`` and ``look`` send requests, so brokers call them on a thread."""
 
     def __init__(self, *sources: TopicSource, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """If several ``sources`` have a topic of the same name, use the first source's."""
+        """If several ``sources`` have a topic of the same name, use the topic of the first of these sources."""
         self._sources = sources
         self._monotonic = monotonic
         self._known: dict[str, KnownTopic] = {}

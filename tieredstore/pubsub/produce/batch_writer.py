@@ -104,7 +104,7 @@ class BatchWriter:
         memory: BatchMemory | None = None,
         empty: Sequence[ProducerRequest] = (),
     ) -> tuple[int, int]:
-        """Store the batch and append its notification. Return its read partition and offset.
+        """Store the batch and append its notification. Return the notification's read partition and offset.
 
         Without ``partition``, batches go to the read partitions in turn. The notification also lists ``empty``
         requests. Raise DeliveryFailedError on failure."""

@@ -1,4 +1,4 @@
-"""Groups of consumers that are kept in the store: each partition's owner and position.
+"""Consumer groups whose state is in the store: the owner and the position of each partition.
 
 ::
 
@@ -77,9 +77,8 @@ class StoreGroup(GroupMember):
         self._patience_s = patience_s
         self._owned: dict[int, _Owned] = {}
         self._version = 0
-        self._beats: dict[
-            str, tuple[int, float]
-        ] = {}  # last heartbeat of each other group member, and when the heartbeat changed
+        # By other member: the number of its last heartbeat, and the time at which this member first saw that number.
+        self._beats: dict[str, tuple[int, float]] = {}
         self._ticked_s = self._next_tick_s = monotonic()
         self._beat_number = 0
         self._beat_etag: str | None = None

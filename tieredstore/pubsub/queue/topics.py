@@ -81,7 +81,7 @@ class Topics:
     """The topics of a cluster in one store. Raises ConfigError if the store's conditional writes are not atomic."""
 
     def __init__(self, store: ObjectStore, settings: Settings, *, configured: Topic | None = None) -> None:
-        """``configured`` is a topic that MemQ's file defines; :meth:`get` returns it for its name."""
+        """``configured`` is a topic that MemQ's configuration file defines. :meth:`get` also finds this topic."""
         if not store.conditional_writes:
             raise ConfigError(
                 f"pubsub needs a store with atomic conditional writes, which {store.identity} does not guarantee; use "
@@ -117,7 +117,7 @@ class Topics:
         return topic
 
     def get(self, name: str) -> Topic:
-        """Return a topic. Raise TopicNotFoundError if there is none."""
+        """Return a topic. Raise TopicNotFoundError if it does not exist."""
         check_topic_name(name)
         if self._configured is not None and self._configured.name == name:
             return self._configured

@@ -106,7 +106,7 @@ class TopicAudit:
     messages: int = 0
     records: int = 0
     batches: int = 0
-    """Batches whose headers were read; with ``bodies``, all of them."""
+    """Number of batches whose headers were read. With ``bodies``, the whole objects were read."""
     batch_bytes: int = 0
     requests: Counter[AuditFault] = field(default_factory=Counter[AuditFault])
     """Number of requests per fault; an unreadable batch counts as one."""
@@ -191,7 +191,8 @@ class TopicAudit:
         return headers
 
     def _absent(self, batch: QueuedBatch) -> Iterator[AuditFinding]:
-        """Report that a batch's object is missing, with the requests that its notification lists."""
+        """For a batch whose object is missing, note the requests in its notification as absent. If the notification
+        lists no requests, yield one finding for the batch."""
         why = f"the object {batch.key} is missing"
         facts = batch.notification.facts
         if facts is None or not facts.producers:

@@ -174,7 +174,7 @@ def replace_file(path: Path, content: bytes, *, like: Path) -> None:
 
 
 def take_owner(path: Path, folder: Path) -> None:
-    """Give a file the folder's owner, and the folder's mode without execution.
+    """Give a file the folder's owner, and the folder's mode without the execute bits.
 
     The owner and mode matter. A broker that fails to open one file takes its whole log directory offline.
     """

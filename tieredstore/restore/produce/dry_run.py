@@ -335,7 +335,7 @@ def examine(
                 # If the caller gives no number of partitions, the topic gets as many partitions as in the bucket.
                 created = replace(created, partition_count=created.partition_count or source.partition_count)
                 missing[name] = created
-                # All other settings come from the cluster. These settings are checked when the topic exists.
+                # The topic gets all other settings from the cluster's defaults. Check them once the topic exists.
                 planned = TargetTopic(name, created.partition_count or 0, 0, _KEEP_ALL | created.settings, {}, None)
                 found = (
                     _retention(source, planned, is_rehashed=is_rehashed, now_ms=now_ms),

@@ -82,7 +82,7 @@ class _Transaction:
     size: int = 0
 
     def note_sent(self, target: TopicPartition, where: TopicPartition, offsets: Sequence[int]) -> None:
-        """Record that these records were sent to one target partition."""
+        """Note that the records of the source partition ``where`` at ``offsets`` were sent to ``target``."""
         runs = self.sent.setdefault(target, [])
         for start, length in consecutive(offsets):
             begin = runs[-1].target_end if runs else self.begins[target]

@@ -112,7 +112,7 @@ class TargetCluster(LiveCluster):
         )
 
     def longest_transaction_ms(self) -> int | None:
-        """Return the brokers' ``transaction.max.timeout.ms``; None if the login may not see it."""
+        """Return the brokers' ``transaction.max.timeout.ms``; None if the login has no permission to read it."""
         try:
             entries = self.broker_settings(min(self._brokers()))
         except BrokerDeniedError:

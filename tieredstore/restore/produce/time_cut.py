@@ -153,7 +153,7 @@ def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: Log
 
 
 def _search(source: SegmentSource, reader: TopicReader, time_ms: int, log: PartitionLog) -> TransactionSearch:
-    assert log.lineage is not None  # no broker is used, so the bucket has each log
+    assert log.lineage is not None  # true for each log in the bucket, and this reader uses no broker
     offset = reader.offset_at(log, time_ms)
     search = TransactionSearch(source, log.lineage, log.end if offset is None else min(offset, log.end))
     search.look_before()
