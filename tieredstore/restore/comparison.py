@@ -397,7 +397,7 @@ class _RunDigests:
         self._parts |= other._parts
 
     def of(self, run: OffsetRun) -> tuple[int, str]:
-        """Return the number of a run's records, and their digest."""
+        """Return how many records of a run were added, and their digest."""
         part = self._parts.get(run, Side())
         return part.records + run.length * (run in self._whole), self._whole.get(run, "") + part.hexdigest()
 

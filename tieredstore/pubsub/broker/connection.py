@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on(Stop.BUSY)
 
     def check_pace(self, now_s: float) -> None:
-        """Close the connection if its incomplete request is too slow; called periodically."""
+        """Close the connection if its incomplete request arrives too slowly; called periodically."""
         coming = self._coming
         if self._began_s is None:
             return
@@ -325,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
         if Stop.BUSY in self._stops or (
             self._stops and not isinstance(coming, _Arriving) and Stop.NO_ROOM not in self._stops
         ):
-            self._began_s = now_s  # restart the clock: the client holds no memory, or waits for the store
+            self._began_s = now_s  # allow the full time again: the request holds no memory, or waits for the store
         elif Stop.NO_ROOM in self._stops:
             return
         elif now_s > max(self._began_s + LEAST_PACE_S, granted_s + LEAST_PACE_AFTER_S):

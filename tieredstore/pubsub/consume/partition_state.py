@@ -318,7 +318,7 @@ class PartitionState:
 
     @property
     def has_ahead(self) -> bool:
-        """True if records may come without another read of the queue."""
+        """True if batches of earlier queue reads are left, so that records may come without another read."""
         return bool(self._ahead or self._queued)
 
     @property

@@ -54,7 +54,7 @@ class SealedMessage:
 
 @dataclass(slots=True)
 class SealedBatch:
-    """Sealed Messages that are stored together, within the limits of the settings."""
+    """Messages that are stored together as one batch, within the limits of the settings."""
 
     settings: BatchSettings
     messages: list[SealedMessage] = field(default_factory=list[SealedMessage])

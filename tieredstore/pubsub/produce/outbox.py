@@ -38,7 +38,7 @@ class OpenMessage:
     request: ProducerRequest
     first_s: float
     memory: BatchMemory | None = None
-    """The batch's memory, if the Message is written in place."""
+    """The memory of the batch, if records are written directly into it."""
     outcome: MessageOutcome = field(default_factory=MessageOutcome)
     ids_hash: int = 0
     id_size: int = 0

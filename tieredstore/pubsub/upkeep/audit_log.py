@@ -189,7 +189,7 @@ class _Known:
 
 
 class AuditPairs:
-    """Pairs the audit records of one topic. Not thread-safe.
+    """Pairs the audit records of one topic: the producer's record of a Message with the consumer's. Not thread-safe.
 
     A Message that was read before or soon after ``begin_ms`` is not reported as unannounced. The Message's producer may
     have reported it before ``begin_ms``.

@@ -312,7 +312,7 @@ def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_
 
 
 def list_retired(log: BatchLog, partition: int) -> Iterator[Retired]:
-    """Yield a partition's retired batches that are not deleted yet."""
+    """Yield a partition's records of retired batches (see :func:`free_expired`) whose objects are not deleted yet."""
     for info in log.store.list(log.topics.folder.key("retired", log.topic.name, str(partition), "")):
         raw = log.store.get_small(info.key, _MOST_RECORD_BYTES)
         record = RETIRED.parse(_RECORD, raw, info.key)

@@ -94,7 +94,7 @@ _SEGMENT_FILE: Final = re.compile(r"\d{20}\.")
 _SUFFIXES: Final = ("index", "timeindex", "log")
 
 Part: TypeAlias = "Span | ProducerState"
-"""A segment to restore, or a producer whose transaction an abort marker ends."""
+"""A segment to restore, or a producer whose open transaction the restore ends with an abort marker."""
 
 ProducerStates: TypeAlias = Literal["keep", "drop"]
 """``keep`` restores the broker's state of idempotent producers. ``drop`` leaves this state out.
@@ -137,7 +137,8 @@ class PartitionRestore:
 
     @property
     def logs(self) -> dict[int, int]:
-        """The size of each restored segment's log by base offset, without empty logs."""
+        """The sizes of the restored log files by base offset, including the abort markers' file. Empty files are left
+        out."""
         sizes = dict(zip((span.start for span in self.spans), self.sizes, strict=True))
         return {start: size for start, size in (*sizes.items(), (self.markers.start, len(self.markers.log))) if size}
 

@@ -202,7 +202,7 @@ class BucketTopics(SourceTopics):
         return self._reader.lookup(self._snapshot).clamped(start, stop)
 
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
-        """Return the parts of segments that contain the ranges."""
+        """Return for each partition the parts of its segments that cover its range."""
         lineages = {where: self._snapshot.logs[where].lineage for where in ranges}
         return {
             where: tuple(lineage.spans_between(ranges[where].start, ranges[where].stop))
@@ -280,7 +280,7 @@ class BackupTopics(SourceTopics):
 
 
 def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBatch:
-    """Return the records with offsets outside of all ``spans``, which are in ascending order."""
+    """Return the records whose offsets are in none of the ``spans``. The spans must be in ascending order."""
     offsets = int64_values(records, "offset")
     kept, begin = list[pa.RecordBatch](), 0
     for start, stop in spans:
