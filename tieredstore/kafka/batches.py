@@ -7,7 +7,7 @@ version) begin with the same fields::
     8  int32  length: the bytes that follow this field
     16 int8   magic
 
-Magic 2, the record batch, 61 bytes and then the records::
+Magic 2, the record batch. After these 61 bytes come the records::
 
     12 int32  partition leader epoch        27 int64  base timestamp (or the delete horizon)
     16 int8   magic                         35 int64  max timestamp
@@ -16,7 +16,7 @@ Magic 2, the record batch, 61 bytes and then the records::
     23 int32  last offset delta             53 int32  base sequence
                                             57 int32  record count
 
-Magic 0 and 1, the message or message set, followed by its key and value::
+Magic 0 and 1, the message or message set. After these fields come the key and the value::
 
     12 uint32 CRC-32 of 16..end
     16 int8   magic

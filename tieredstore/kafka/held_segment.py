@@ -165,7 +165,8 @@ def with_files(described: LogSegment, segment: OpenSegment) -> LogSegment:
 
 
 def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_offset: int) -> LeaderEpochs:
-    """Return the partition's epochs, back to the epoch of the segment's first offset."""
+    """Return the partition's leader epochs, including the epoch of the segment's first offset. If ``epochs`` no longer
+    goes back to that offset, take the older epochs from the batch headers."""
     if epochs and epochs[0][1] <= place.base_offset:
         return epochs
     if not extent.leader_epochs:

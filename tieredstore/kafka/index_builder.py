@@ -9,7 +9,7 @@ import struct
 from typing import Final
 
 _INTERVAL: Final = 4096
-"""Bytes of log between two entries: the broker's default ``index.interval.bytes``."""
+"""Bytes of log between two index entries: the broker's default ``index.interval.bytes``."""
 
 
 class IndexBuilder:

@@ -189,7 +189,7 @@ def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
     This lists directories and opens no file. In a log directory, ``topics`` selects partitions. Without ``topics``,
     partitions of Kafka's internal topics (``__…``) are left out.
 
-    Raise ConfigError if ``path`` is none of the three.
+    Raise ConfigError if ``path`` is not a log directory, a partition's directory, or a ``.log`` file.
     """
     if path.is_file():
         return _discover_file(path)

@@ -38,7 +38,7 @@ class KeyLayout:
         return TopicId.of(value, self.derived_id(topic))
 
     def key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:
-        """Return the key under the current prefix, for writes, deletions, and manifests."""
+        """Return an object's key under the current prefix. Use it to write, to delete, and to read manifests."""
         return object_key(self.prefix, main_path(metadata.remote_log_segment_id, metadata.start_offset), suffix)
 
     def data_key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:

@@ -90,7 +90,8 @@ class ManagerCalls:
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))
         is_interrupted = threading.Event()
-        # An interrupt may come before ``submit`` returns its future, so create a separate future first.
+        # An interrupt may come before ``submit`` returns its future. So create this future first: after an interrupt, it
+        # is used to cancel the call or to wait for it.
         ended: Future[None] = Future()
 
         def check() -> None:
@@ -248,7 +249,7 @@ class ManagedStore(DelegatingStore):
             yield item
 
     def _list_objects(self, objects: Iterator[_Listed]) -> Generator[_Listed]:
-        """Take ``objects`` on a thread of the manager."""
+        """Yield ``objects``, which a thread of the manager requests from the store."""
         with contextlib.closing(_batches(self._calls, objects)) as batches:
             for batch in batches:
                 yield from self._while_open(batch)
@@ -272,7 +273,8 @@ def _batches(calls: ManagerCalls, objects: Iterator[_Listed]) -> Generator[list[
 
 
 def _take(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Exception | None]:
-    """Return the next objects, and the error that stopped them, or None."""
+    """Return at most ``count`` objects, and None. If the listing fails, return the objects before the error, and the
+    error."""
     batch: list[_Listed] = []
     try:
         batch.extend(islice(objects, count))

@@ -236,7 +236,7 @@ def _named(
         given = {**texts, **{prefix + name: text for name, text in given.items()}}
     elsewhere = tuple(given.items())
     if store is not None:
-        # The file's settings are needed too, because they can change the meaning of a URL.
+        # Read the URL together with the file's settings, because they can change the meaning of the URL.
         own = {**own_properties(texts, label).texts, **given} if file is not None else given
         properties, label = properties_with(_url(store), own, source=source)
         given |= {name: text for name, text in properties.items() if own.get(name) != text}

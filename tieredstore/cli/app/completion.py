@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Names: TypeAlias = tuple[str, ...]
 
 _WAIT_S: Final = 0.8
-"""The time in seconds that the shell waits for a first answer."""
+"""Maximum seconds that the shell waits for names from the bucket if no usable answer is stored."""
 
 _LOOK_S: Final = 10
 """Maximum seconds of the child process. It may continue after the command has ended, so that the next attempt has an

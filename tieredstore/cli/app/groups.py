@@ -6,7 +6,7 @@
         with store.open() as bucket:
             usage = bucket.usage(*topics.names, **topics.which(work))
 
-The name of a group is its heading in the help.
+The help shows the options of a group under one heading, the group's ``PANEL``.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Store(Group):
 
 @contextlib.contextmanager
 def naming_other_prefix(bucket: Bucket, *, is_all: bool) -> Generator[None]:
-    """If the bucket's prefix has no segments, name another prefix with segments on stderr.
+    """If the bucket's prefix has no segments, tell the user of another prefix that has segments.
 
     Search for another prefix if the block raises ResourceNotFoundError or, with ``is_all``, at the block's end.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
 OUTCOME: Final[Row[Outcome]] = attributes_of(Outcome)
-"""The JSON fields that the items of all these commands have."""
+"""The JSON fields that an item has in every command that changes a bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Words:
     doing: str
     stopping: frozenset[str] = frozenset()
     also: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Words for the outcome codes of further changes, which are counted separately from ``done``."""
+    """Words for the outcome codes of other changes, which do not count as ``done``."""
     exit_codes: Mapping[str, int] = field(default_factory=dict[str, int])
     """The exit code of the command by outcome code. ``show`` reports the items with these outcome codes itself."""
     has_sizes: bool = True

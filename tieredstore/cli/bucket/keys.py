@@ -252,7 +252,7 @@ def seal(
 
 
 def settings_lines(files: KeyPairFiles) -> str:
-    """Return the lines of a settings file that encrypt with this pair alone."""
+    """Return the settings that encrypt with this key pair alone, as lines of a settings file."""
     alone = {"encryption.enabled": "true", "encryption.key.pair.id": files.key_id, PAIRS: files.key_id}
     return _as_properties(alone | files.settings())
 

@@ -90,7 +90,7 @@ def _times(bands: Iterable[Stored]) -> list[int]:
 
 
 def _heights(stored: Stored, times: Iterable[int]) -> list[int]:
-    """Return the bytes stored up to each of ``times``."""
+    """Return the sum of the stored sizes up to each of ``times``."""
     sums = [0, *itertools.accumulate(size for _, size in stored)]
     instants = [time for time, _ in stored]
     return [sums[bisect.bisect_right(instants, time)] for time in times]

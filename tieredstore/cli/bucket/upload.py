@@ -108,7 +108,7 @@ class _Teller(Teller):
         complain(_line(outcome, "failed"))
 
     def end_repetition(self) -> None:
-        """Report for how many more segments the last error repeated."""
+        """Report how many more segments failed with the last error."""
         repeated, self.repeated, self.error = self.repeated, [], None
         if repeated:
             first, last = repeated[0], repeated[-1]

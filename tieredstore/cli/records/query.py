@@ -100,7 +100,7 @@ def query(
 
 
 def _read_sql(sql: str | None) -> str | None:
-    """Return the SQL, from standard input if it is ``-``."""
+    """Return the SQL text. If ``sql`` is ``-``, read the text from standard input."""
     if sql == "-":
         try:
             return sys.stdin.buffer.read().decode()

@@ -33,7 +33,7 @@ WIDE: Final = 100
 """The rank of columns that only ``--wide`` shows, also in a pipe."""
 
 WANTED: Final = 2
-"""Columns of a greater rank are dropped before any cell is shortened."""
+"""If a table is too wide, columns of a rank above this one are dropped before any cell is shortened."""
 
 _LEAST: Final = 8
 _DAY: Final = len("2026-01-01")

@@ -40,7 +40,8 @@ _NO_HEADERS: Final = pa.Array.from_buffers(
     _HEADER, 0, [None], 0, children=[pa.Array.from_buffers(kind, 0, _NOTHING, 0) for kind in _HEADER_KINDS]
 )
 
-# The columns are in the order of the kernel's bits. Their names are those of Spark's Kafka source.
+# The kernel gets the requested columns as bits of a number, in this order (see ``wanted``). The names are those of
+# Spark's Kafka source.
 _FIELDS: Final = (
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),

@@ -17,7 +17,7 @@ from tieredstore.kafka.records.codecs import Decompressor
 from tieredstore.kafka.records.columns import COLUMNS, RecordColumns
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 
-# The states of the kernel, in its order.
+# The states that the kernel returns, in the order of its own enumeration.
 _PIECE_READ, _PARTIAL_BATCH, _COLUMNS_FULL, _STOP_REACHED, _ZERO_TAIL, _FAULTY = range(6)
 
 _LEAST_FRAME: Final = 17
@@ -52,7 +52,7 @@ class LogReading:
         self._columns = columns
         self._on_corrupt = on_corrupt
         self.position = position
-        """The byte of the log after the last batch that was read."""
+        """The end of the last batch that was read, in bytes from the log's beginning."""
         self._worth_giving = worth_giving
         self._state = _PIECE_READ
         self.ended_in_zeros = False

@@ -100,7 +100,7 @@ class DiskTable:
             self._thread = None
 
     def go_on(self) -> None:
-        """After a fork, allow the parent to open the table again."""
+        """Let calls run again after :meth:`pause`. The parent calls this after a fork."""
         self._gate.open()
 
     def close(self) -> None:

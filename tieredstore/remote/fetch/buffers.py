@@ -1,4 +1,4 @@
-"""Memory of streams: reused where possible, or the reader's own buffer."""
+"""Memory for the chunks of a stream: buffers that the stream reuses if possible, or the reader's own buffer."""
 
 from __future__ import annotations
 

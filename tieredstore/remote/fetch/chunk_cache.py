@@ -25,7 +25,7 @@ is negligible for usual chunks, but is hundreds of times the size of a one-byte 
 """
 
 _FREE_ENTRIES: Final = 64
-"""Chunks whose overhead is not counted: 32 KiB in total."""
+"""Number of chunks whose overhead is not counted. Their overhead is 32 KiB in total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Counters:
 
     @property
     def stats(self) -> CacheStats:
-        """Return a snapshot. ``entries`` and ``bytes`` are 0."""
+        """Return a snapshot of the counters. The cache itself sets ``entries`` and ``bytes``, which are 0 here."""
         with self._lock:
             return CacheStats(**self._counted)
 
@@ -199,7 +199,7 @@ class MemoryChunkCache(ChunkCache):
         return key in self._chunks
 
     def close(self) -> None:
-        """See the base class. Ignores later puts of running loads."""
+        """See the base class. Loads that are still running put no more chunks into the cache."""
         self._is_closed = True
         self._chunks.clear()
 

@@ -342,8 +342,7 @@ class ChunkLoader:
         them.
         """
         decoding: list[Future[Original]] = []
-        # Decide for all chunks together if they must be copied, because ``Scheduled.direct`` was decided for all
-        # together.
+        # Copy all chunks or none, because ``Scheduled.direct`` was decided for the whole run.
         copied = job.segment.decoder.is_identity and not job.fits(job.run)
         for chunk in job.run:
             destination = None if copied else job.destination

@@ -136,7 +136,7 @@ class Manifests:
             manifest = read_manifest(self.store, key, shown, known, self._rules)
         except ObjectNotFoundError as error:
             raise SegmentNotFoundError(f"{metadata} is not in the store: {shown} does not exist") from error
-        # Unwrap once for all reads of the segment: RSA takes longer than decrypting a chunk.
+        # Unwrap the data key once for all reads of the segment: by RSA, this takes longer than decrypting a chunk.
         return OpenManifest(manifest, self._open(manifest))
 
     def _open(self, manifest: SegmentManifest) -> SegmentCipher | UnknownKeyError | WrongKeyError | None:

@@ -23,7 +23,8 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """A batch to read, or its Messages ``first`` to ``stop`` (exclusive), with ``size`` bytes.
+    """A batch to read, or a part of it: the Messages ``first`` to ``stop`` (exclusive). ``size`` is the number of bytes
+    to read.
 
     ``queued`` is the batch's entry in the queue, or None if a listing found the batch.
     """
@@ -36,7 +37,7 @@ class PlannedBatch:
 
     @property
     def partition(self) -> int | None:
-        """The read partition of the queue, or None for a listed batch."""
+        """The queue's read partition that contains the batch, or None if a listing found the batch."""
         return None if self.queued is None else self.queued.partition
 
 

@@ -96,7 +96,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of an offset window, or an error. Picklable."""
+    """A task's report about an offset window: the result, or an error. Picklable."""
 
     written: Written | None = None
     error: tuple[str, str] | None = None

@@ -72,7 +72,7 @@ class BatchReader(DataSourceReader):
         return self._options.max_split_bytes
 
     def _narrow(self, windows: dict[TopicPartition, OffsetWindow]) -> dict[TopicPartition, OffsetWindow]:
-        """Restrict the offset ranges to offsets that may match Spark's filters."""
+        """Return ``windows`` without the partitions and offsets that Spark's filters exclude."""
         bounds = self._bounds
         if bounds is None:
             return windows
@@ -136,7 +136,7 @@ class Bounds:
         )
 
     def admits(self, topic: str, partition: int) -> bool:
-        """Return True if a partition may have rows within the bounds."""
+        """Return False if the bounds exclude the whole partition."""
         named = self.partitions is None or partition in self.partitions
         of_topic = self.topics is None or topic in self.topics
         begun = all(topic.startswith(beginning) for beginning in self.beginnings)

@@ -50,7 +50,7 @@ class Option(Generic[_Value_co]):
     """The value if the option is absent."""
     doc: str
     shown: str = ""
-    """The default in the tables of the docs."""
+    """The option's default, as the tables in the docs show it."""
     query: Literal["both", "batch", "stream"] = "both"
     """The kind of query that may have the option."""
     kafka: str = ""

@@ -73,7 +73,7 @@ OnLoss = Callable[[Loss], None]
 """Called with each data loss. Raises an error if the stream must end."""
 
 Answers = Mapping[TopicPartition, "EpochEnd"]
-"""The broker's end offset of the leader epoch at each position."""
+"""By partition: where the broker's log ends the leader epoch of the last record that the stream has read."""
 
 _EPOCHS: Final = "epochs"
 _INITIAL: Final = "initialOffsets"
@@ -105,7 +105,7 @@ _ABSENT: Final[_Numbers] = {}
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class _Stored:
-    """The JSON of an offset in a checkpoint."""
+    """The JSON object that Spark stores as the stream's offset in a checkpoint."""
 
     version: Annotated[int, Strict(), Field(ge=1)]
     offsets: _Numbers
@@ -170,7 +170,7 @@ class StreamOffsets:
         return fields if self.initial is None else fields | {_INITIAL: _by_topic(self.initial)}
 
     def as_initial(self) -> StreamOffsets:
-        """Return these offsets as the start of a stream."""
+        """Return a copy in which these offsets are also the start of the stream."""
         return replace(self, initial=self.offsets)
 
     def is_at(self, other: StreamOffsets) -> bool:
@@ -209,7 +209,7 @@ class StreamOffsets:
         answers: Answers = _NO_ANSWERS,
         stale: Collection[TopicPartition] = (),
     ) -> dict[TopicPartition, int]:
-        """Return the next offset of each log, between its earliest offset and its end.
+        """Return the offset from which to read each log. It lies between the log's earliest offset and the log's end.
 
         New partitions, and partitions of a re-created topic, begin at their earliest offset. ``on_loss`` is called for
         offsets that cannot be read. It is also called for offsets that a new leader removed after the stream had read

@@ -139,7 +139,7 @@ class TriggerDelay:
         self._last: float | None = None
 
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
-        """Return True if ``waiting`` offsets are not enough yet. Otherwise restart the delay.
+        """Return True if the trigger must wait for more than ``waiting`` unread offsets. Otherwise restart the delay.
 
         While no offsets are ``waiting``, the delay is not restarted. So records that arrive after the delay has ended
         are read at once.

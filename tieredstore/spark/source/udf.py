@@ -42,12 +42,11 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
     from tieredstore.remote.stores import StoreLike
 
-# Look the function up by name: the type stubs of Arrow's functions are incomplete.
-
+# Look ``arrow_udf`` up by name, because Spark declares no types for it.
 _arrow_udf: Final[Callable[..., Callable[[Column | str], Column]]] = getattr(functions, "arrow_udf")  # noqa: B009  Spark tells no types of it
 
 RECORD_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("topic", "partition"))
-"""The columns that record batches contain, except headers."""
+"""The default columns of ``decode_batches``: all that a record batch contains, except headers."""
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
 

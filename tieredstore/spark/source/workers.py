@@ -110,7 +110,7 @@ def one_sentence() -> Generator[None, None, None]:
     A worker hides the traceback by Spark's environment variable ``SPARK_HIDE_TRACEBACK``. This is safe, because the
     error ends the worker. A driver does not set the variable, because the workers of the next session would inherit it.
 
-    A worker also adds logger names to warnings.
+    In a worker, this function also adds the logger's name to each warning.
     """
     _name_loggers()
     try:
