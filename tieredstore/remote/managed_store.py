@@ -90,8 +90,8 @@ class ManagerCalls:
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))
         is_interrupted = threading.Event()
-        # An interrupt may come before ``submit`` returns its future. So create this future first: after an interrupt, it
-        # is used to cancel the call or to wait for it.
+        # An interrupt may come before ``submit`` returns its future. So create this future first. After an interrupt,
+        # it serves to cancel the call or to wait for its end.
         ended: Future[None] = Future()
 
         def check() -> None:
