@@ -127,7 +127,7 @@ class TimeIndex(_Entries[TimeIndexEntry]):
         """Return an offset at or before the first record with ``timestamp`` or later. Read from there to find that
         record.
         """
-        # The entry of exactly `timestamp` names the offset that first had this timestamp.
+        # An entry with exactly `timestamp` is a correct start too: its offset is the first with this timestamp.
         return self.base_offset + self._second_at_or_before(timestamp)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
 OUTCOME: Final[Row[Outcome]] = attributes_of(Outcome)
-"""The JSON fields that an item has in every command that changes a bucket."""
+"""The JSON fields of an :class:`Outcome`. Some commands add fields of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def field(
 
 
 def column(shown: Column | None, cell: Callable[[T], str]) -> Field[T]:
-    """Declare a column that only the table has. None declares nothing."""
+    """Declare a column that only the table has. If ``shown`` is None, declare nothing."""
     return Field(None, lambda _: None, shown, cell)
 
 

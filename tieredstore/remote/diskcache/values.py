@@ -105,7 +105,7 @@ class RawDisk(Disk):
     """
 
     def __init__(self, directory: str, **_: object) -> None:
-        super().__init__(directory)  # ignore the settings that the table stores for this class
+        super().__init__(directory)  # ignore the settings that the library passes to this class
         self._folder = Path(directory)
         self.removed: list[int] = []
 

@@ -119,7 +119,8 @@ def _below_one(waiting: Mapping[TopicPartition, int], limit: int) -> list[TopicP
 
 
 def _in_proportion(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """Divide all of ``limit``. Remainders go to the partitions that lose most by rounding."""
+    """Divide ``limit`` among the partitions in proportion to ``waiting``. The remainder goes to partitions that lose
+    most by rounding."""
     total = sum(waiting.values())
     parts = {where: divmod(limit * size, total) for where, size in waiting.items()}
     left = limit - sum(whole for whole, _ in parts.values())
