@@ -344,24 +344,6 @@ def test_a_segment_that_is_missing_between_two_others_is_a_hole(
     check_hole(store)
 
 
-@pytest.mark.parametrize(("deleted", "holes"), [(0, [(0, 9)]), (1, [])])
-def test_a_missing_first_segment_is_a_hole_unless_the_log_starts_after_it(
-    disk: BrokerDisk, store: MemoryObjectStore, deleted: int, holes: list[tuple[int, int]]
-) -> None:
-    with uploader_of(disk.log_dir, store) as uploader:
-        uploader.run_once()
-        # The store is empty again, like another one. Retention deleted the first segment after its upload, or not.
-        store.delete([info.key for info in list(store.list())])
-        if deleted:
-            disk.delete(deleted)
-        else:
-            without(disk, 0)
-        uploader.replace_target(uploader.target.settings)
-        disk.grow()
-        uploader.run_once()
-    assert (extents(store), holes_of(store)) == ([*WHOLE[1:], (30, 39)], holes)
-
-
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 @pytest.mark.parametrize("dies", [False, True])
 def test_the_hole_of_a_missing_segment_is_named_whatever_operation_fails(

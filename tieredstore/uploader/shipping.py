@@ -28,10 +28,10 @@ from tieredstore.errors import (
     StoreUnavailableError,
     TieredStoreError,
 )
-from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs, parse_leader_epochs
+from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment, SegmentIncompleteError, describe_open, with_files
 from tieredstore.kafka.log_scan import scan_log
-from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, LogSegment
+from tieredstore.kafka.logdir import LogSegment
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import LogSegmentData, Uuid, human_bytes
 from tieredstore.process.stopping import nothing_under_way
@@ -274,18 +274,9 @@ class _Work:
         return None if first is None else first.base_offset
 
     def _where_it_begins(self) -> int:
-        """Return the start of the first upload watermark. If the log starts before its first segment, a segment is
-        missing: begin at the log's start, so that the missing offsets become a hole.
-        """
-        partition, first = self.partition, self.partition.first
+        first = self.partition.first
         if first is None or self.shipper.start == "latest":
-            return partition.first_active or 0
-        # The broker moves the start of the first epoch together with the log's start. Read the checkpoint again:
-        # ``partition.epochs`` keeps the start that it had before retention.
-        with contextlib.suppress(TieredStoreError, OSError):
-            if partition.folder is not None:
-                raw = (partition.folder / LEADER_EPOCH_CHECKPOINT).read_bytes()
-                return min([first.base_offset, *(start for _, start in parse_leader_epochs(raw))])
+            return self.partition.first_active or 0
         return first.base_offset
 
     def _first_watermark(self) -> Watermark:
