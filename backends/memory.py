@@ -176,11 +176,11 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         return iter(())
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return no sentences: memory keeps no deleted objects."""
+        """Return an empty sequence: memory keeps no deleted objects."""
         return ()
 
     def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002
-        """Return no sentences: memory has no lifecycle rules."""
+        """Return an empty sequence: memory has no lifecycle rules."""
         return ()
 
     def _object(self, key: str) -> _Object:

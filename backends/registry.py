@@ -54,7 +54,7 @@ SCHEMES: Final[dict[str, str]] = {
     "gs": "tieredstore.backends.gcs.url",
     "az": "tieredstore.backends.azure.url",
 }
-"""The modules that translate a URL, by scheme."""
+"""The modules that translate a store's URL into settings, by the URL's scheme."""
 
 
 class UrlModule(Protocol):

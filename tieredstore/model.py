@@ -331,7 +331,7 @@ def name_of(where: TopicPartition) -> str:
 
 def human_bytes(count: int) -> str:
     """Format ``count`` bytes for a person: ``1.5 MiB``."""
-    # GiB is the largest unit, so that two lines compare without conversion.
+    # No unit is larger than GiB, so that a reader can compare large sizes without conversion.
     size = float(count)
     for unit in ("B", "KiB", "MiB"):
         if abs(size) < 1024:

@@ -45,7 +45,7 @@ class StateKind:
 
     @property
     def version(self) -> int:
-        """The version that this release writes, the latest that it reads."""
+        """The version that this release writes. It is also the latest version that this release reads."""
         return max(version for _, version in self.releases)
 
     def version_for(self, release: tuple[int, int]) -> int:

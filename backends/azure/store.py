@@ -291,7 +291,7 @@ def info_page(
 
 
 def listing_date(client: AzureClient) -> str | None:
-    """Return the ``Date`` of a listing of one blob."""
+    """Return the ``Date`` header of the answer to a listing with one blob per page."""
     dates: list[str | None] = []
 
     def note(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
@@ -399,7 +399,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         self._commit([BlobBlock(name) for name in prepared.parts], prepared.size, is_publication=True)
 
     def look_up(self, client: AzureClient) -> Stored:
-        """Read etag, size, digest and write mark of the object by a HEAD request."""
+        """Read etag, size, digest and the mark of the object's write (see ``WRITE_MARK``) by a HEAD request."""
         properties = client.blob(self.key).get_blob_properties()
         mark = (properties.metadata or {}).get(WRITE_MARK)
         digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()

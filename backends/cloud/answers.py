@@ -25,7 +25,7 @@ _BROKEN_OFF: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?<(?:\?xml[^>]*(?:>\s*(?:<
 
 @contextmanager
 def understood(what: str) -> Generator[None]:
-    """Raise MalformedAnswerError if the block fails because an answer breaks its protocol.
+    """Raise MalformedAnswerError if the block fails because the service's answer is malformed.
 
     An unexpected value makes an SDK, or code that reads the SDK's answer, fail with errors such as KeyError. The block
     converts these errors. Do not read bodies of objects or call callers' functions inside the block: their errors say

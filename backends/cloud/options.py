@@ -74,7 +74,7 @@ class CloudOptions:
 
     @staticmethod
     def check_url(what: str, url: str | None) -> None:
-        """Raise ConfigError for a URL that may contain credentials."""
+        """Raise ConfigError for a URL with a user, a query or a fragment, which could contain credentials."""
         if url is not None and any(mark in url for mark in "@?#"):
             raise ConfigError(f"the {what}'s URL must not contain credentials; set them separately")
 

@@ -61,7 +61,7 @@ class Answer(Protocol):
         ...
 
     def fill(self, buffer: memoryview) -> None:
-        """Read the body into ``buffer``, which must have its size."""
+        """Read the body into ``buffer``, which must have the body's size."""
         ...
 
 
@@ -208,7 +208,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             replace(self._writing(key, IF_ABSENT), mark=check_mark(mark), is_shared=True).write(cutter)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
-        """Write the object as ``put`` does, if the etag matches."""
+        """Write the object as ``put`` does, if the etag of the stored object is ``etag``."""
         part_size = self.options.part_size
         if self.replaces_whole and isinstance(body, bytes | bytearray | memoryview):
             part_size = max(1, memoryview(body).nbytes)
@@ -327,7 +327,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     # Administrative questions
 
     def now_ms(self) -> int | None:
-        """Return the service's ``Date`` header: whole seconds, like its modification times."""
+        """Return the time in the service's ``Date`` header. It has whole seconds, like modification times."""
         date = self.call("list", self.identity, lambda client: parse_date(self._date(client)))
         return None if date is None else round(date.timestamp() * 1000)
 
@@ -486,7 +486,7 @@ def _close(client: ClosableClient) -> None:
 
 
 class HoldingStore(CloudStore[Client, Options]):
-    """A bucket of a cloud that can store bytes before they become visible."""
+    """A bucket in a cloud that can store an object's bytes before the object becomes visible."""
 
     @property
     @abstractmethod

@@ -60,7 +60,7 @@ class Condition:
 
     @property
     def broken(self) -> str:
-        """Describe the object after the condition has failed."""
+        """Return words for the error message of a refused write: what is now stored under its key."""
         if self.is_absent:
             return "exists already"
         return f"is gone, or no longer has the etag {self.etag}"
@@ -132,7 +132,7 @@ class Upload(ABC, Generic[Client, Options]):
         return self.write_parts(cutter, first)
 
     def _is_broken(self) -> bool:
-        """Return True if the condition does not hold at this moment."""
+        """Return True if the stored object now contradicts the write's condition (absent, or a given etag)."""
         if self.condition.is_absent:
             return self.exists()
         return self.condition.etag is not None and self.step(self.look_up).etag != self.condition.etag

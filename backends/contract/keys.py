@@ -1,4 +1,4 @@
-"""The check of a key that all stores make first."""
+"""The check that a key is valid, which every store makes first."""
 
 from __future__ import annotations
 

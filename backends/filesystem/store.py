@@ -294,11 +294,11 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             return draft.modified_ms()
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return no sentences: a folder keeps no deleted files."""
+        """Return an empty sequence: a folder keeps no deleted files."""
         return ()
 
     def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002
-        """Return no sentences: a folder has no lifecycle rules."""
+        """Return an empty sequence: a folder has no lifecycle rules."""
         return ()
 
     def lifecycle(self) -> str:

@@ -286,7 +286,7 @@ class GcsClient:
         return [info_of(blob) for blob in answer], token
 
     def listing_date(self) -> str | None:
-        """Return the ``Date`` of a listing of one object."""
+        """Return the ``Date`` header of the answer to a listing of at most one object."""
         with self.session.get(f"{self.endpoint}/storage/v1/{self._path}?maxResults=1&fields=kind") as response:
             raise_for(response)
             if response.json()["kind"] != _LISTING:

@@ -73,7 +73,7 @@ def crc32c_text(value: int) -> str:
 
 
 class GcsUpload(Upload[GcsClient, GcsOptions]):
-    """One write to Google Cloud Storage. Its condition is a generation."""
+    """One write to Google Cloud Storage. Its condition names the generation that the object must have."""
 
     parts_gone: ClassVar[str] = "the server has forgotten the upload"
 

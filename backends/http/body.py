@@ -43,7 +43,7 @@ class HttpAnswer:
         return data
 
     def fill(self, buffer: memoryview) -> None:
-        """Read the body into ``buffer``, which must have its size."""
+        """Read the body into ``buffer``, which must have the body's size."""
         read_into(self.raw, buffer, self.what)
         self.check(buffer)
 

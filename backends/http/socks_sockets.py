@@ -18,7 +18,7 @@ else:
 
 
 class BoundedSocksConnection(_Connection):
-    """Mix-in for urllib3's connections through a SOCKS proxy; it comes before ``BoundedConnection``."""
+    """Mix-in for urllib3's connections through a SOCKS proxy. List it before ``BoundedConnection`` in the bases."""
 
     def _new_conn(self) -> socks.socksocket:
         host, port = self._socks_options["proxy_host"] or "", int(self._socks_options["proxy_port"] or 0)

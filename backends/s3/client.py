@@ -83,7 +83,7 @@ class FileCredentials(Credentials):
 def choose_credentials(options: S3Options, session: Session) -> Credentials:
     """Choose the credentials for ``options`` and log the choice, without any secret.
 
-    Raise AccessDeniedError if the SDK's chain finds none: requests are never sent unsigned.
+    Raise AccessDeniedError if the SDK's chain finds no credentials: requests are never sent unsigned.
     """
     chosen = options.credentials
     if isinstance(chosen, AccessKeys):
@@ -103,7 +103,7 @@ _SOURCES: Final = {
     "iam-role": "the instance's role",
     "container-role": "the container's role",
 }
-"""Sources of credentials as messages show them, by botocore's name of the source."""
+"""Texts for messages: the description of each credential source, by botocore's name of the source."""
 
 
 def describe_credentials(options: S3Options) -> str:

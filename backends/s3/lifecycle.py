@@ -88,7 +88,7 @@ _ABORT: Final = "AbortIncompleteMultipartUpload"
 
 
 class S3Lifecycle(BucketLifecycle):
-    """Lifecycle rules of a bucket. ``call`` is the store's method."""
+    """Lifecycle rules of a bucket. ``call`` is ``S3ObjectStore.call``."""
 
     has_condition = False
 
@@ -98,12 +98,12 @@ class S3Lifecycle(BucketLifecycle):
         self._call = call
 
     def read(self) -> LifecycleState:
-        """Read the rules with one request; none if S3 answers with status 404."""
+        """Read the bucket's rules with one request; the bucket has none if S3 answers with status 404."""
         text, least_size = self._call("look", self._identity, self._ask)
         return LifecycleState(tuple(map(_rule_of, self._rules_in(text))), text, least_size)
 
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:
-        """Write the document of ``state`` with one more rule."""
+        """Replace the bucket's lifecycle document: the document of ``state`` with one more rule."""
         changed = self._with_rule(state.text or _EMPTY, name, prefix, days)
         before, after = (Counter(map(_canonical, self._rules_in(text))) for text in (state.text, changed))
         # Compare the parsed documents: the new document must equal the old document plus this rule.

@@ -173,7 +173,7 @@ class Pages(Protocol):
 
 
 class Listing:
-    """One listing of a bucket, requested page by page. ``pages`` is the store's method."""
+    """One listing of a bucket, requested page by page. ``pages`` is ``S3ObjectStore.pages``."""
 
     def __init__(self, options: S3Options, pages: Pages) -> None:
         self._bucket = options.bucket
@@ -297,7 +297,7 @@ def object_info(
 def abandoned_page(
     client: S3Client, bucket: str, prefix: str, markers: tuple[str, str] | None
 ) -> tuple[list[AbandonedWrite], tuple[str, str] | None]:
-    """Return one page of unfinished uploads, and the markers of the next page."""
+    """Return one page of unfinished uploads, and the markers that the request for the next page must send."""
     asked: type_defs.ListMultipartUploadsRequestTypeDef = {"Bucket": bucket, "Prefix": prefix}
     if markers is not None:
         asked["KeyMarker"], asked["UploadIdMarker"] = markers

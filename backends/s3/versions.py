@@ -40,7 +40,7 @@ _SUSPENDED: Final = "versioning is suspended in the bucket: objects that are wri
 
 
 class S3Versions(BucketVersions):
-    """The versions of one bucket. ``pages`` and ``call`` are the store's methods."""
+    """The versions of one bucket. ``pages`` and ``call`` are the methods of ``S3ObjectStore``."""
 
     def __init__(self, options: S3Options, identity: str, pages: Pages, call: Call[S3Client]) -> None:
         self._bucket = options.bucket
@@ -108,7 +108,7 @@ def _version_of(
         raise ValueError("a version does not say if it is the latest")
     return ObjectVersion(
         key=require_text("the key", entry.get("Key")),
-        # Require the id: a delete request without an id would add another marker.
+        # Require the id: a delete request without an id would add a delete marker.
         id=require_text("the version's id", entry.get("VersionId")),
         time_ms=require_ms(entry.get("LastModified")),
         size=0 if is_marker else require_size(entry.get("Size")),

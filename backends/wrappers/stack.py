@@ -222,7 +222,7 @@ class MeteredStore(DelegatingStore):
         return f"MeteredStore({self.inner!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Count one uploaded object; exclude the time in which the body is produced."""
+        """Count one uploaded object. Its duration excludes the time in which the caller produces the body."""
         self._send("put", body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:

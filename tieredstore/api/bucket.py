@@ -582,7 +582,7 @@ class Bucket(Closing):
             loaded = load(opened.store, listed, rules=opened.manifest_rules, parallel=parallel)
             if latest is not None:
                 loaded = told(loaded, lambda one: latest.update({one.partition: one}))
-            # Records from an offset beyond the bucket's end may be on the broker.
+            # With a broker, ``topics`` (which passes ``latest``) allows a start beyond the bucket's end.
             yield from within(loaded, start, stop, check_start=latest is None or self.broker is None)
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 """Export of a topic into a folder of files, incrementally.
 
-The bucket imports this module on first use, because it needs pyarrow.
+The bucket imports this module on first use, because this module imports pyarrow.
 """
 
 from __future__ import annotations

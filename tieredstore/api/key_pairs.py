@@ -1,6 +1,6 @@
 """Key pairs: what each pair encrypts, what needs a pair, and rotation of segments to another pair.
 
-The bucket imports this module on first use, because it needs the key ring.
+The bucket imports this module on first use, because this module imports the key ring.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Options of reads and queries, and the functions that start reads and queries.
 
-The bucket imports this module on first use, because it needs pyarrow.
+The bucket imports this module on first use, because this module imports pyarrow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Uploading the closed segments of a broker's disk into a bucket.
 
-The bucket imports this module on first use, because it reads log directories.
+The bucket imports this module on first use, because only ``upload`` reads log directories.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ class EncryptionSettings(SettingsGroup):
 
 
 def pair_id(name: str) -> str | None:
-    """Return the key pair's id in a property like ``encryption.key.pairs.<id>.public.key.file``; None for any other."""
+    """Return the ``<id>`` of a name like ``encryption.key.pairs.<id>.public.key.file``; None for other names."""
     match = _OF_PAIR.fullmatch(name)
     return match[1] if match else None
 

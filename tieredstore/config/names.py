@@ -72,12 +72,12 @@ def known_names() -> frozenset[str]:
 
 
 def groups_named(names: Iterable[str]) -> list[type[SettingsGroup]]:
-    """Return the settings groups of optional parts that have one of these properties."""
+    """Return each optional part's settings groups that read at least one of the properties ``names``."""
     others = [name for name in names if not is_core_name(name)]
     return [group for group in wing_groups() if any(reads(group, name) for name in others)] if others else []
 
 
-_MAX_COMPARED: Final = MAX_SHOWN  # Show no suggestion for further names: finding the nearest is slow.
+_MAX_COMPARED: Final = MAX_SHOWN  # the most unknown names that get a suggestion: more would take too long
 
 
 def check_is_ours(reader: SettingsReader) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-_MAX_COMPONENTS: Final = 8  # no name has more components, but a stray text may have a million
+_MAX_COMPONENTS: Final = 8  # No name has more components. A text from a wrong file can have a million.
 _MAX_COMPARED: Final = 100  # characters; no name is as long
 _A_SLIP: Final = 0.85  # a name with at least this similarity of letters has a typing error; its words are not compared
 _MEANT: Final = 0.5

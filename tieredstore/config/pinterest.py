@@ -199,7 +199,8 @@ def _check_place(properties: Properties, source: str) -> None:
 def of_consumer(properties: Mapping[str, object]) -> dict[str, object]:
     """Return a consumer's properties, with the names from Pinterest's README translated to this package's.
 
-    Properties that name the place of segments become ``tiered.storage.settings``, unless that is set.
+    The properties that locate the segments become the value of ``tiered.storage.settings``, unless ``properties``
+    already has ``tiered.storage.settings`` or ``tiered.storage.store``.
     """
     place = {name: text for name, text in properties.items() if name.startswith((_ENDPOINT, _CLUSTER))}
     rest = {name: text for name, text in properties.items() if name not in place}

@@ -75,7 +75,7 @@ class Health:
             self._beats[name] = _Beat(self._monotonic(), within_s)
 
     def rest(self, name: str) -> None:
-        """Expect no more signs of life of ``name``, which has ended properly."""
+        """Expect no more signs of life from the thread or loop ``name``, which has ended properly."""
         with self._lock:
             self._beats.pop(name, None)
 

@@ -49,7 +49,7 @@ class Lifetime:
             raise self.error()
 
     def error(self) -> AlreadyClosedError:
-        """Return the error for threads that wait, and for later callers."""
+        """Return the error for threads that wait when the lifetime ends, and for later callers."""
         return AlreadyClosedError(f"{self._what} was closed; open another one to continue")
 
     def bound(self, executor: Executor) -> Executor:

@@ -56,7 +56,7 @@ class Stop:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset in a forked child: keep the request, and make fresh locks."""
+        """Reset in a forked child: keep a stop request, and make fresh locks."""
         self._lock = threading.Lock()
         self._asked = threading.Event()
         if self._deadline is not None:
@@ -76,11 +76,11 @@ class Stop:
 
     @property
     def deadline(self) -> Deadline | None:
-        """The time by which all work must have ended; None before the request."""
+        """The time by which all work must have ended; None until a stop is requested."""
         return self._deadline
 
     def wait(self, seconds: float) -> bool:
-        """Pause for ``seconds`` and return False; return True at once after the request.
+        """Pause for ``seconds`` and return False; return True as soon as a stop is requested.
 
         Threads of a service must pause only by this method, so that a stop ends the pause: ``while not stop.wait(5.0):
         ...``.

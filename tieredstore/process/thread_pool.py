@@ -162,7 +162,7 @@ class _Load:
         self._tasks = 0
 
     def add(self) -> int:
-        """Count one more task; return the new number."""
+        """Count one more task; return the number of tasks."""
         with self._lock:
             self._tasks += 1
             return self._tasks

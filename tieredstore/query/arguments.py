@@ -67,7 +67,7 @@ def check_client(client: object) -> None:
 
 
 def topic_id_of(given: TopicIdLike, name: str = "topic_id") -> Uuid | None:
-    """Return the id; raise ConfigError for an invalid one."""
+    """Convert an argument to a topic id; raise ConfigError for an invalid id."""
     match given:
         case None | Uuid():
             return given

@@ -80,7 +80,7 @@ class Condition:
     def hull(self, spans: Sequence[PartitionSpan]) -> tuple[int, int]:
         """Return the smallest range, as (start, exclusive end), of all offsets that can pass the filter.
 
-        ``spans`` follow one another, and are results of :meth:`possible`.
+        ``spans`` are spans of one partition that :meth:`possible` returned. Each begins where the previous one ends.
         """
         first, last = spans[0], spans[-1]
         start = _least(
@@ -112,7 +112,7 @@ class Condition:
         return self._may_hold([_of_span(span)])[0]
 
     def _may_hold_before(self, timestamp_ms: int) -> bool:
-        """Return True if a record of this time or earlier may be wanted."""
+        """Return True if the filter may hold for a record with this timestamp or an earlier one."""
         return self._may_hold([ds.field("timestamp") <= pa.scalar(timestamp_ms, _MS)])[0]
 
     def _binds_without(self, name: str) -> bool:
@@ -135,7 +135,7 @@ class Condition:
 def _fragments(schema: pa.Schema, guarantees: Sequence[ds.Expression], expression: ds.Expression) -> set[str]:
     """Return the names of the files that Arrow would read, if each file's records satisfy one of ``guarantees``.
 
-    Arrow gets only the files' names, which are numbers; the files do not exist.
+    The files do not exist: Arrow gets only their names, which are indexes into ``guarantees``.
     """
     names = [str(number) for number in range(len(guarantees))]
     files = ds.FileSystemDataset.from_paths(

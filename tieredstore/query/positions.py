@@ -77,7 +77,7 @@ def has_own_zone(text: str) -> bool:
 
 
 def ends_before(start: int | AtTime | None, stop: int | AtTime | None) -> bool:
-    """Return True if two offsets, or two times, are in the wrong order."""
+    """Return True if ``stop`` is before ``start``. Never True for an offset and a time, which have no order."""
     if isinstance(start, AtTime) and isinstance(stop, AtTime):
         return start.timestamp_ms > stop.timestamp_ms
     return isinstance(start, int) and isinstance(stop, int) and start > stop

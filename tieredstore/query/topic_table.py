@@ -334,7 +334,7 @@ class SegmentDataset(TopicDataset):
     def __init__(
         self, table: TopicTable, rows: pa.Table, read_first_times: Callable[[Sequence[str]], list[int | None]]
     ) -> None:
-        """Make the dataset of ``rows``. ``read_first_times`` takes ids of segments."""
+        """Make the dataset of ``rows``. ``read_first_times`` returns the first timestamps of the given segment ids."""
         super().__init__(table)
         self._topic = table
         self._rows = rows
