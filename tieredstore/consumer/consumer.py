@@ -181,7 +181,7 @@ class Consumer(confluent_kafka.Consumer):
     def _wait(self, parts: Parts, end: float | None) -> float | None:
         """Return how long the client may wait for messages; None if the timeout has passed.
 
-        While results from the bucket are expected, wait for them here, and return 0.
+        If results from the bucket are expected, this method itself waits for them and returns 0.
         """
         left = _LONGEST_SLICE_S if end is None else end - time.monotonic()
         if left <= 0:

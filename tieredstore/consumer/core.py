@@ -94,7 +94,7 @@ class Core:
         """Add newly assigned partitions."""
         new = [Partition(where, start, paused=self.paused.setdefault(where, False)) for where, start in starts]
         self.partitions.update((partition.where, partition) for partition in new)
-        # Look up paused partitions too, so that later commits do not change where they start.
+        # Look up paused partitions too, so that later commits do not change where these partitions start.
         self._look(*new)
 
     def drop(self, wheres: Iterable[TopicPartition]) -> None:
@@ -334,7 +334,7 @@ class Core:
             case Cut():
                 return True
             case InBucket(stop) if found.lineage is not None and found.at is not None:
-                # If the settings prefer the broker, such an answer means that the broker no longer has the position.
+                # If the settings prefer the broker, the answer is the bucket only if the broker lacks the position.
                 return self._settings.mode is Mode.KAFKA_PREFERRED or lags(found.at.offset, stop, found.lineage)
             case _:
                 return False

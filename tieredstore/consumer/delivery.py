@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tieredstore.consumer.measures import Measures
     from tieredstore.model import TopicPartition
 
-# Pass this method to ``map``: this takes a third of the time of a loop in Python.
+# Pass this method to ``map``, which takes a third of the time of a loop in Python.
 _error: Final[Any] = Message.error
 _OVERTAKEN: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
@@ -153,7 +153,7 @@ class Delivery:
             self._core.move(self._core.partitions[where], position)
 
     def hold_on(self, partition: Partition) -> None:
-        """Queue a partition that has held messages, for example after a pause."""
+        """Queue a partition if messages wait in its ``held``, for example after a pause."""
         if partition.held and partition not in self._held:
             self._held.append(partition)
 
@@ -177,7 +177,7 @@ class Delivery:
         return self._core.partitions.get(partition.where) is partition and not partition.paused
 
     def take_events(self, count: int = 1000) -> list[Received]:
-        """Return events of partitions, as messages with an error."""
+        """Return events of partitions (end reached, no start offset) as messages with an error."""
         events = self._core.events
         given: list[Received] = []
         while events and len(given) < count:

@@ -35,7 +35,7 @@ _RESETS: Final[dict[str, Reset]] = {
 
 
 class Mode(enum.Enum):
-    """The logs that a consumer reads, and the preferred log."""
+    """The logs that a consumer reads (bucket, broker or both), and the log that it prefers."""
 
     KAFKA_ONLY = "kafka_only"
     KAFKA_PREFERRED = "kafka_preferred"

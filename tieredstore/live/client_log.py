@@ -94,7 +94,7 @@ class ClientLog:
 
 
 class _Shared:
-    """The state of brokers that all clients of this process share."""
+    """The logs of all Kafka clients in this process, which together show the brokers that are unreachable."""
 
     def __init__(self) -> None:
         self.begin_again()
@@ -111,7 +111,7 @@ class _Shared:
             self._logs.add(log)
 
     def loses(self, log: ClientLog, connection: str, broker: str) -> bool:
-        """Record a failed connection. Return True if no client had reported ``broker`` as unreachable."""
+        """Record a failed connection. Return False if a client already reports ``broker`` as unreachable."""
         with self._lock:
             is_known = any(broker in other.down.values() for other in self._logs)
             log.down[connection] = broker

@@ -511,8 +511,8 @@ class GroupClient(Closing):
     """
 
     def __init__(self, configuration: Mapping[str, str], login: tuple[str, str] | None = None) -> None:
-        """Create the client. ``configuration`` names the group; ``login`` (user, password) overrides its
-        credentials.
+        """Create the client. ``configuration`` names the group; ``login`` (user, password) replaces the
+        credentials in ``configuration``.
         """
         # read_committed makes the coordinator wait for pending transactional commits.
         own = {"enable.auto.commit": "false", "isolation.level": "read_committed"}

@@ -82,7 +82,8 @@ def offset_of(message: Message) -> int:
 
 def _headers(messages: Sequence[Message]) -> list[object]:
     all_headers: list[object] = []
-    # confluent-kafka may set an error and yet return a value. Only with ``map`` does Python then raise SystemError.
+    # confluent-kafka may set an error and yet return a value. Python notices this only if
+    # ``map`` calls the method, and then raises SystemError.
     try:
         all_headers.extend(map(Message.headers, messages))
     except (SystemError, UnicodeDecodeError) as error:

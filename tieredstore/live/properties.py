@@ -70,7 +70,7 @@ _OF_JAVA: Final = frozenset(
         "ssl.trustmanager.algorithm",
     }
 )  # fmt: skip
-"""The ignored properties that librdkafka does not know."""
+"""Properties of Java's clients that librdkafka does not know. They are ignored."""
 
 _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",

@@ -37,14 +37,14 @@ class TopicWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Restart the interval, because a message has arrived."""
+        """Restart the wait before the next check of the partitions, because a message has arrived."""
         self._pause_s = self._first_s
         self._look_at = time.monotonic() + self._first_s
         self._absent_since.clear()
 
     @property
     def is_due(self) -> bool:
-        """True if the interval is over."""
+        """True if the wait before the next check is over."""
         return time.monotonic() >= self._look_at
 
     def faults(self, topic: str, partitions: Iterable[int], doing: str) -> dict[int, TieredStoreError]:

@@ -142,7 +142,7 @@ class BeginsLate(NamedTuple):
 
 
 class EndsBefore(NamedTuple):
-    """A log that ends before offsets that must be read a second time."""
+    """A log that now ends before the end of a batch that must be read again."""
 
     where: TopicPartition
     topic_id: Uuid

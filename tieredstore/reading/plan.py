@@ -108,7 +108,7 @@ def _split_bytes(spans: Iterable[_LogSpan], limits: SplitLimits) -> int:
 
 
 class _StoredPlanner:
-    """Divides ranges that segments cover without a gap into splits."""
+    """Divides ranges of offsets into splits. Segments cover each range without a gap."""
 
     def __init__(
         self, source: SegmentSource, query: LogQuery, limits: SplitLimits, split_bytes: int, readers: int

@@ -86,7 +86,7 @@ class TopicReader(Closing):
             raise
 
     def lookup(self, snapshot: LogSnapshot) -> PlaceLookup:
-        """Return an object that finds places (times, last records) as offsets in a snapshot's logs."""
+        """Return an object that finds the offsets of places (a time, the last records) in a snapshot's logs."""
         return PlaceLookup(snapshot, self.query, self.offset_at, self.start_of_last)
 
     def offset_at(self, log: PartitionLog, timestamp_ms: int) -> int | None:

@@ -117,7 +117,7 @@ class LogSnapshots:
         return stale
 
     def lookup(self, snapshot: LogSnapshot) -> PlaceLookup:
-        """Return an object that finds places (times) as offsets in a snapshot's logs."""
+        """Return an object that finds the offsets of places (such as a time) in a snapshot's logs."""
         return PlaceLookup(snapshot, self._query, self._time_offset)
 
     def _time_offset(self, log: PartitionLog, timestamp_ms: int) -> int | None:

@@ -40,7 +40,7 @@ _TOLD: Final = 10_000
 
 
 class StoredLogs:
-    """The bucket's logs of partitions with long-lived readers. Not thread-safe, except :meth:`refresh`.
+    """Cache of the bucket's logs, for long-lived readers. Not thread-safe, except :meth:`refresh`.
 
     Each topic is listed once, with all its partitions. Later, :meth:`refresh` lists the new segments of one partition,
     and :meth:`reload` lists the whole topic again after a contradiction. ``wanted`` are the topic ids that readers

@@ -93,7 +93,7 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """The consumer follows the partition at the broker, whose leader had epoch ``leader``."""
+    """The follower reads the partition from the broker. ``leader`` is the leader's epoch when this phase began."""
 
     leader: int | None
 

@@ -65,7 +65,7 @@ def _raising(error: TieredStoreError) -> Iterator[pa.RecordBatch]:
     contains no Python frame.
     """
     failed: asyncio.Future[pa.RecordBatch] = asyncio.Future(loop=cast("asyncio.AbstractEventLoop", _NoLoop()))
-    # The future raises a copy of the error, which has neither the traceback nor the cause.
+    # The future raises a copy of the error. The copy has neither a traceback nor a cause.
     failed.set_exception(copy(error))
     return iter(failed.result, None)
 

@@ -209,7 +209,7 @@ class _TransactionWatch:
         self._to_skip = 0
 
     def watch(self, buffers: Iterable[memoryview]) -> Iterator[memoryview]:
-        """Yield the buffers unchanged; scan each one first."""
+        """Scan each buffer for the first transaction, then yield the buffer unchanged."""
         for buffer in buffers:
             self._look(buffer)
             yield buffer

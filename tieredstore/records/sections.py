@@ -121,7 +121,7 @@ def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int
     beginning of a chunk. The section must then have more than half the size of an equal part.
     """
     at = begin
-    # Divide into equal parts, without a small rest, so that tasks take about the same time.
+    # Divide into equal parts, without a small remainder, so that tasks take about the same time.
     while (left := end.position - at.position) > max_bytes:
         share = -(-left // -(-left // max_bytes))
         following = _at_chunk(ends, at.position, share, max_bytes, chunk_bytes) or _nearest(

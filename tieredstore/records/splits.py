@@ -61,7 +61,7 @@ class RecordSplit:
 
     @property
     def start_offset(self) -> int:
-        """The smallest offset that a record may have."""
+        """The smallest offset that a record of the split can have."""
         return self.sections[0].start_offset
 
     @property
@@ -261,7 +261,7 @@ class _Planner:
     def with_aborted(
         self, sections: Sequence[SplitSection], start: int, stop: int, pool: ThreadPool
     ) -> list[SplitSection]:
-        """Return the sections with the aborted transactions whose records they leave out."""
+        """Return the sections, each with the aborted transactions whose records a read of the section omits."""
         first, last = sections[0].start_offset, sections[-1].stop_offset
         decided: list[SplitSection] = []
         for spans in runs_of_spans(self.lineage, start, stop):

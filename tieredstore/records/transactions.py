@@ -73,8 +73,8 @@ class Transactions:
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._looked_into)
             self._looked_into += 1
-        # Forget transactions that ended before ``start``: calls come with ascending offsets, so they are not needed
-        # again.
+        # Forget transactions that ended before ``start``. Later calls do not need them, because each call has a later
+        # ``start``.
         self._aborted = [entry for entry in self._aborted if entry.last_offset >= start]
         return [entry for entry in self._aborted if entry.first_offset < stop]
 
@@ -137,7 +137,7 @@ class Transactions:
 class PendingTransactions:
     """Finds transactions that are open at the offset where the segments of another broker begin.
 
-    Visits ``spans``, which have no gap, for a read that begins at offset ``start``.
+    The ``spans`` follow each other without a gap. The read begins at offset ``start``.
 
     Segments that one broker uploaded in one leader epoch cost no request. At the first segment of another broker, the
     indexes of that segment are read. The indexes of the segment before it are read too, unless the new broker's log

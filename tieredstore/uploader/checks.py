@@ -112,7 +112,7 @@ def _of_hold_dir(text: str, own: UploaderSettings, log_dirs: Sequence[Path]) -> 
     if not covered:
         yield Check("hold_dir", Verdict.WARN, f"{folder} is not used, because no log directory is on its file system")
         return
-    # The kernel refuses hard links to another user's files unless this user can write them (fs.protected_hardlinks).
+    # The kernel refuses hard links to files of another user that this process cannot write (fs.protected_hardlinks).
     log = next((log for log_dir in covered for log in log_dir.glob("*/*.log")), None)
     if log is not None and os.geteuid() not in (0, log.stat().st_uid) and not os.access(log, os.W_OK):
         raise ConfigError(f"only the owner of {log} can link it into {folder}: {_OWNER}")

@@ -28,7 +28,7 @@ class HourlySnapshots(Closing):
     """Writes the present hour's snapshot unless another uploader has written it. Deletes snapshots older than
     ``uploader.snapshots.retention.ms``.
 
-    ``client`` has the properties of the Kafka client. ``manager`` returns the present store's manager.
+    ``client`` has the properties of the Kafka client. ``manager`` returns the manager of the store in use now.
     """
 
     def __init__(

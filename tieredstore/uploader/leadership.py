@@ -132,7 +132,9 @@ class LeadershipView:
 
 
 def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState | None) -> Leadership:
-    """Create the leadership that ``uploader.leadership`` names. Raise ConfigError if its class is unusable."""
+    """Create the leadership that ``uploader.leadership`` names. Raise ConfigError if ``name`` is a class that
+    cannot be used.
+    """
     if name == STATIC:
         return StaticLeadership(environment)
     if name == AUTO:
@@ -186,7 +188,7 @@ class ZooKeeperLeadership(Leadership):
             self._stale |= wanted - self._leaders.keys()
 
     def led(self) -> Collection[TopicPartition]:
-        """Read the changed states in batches. Raise BrokerUnavailableError if there is no connection."""
+        """Read the changed partition states from ZooKeeper. Raise BrokerUnavailableError if there is no connection."""
         client = self._connect()
         if time.monotonic() - self._read_all_s > _AGAIN_S:
             self._forget()

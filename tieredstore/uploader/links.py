@@ -284,7 +284,7 @@ def check_is_covered(log_dir: Path, hold_dirs: Iterable[Path]) -> None:
 
 
 def lock_folder(folder: Path, otherwise: str) -> int:
-    """Open and lock a folder; return the descriptor. Closing it releases the lock.
+    """Open and lock a folder; return the descriptor. Closing the descriptor releases the lock.
 
     Raise ConfigError with the text ``otherwise`` if another process holds the lock.
     """

@@ -216,7 +216,8 @@ class Partition:
         """Apply a listing of the folder. Return False, and change nothing, if the listing has no log that is still in
         use.
 
-        ``epochs`` are the log's leader epochs, including epochs that retention truncated.
+        ``epochs`` are the log's leader epochs, including epochs that retention has removed from the broker's
+        checkpoint.
         """
         live = [place.base_offset for place in listed if not place.is_deleted]
         if not live:

@@ -81,7 +81,7 @@ class Roles:
         leaving = [partition for partition in self._disk.partitions if partition.folder is None]
         for partition in leaving:
             if not partition.has_pins and not partition.turn.is_busy:
-                # Count the segments that were dropped because a disk was full.
+                # Also count lost segments, such as segments dropped because a disk was full.
                 counts.abandoned_segments += sum(one.lost is not None for one in partition.pending())
                 self._disk.remove(partition)
         leaving = [partition for partition in leaving if partition.has_pins]

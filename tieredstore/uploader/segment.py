@@ -123,7 +123,7 @@ class Segment:
         return (self.place if self.held is None else self.held.place).directory.parent
 
     def is_log(self, path: Path) -> bool:
-        """Return True if ``path`` is the pinned log."""
+        """Return True if ``path`` names the same file as the log that this segment keeps open or linked."""
         return any(_same(ours, _status(path)) for ours in self._status_of_pins()[:1])
 
     def was_replaced(self, place: FoundSegment) -> bool:
@@ -162,12 +162,12 @@ class Segment:
         return now_s - self.noticed_s
 
     def open(self) -> OpenSegment:
-        """Open the files under new descriptors, which the caller closes. Hold the partition's lock."""
+        """Open the files under new descriptors, which the caller closes. The caller holds the partition's lock."""
         if self.held is not None:
             opened = reopen_segment(self.held)
         else:
             opened = open_segment(self.place if self.link is None else self.link.place(self.place))
-        return replace(opened, place=self.place)  # the end may be known more exactly than when the files were opened
+        return replace(opened, place=self.place)  # a listing may have corrected the end since the files were opened
 
     def hold(self) -> OpenSegment:
         """Open the segment's files, so that they stay readable after the broker deletes them.

@@ -201,7 +201,7 @@ class _Threads:
         self._changed.set()
 
     def _pause(self, stop: Stop, seconds: float) -> None:
-        """Wait for ``seconds``, a stop, or an event in a folder."""
+        """Wait for ``seconds``. End the wait early at a stop, or if a folder has changed."""
         waited_s = 0.0
         while waited_s < seconds and not self._changed.is_set() and not stop.wait(_LOOK_S):
             waited_s += _LOOK_S

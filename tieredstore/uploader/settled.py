@@ -178,7 +178,7 @@ class Answers:
         return bool(self._heard)
 
     def are_new(self, name: TopicPartition) -> bool:
-        """Return True if the last answer is at most five seconds old."""
+        """Return True if the last answer about the partition is at most five seconds old."""
         answer = self._answers.get(name)
         return answer is not None and self._monotonic() - answer[0] <= _NEW_S
 

@@ -467,7 +467,8 @@ class _Work:
     def _close_until(
         self, until: int, reason: str, epochs: LeaderEpochs, keep_aside: Callable[[], str | None] = lambda: None
     ) -> Step:
-        """Advance over stored segments, else record the offsets before ``until`` as a hole."""
+        """Advance the upload watermark over stored segments. If no stored segment follows it, record the offsets before
+        ``until`` as a hole."""
         partition, uploads, watermark = self.partition, self.shipper.uploads, self.partition.progress.value
         assert watermark is not None
         first, last = watermark.next_offset, until - 1
