@@ -151,7 +151,7 @@ class Upload(ABC, Generic[Client, Options]):
 
     @abstractmethod
     def take_back(self, client: Client, stored: Stored) -> None:
-        """Delete the object if it is still ``stored``; an absent object is no error."""
+        """Delete the object if it is still the one that ``stored`` describes; an absent object is no error."""
 
     def step(
         self, request: Callable[[Client], Result], what: str | None = None, deadline: Deadline | None = None

@@ -1,6 +1,6 @@
 """Topics and their partitions, summed up from segments, with the broker's offsets.
 
-This module is separate from ``bucket``, because no other method asks a broker.
+The bucket imports this module on first use, because only its method ``topics`` needs ``ask_broker``.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def uploader_settings_from(
 def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, SettingsGroup | None]:
     """Read the groups of the selected store. Properties of other stores are ignored."""
     if backend not in {"s3", "gcs", "azure"}:
-        return {}  # the proxy is ignored, because the store uses none
+        return {}  # ignore ``storage.proxy.*``: other stores use no proxy
     from tieredstore.config.clouds import (  # noqa: PLC0415  built for these stores alone
         AwsCredentials,
         AzureSettings,

@@ -38,9 +38,9 @@ def outcome(future: Future[_Result], timeout_s: float | None = None) -> _Result:
 
 
 def is_done(future: Future[Any], timeout_s: float | None = None) -> bool:
-    """Wait until the future is done or dropped; return False after the timeout.
+    """Wait until the future is done or cancelled; return False after the timeout.
 
-    ``concurrent.futures.wait`` would wait for a dropped future until a thread of the pool takes that future from the
+    ``concurrent.futures.wait`` would wait for a cancelled future until a thread of the pool takes that future from the
     queue.
     """
     end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s

@@ -146,5 +146,5 @@ class _Bound(Executor):
         except RuntimeError as error:  # raised by an executor after its shutdown
             promise.cancel()
             raise AlreadyClosedError(f"the threads accept no more work: {error}") from error
-        # Return the executor's own future if it has the result already.
+        # If the executor's future is done already, return that future instead of the promise.
         return task if task.done() else promise

@@ -255,7 +255,7 @@ class Service:
         return tuple(sorted(self._running))
 
     def _is_without_work(self) -> bool:
-        """Return True if no thread has work that should end properly."""
+        """Return True if no running thread has work that must finish before a stop."""
         return all(is_without_work(thread) for thread in list(self._threads) if thread.is_alive())
 
     def _exit_code(self) -> int:
@@ -295,7 +295,7 @@ class _Bell:
         return self._rung.fileno()
 
     def ring(self) -> None:
-        """Wake the waiter, now or at its next wait."""
+        """Wake the waiting thread. If no thread waits now, end the next wait at once."""
         # Ignore a full buffer: a wake-up is already pending. Ignore a closed socket: no thread waits.
         with contextlib.suppress(OSError):
             self._rung.send(b"\0")

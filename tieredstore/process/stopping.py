@@ -42,7 +42,7 @@ class Stop:
 
     Do not call the methods from a signal handler. They take locks, which the interrupted thread may hold.
 
-    ``drain_s`` is the time that running work gets after the request.
+    ``drain_s`` is the time, in seconds, that running work may still take after the request to stop.
     """
 
     def __init__(self, drain_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
