@@ -111,13 +111,13 @@ class Look:
         return None if self.broker is None else self.broker.span
 
     def is_recreated(self, logs: StoredLogs) -> bool:
-        """Return True if the topic was re-created after it was read or uploaded."""
+        """Return True if the topic was re-created since it was last read or uploaded."""
         return logs.contradicts(self.where[0], self.read_id, self.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer to a look-up; ``at`` is None while the partition has no start."""
+    """The answer to a look-up. ``at`` is the partition's next offset; None if no start offset is known."""
 
     look: Look
     placement: Placement

@@ -52,7 +52,7 @@ class EndsEarlier:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The segment after the bucket's end is unreadable."""
+    """The segment that follows the bucket's readable records cannot be read."""
 
     problem: Problem
 

@@ -317,7 +317,7 @@ class Losses:
             self._log.warn(warning)
 
     def accept_missing(self, spans: Iterable[LostOffsets]) -> None:
-        """Apply the policy to offsets that do not exist, if there are any."""
+        """Apply the policy to missing offsets. Do nothing if ``spans`` is empty."""
         if missing := tuple(spans):
             self.accept(Missing(missing))
 

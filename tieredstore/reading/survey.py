@@ -132,7 +132,7 @@ class _Survey:
         moves: StoredMoves | None,
     ) -> None:
         self.sentences: list[str] = []
-        """Sentences about truncated logs, and about contradictions that the query accepts."""
+        """Sentences about truncated logs, and about contradictions between bucket and broker that the query accepts."""
         self._source = source
         self._query = query
         self._cluster = cluster

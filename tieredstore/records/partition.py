@@ -145,7 +145,7 @@ class RunRead:
                 self._report.lost = (*self._report.lost, lost)
 
     def _read_of(self, number: int) -> Span | None:
-        """Return the part of a span that is read, or None."""
+        """Return the part of span ``number`` that is read; None if no part of the span is read."""
         if number >= len(self._spans):
             return None
         span = self._spans[number]

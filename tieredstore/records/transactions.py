@@ -73,8 +73,8 @@ class Transactions:
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._looked_into)
             self._looked_into += 1
-        # Forget transactions that ended before ``start``. Later calls do not need them, because each call has a later
-        # ``start``.
+        # Forget transactions that ended before ``start``. Later calls do not need them, because no later call has an
+        # earlier ``start``.
         self._aborted = [entry for entry in self._aborted if entry.last_offset >= start]
         return [entry for entry in self._aborted if entry.first_offset < stop]
 

@@ -215,7 +215,7 @@ def _size(first: int, last: int) -> int:
 
 
 def agrees(described: LogSegment, hole: Hole, epochs: LeaderEpochs, watermark: Watermark) -> bool:
-    """Return True if the segment has the missing records, written by the same leaders.
+    """Return True if the local segment has the records of ``hole``, written in the leader epochs that the hole names.
 
     ``epochs`` are the local log's leader epochs. Two replicas with the same epoch at an offset have the same records up
     to that offset. So it is enough to compare the first epoch recorded in the hole. If the hole has no epochs, the

@@ -244,7 +244,7 @@ def _led(uploader: Uploader) -> list[Partition]:
 
 
 def _lag_of(lags: Iterable[list[Segment] | None], now_s: float) -> Mapping[str, float]:
-    """Return the values of ``LAG`` from the lags of partitions."""
+    """Return the value of each gauge in ``LAG``. ``lags`` holds the lag of each partition."""
     lags = list(lags)
     segments = [segment for lag in lags if lag is not None for segment in lag]
     return {

@@ -343,7 +343,7 @@ class Partition:
             for segment in self.segments.values():
                 if segment.next_offset > high_watermark:
                     break
-                # Mark each segment once. If a full disk kept the mark out of the segment's link, try again.
+                # Mark each segment once. Try again if a full disk prevented the mark on the segment's link.
                 if not segment.is_replicated or (segment.link is not None and not segment.link.is_replicated):
                     segment.mark_replicated()
 

@@ -243,7 +243,7 @@ class Inquiries:
         return any(partition.turn.waits_for is not None for partition in waiting)
 
     def standing(self, partition: Partition) -> Standing:
-        """Return the offsets that a step of the partition may upload."""
+        """Return the offsets up to which the uploader is allowed to upload the partition now."""
         if self._leadership.is_known:
             return Standing(self._answers.of(partition.name))
         # The partition's leader is unknown, so only the broker's own checkpoint shows what is replicated.

@@ -86,7 +86,7 @@ def _now_ms() -> int:
 
 @dataclass(slots=True)
 class Uploads:
-    """Uploads segments that are not in the store yet, any number in parallel."""
+    """Uploads segments that are not in the store yet. Several threads may upload in parallel."""
 
     tries: Tries
     counts: Counts
@@ -262,7 +262,7 @@ class _Work:
             self.shipper.relist(partition)
         progress.load(loaded)
         if is_remade:
-            # If the object is missing or damaged, or lags behind this process's uploads, save the value soon.
+            # If the watermark object is missing, damaged, or behind this process's uploads, save the watermark soon.
             progress.fall_behind(self.shipper.monotonic())
 
     def _begin(self) -> int | None:

@@ -356,7 +356,7 @@ class Uploader(Closing):
             ).of(partition.where)  # fmt: skip
 
     def _begin(self) -> None:
-        """Check disks, leadership and topics once. Raise errors of these requests."""
+        """Check disks, leadership and topics once. If a request fails, raise its error."""
         # Leadership is asked only for local partitions, so find these first.
         self.disk.sweep()
         self.leadership.source.watch({partition.name for partition in self.disk.partitions})
