@@ -71,8 +71,8 @@ toolchain: $(VENV)/installed
 servers: $(VENV)/installed ## the servers that the tests start
 	@$(BIN)/python -m scripts.servers
 
-unit: $(VENV)/installed ## the tests that need no server, no Spark and no process of their own: two minutes
-	$(BIN)/python -m pytest --numprocesses 3 -m "not (server or broker or spark or slow or soak)" $(PYTEST_ARGS)
+unit: $(VENV)/installed ## the quick tests without a server, Spark, a sweep or random cases: two minutes
+	$(BIN)/python -m pytest --numprocesses 3 -m "not (server or broker or spark or slow or soak or hypothesis or sweep)" $(PYTEST_ARGS)
 
 core: toolchain ## the core's unit tests in a copy of the tree without the wings: a minute
 	$(BIN)/python -m tests.support.core_alone --numprocesses 3 -m "not (server or broker or spark or slow or soak or hypothesis)"

@@ -43,6 +43,7 @@ def test_uploading(tmp_path: Path, disk: Path) -> None:
         assert [(topic.name, topic.segments) for topic in bucket.topics()] == [("txn", 5)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("tieredstore.uploader") is None, reason="the core alone")
 def test_the_uploaders_page(tmp_path: Path, disk: Path) -> None:
     (ship, of_ones_own), (settings, *_) = programs("uploader.md")

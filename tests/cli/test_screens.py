@@ -33,6 +33,7 @@ def test_each_command_has_a_file_of_what_it_shows() -> None:
     assert without == [], "add one: `python -m tests.support.cli.screens NAME 'COMMAND'` (CONTRIBUTING.md)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_a_row_is_a_line_however_wide_the_terminal_is(name: str, bucket: Path) -> None:
     sessions = {columns: session_of(bucket, SESSIONS[name], columns) for columns in WIDTHS}

@@ -21,6 +21,7 @@ from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
 
 
+@pytest.mark.slow
 def test_all_paused_waits_and_does_not_spin(bucket: Bucket) -> None:
     bucket.write(20)
     with reader_of(bucket, PLACE) as consumer:
@@ -92,6 +93,7 @@ def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
         assert given + len(until(consumer, lambda rest: given + len(rest) >= 1600)) == 1600
 
 
+@pytest.mark.slow
 def test_a_store_that_keeps_failing_is_told_of_and_tried_again(bucket: Bucket, fetches: Fetches) -> None:
     bucket.write(20)
     fetches.fail(StoreUnavailableError("the store is away"))

@@ -335,6 +335,7 @@ def _run(examples: int, steps: int) -> None:
     run(Machine, settings=settings(max_examples=examples, stateful_step_count=steps, **usual))
 
 
+@pytest.mark.slow
 def test_each_offset_once_and_in_order() -> None:
     _run(12, 25)
 

@@ -10,6 +10,7 @@ from scripts import steps
 from scripts.steps import SetupError, numbered, run_main
 
 
+@pytest.mark.slow
 def test_a_long_step_tells_what_it_is_at(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(steps, "_LOG_EVERY_S", 0.1)
     first, second = numbered(("one", "two"))

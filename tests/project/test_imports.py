@@ -99,6 +99,7 @@ print("all")
     assert printed == "all\n"
 
 
+@pytest.mark.slow
 def test_each_public_name_can_be_the_first_one_that_is_asked_for() -> None:
     printed = run_fresh("""
 import os

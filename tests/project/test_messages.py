@@ -65,6 +65,7 @@ def test_no_error_is_endless(kind: type[TieredStoreError]) -> None:
     assert type(error)(*error.args).args == error.args
 
 
+@pytest.mark.slow
 def test_no_error_of_ours_says_more_than_its_root_lets_it() -> None:
     """A class that builds its text in another way would bypass the limit."""
     own_ways = {

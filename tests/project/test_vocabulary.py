@@ -109,6 +109,7 @@ def with_a_second_meaning() -> set[str]:
     return {name for name, own in alone if own not in meant or homes[own] > 1 or name in NOT_YET}
 
 
+@pytest.mark.slow
 def test_names_have_the_words_of_the_glossary() -> None:
     assert not (against_the_glossary() | with_a_second_meaning()) - NOT_YET
 

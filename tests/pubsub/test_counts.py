@@ -53,6 +53,7 @@ def test_what_clients_count_is_exported_and_stays_when_they_are_closed() -> None
     assert read["looks"] >= 1
 
 
+@pytest.mark.slow
 def test_failures_and_losses() -> None:
     inner = MemoryObjectStore()
     topics_on(inner).create("orders")

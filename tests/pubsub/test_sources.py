@@ -12,6 +12,7 @@ from tests.api.test_sources import KINDS
 from tieredstore.pubsub import open_topics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_producer_and_a_consumer_take_each_kind_of_source(kind: str, tmp_path: Path) -> None:
     root = tmp_path / "store"

@@ -187,6 +187,7 @@ def test_a_topic_that_is_created_again(
         assert "was created again as" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_not_there(bucket: Bucket) -> None:
     with unanswered_port() as port:
         client = {"bootstrap.servers": f"127.0.0.1:{port}"}

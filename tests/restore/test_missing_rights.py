@@ -62,6 +62,7 @@ def check_refusal(done: Result, code: int, *words: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_each_missing_right_of_a_run_is_named(server: KafkaServer, tmp_path: Path) -> None:
     restore = Restore.into(server, mixed_topics(tmp_path, "orders"))
     topic, name = restore.topics["orders"], ProduceOptions(topics=dict(restore.topics)).run

@@ -142,6 +142,7 @@ class Nobody(Leadership):
         return set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silence", SILENCES)
 def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch, silence: str
@@ -373,6 +374,7 @@ class Later(Leadership):
         return {("events", 0)} if self.leads.is_set() else set()
 
 
+@pytest.mark.slow
 def test_a_partition_that_is_led_since_now_is_held_and_shipped_without_waiting_for_a_sweep(disk: BrokerDisk) -> None:
     store, settling = MemoryObjectStore(), SaidSettling()
     settling.high = 0

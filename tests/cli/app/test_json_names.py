@@ -170,6 +170,7 @@ def _kept_twice(folder: Path) -> None:
     (folder / "kept" / "none" / ".~tieredstore-left").write_bytes(b"of a killed run")
 
 
+@pytest.mark.slow
 def test_every_name_stands_on_the_page_and_on_the_page_alone_those_that_are_printed(
     printed: Printed,
 ) -> None:

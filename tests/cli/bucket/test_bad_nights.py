@@ -167,6 +167,7 @@ def small_disk(stage: Path, tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk(stage: Path, small_disk: Path) -> None:
     make_folder, *settings, look, make_spare, use_spare, ship, look_again = commands_of(FULL_DISK)[:8]
     assert obey([make_folder, *settings]) == []

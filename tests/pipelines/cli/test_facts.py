@@ -383,6 +383,7 @@ def taken_over(message: Message) -> Message:
     return message
 
 
+@pytest.mark.slow
 def test_too_many_bad_messages_are_4_and_nothing_of_them_appears(kept: Kept) -> None:
     file = kept.file(secor__message__parser__class="json", secor__consumer__max_bad_messages="7")
     done = spawn("pipeline", "run", "--once", file)
@@ -391,6 +392,7 @@ def test_too_many_bad_messages_are_4_and_nothing_of_them_appears(kept: Kept) -> 
     assert listed(kept.store) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["run", "backfill"])
 def test_another_process_that_takes_over_is_5_and_what_it_left_is_written_by_the_next(kept: Kept, verb: str) -> None:
     generation = "1" if verb == "run" else "7"
@@ -409,6 +411,7 @@ def test_another_process_that_takes_over_is_5_and_what_it_left_is_written_by_the
     assert list(verify_output(load_pipeline(file), kept.store)) == []
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_is_75(kept: Kept) -> None:
     store = {
         "output__storage__root": "", "output__storage__backend__class": "s3",

@@ -140,6 +140,7 @@ def test_bad_messages_that_were_redriven_give_way_with_their_window(topic: Store
     assert clean(store, 1, 2, pipeline=by_offset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_of_two_replacements_at_once_one_is_refused(topic: StoredTopic, step: int) -> None:
     """One backfill pauses before each of its operations in turn, while another replaces the same offsets."""

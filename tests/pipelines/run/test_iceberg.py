@@ -375,6 +375,7 @@ def test_a_driver_that_dies_at_any_operation_of_the_store(
     assert count > 10
 
 
+@pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_replacement_that_dies_at_any_operation_is_completed(

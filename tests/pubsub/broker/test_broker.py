@@ -244,6 +244,7 @@ def test_without_acknowledgement_the_answer_comes_on_receipt() -> None:
     assert read_values(topics, 1) == [b"v"]
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_is_told_to_who_waits_and_a_repetition_is_stored() -> None:
     store = HeldStore()
     topics = orders_on(store, batch_ms="1", delivery_timeout_ms="4000")

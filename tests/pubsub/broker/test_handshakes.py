@@ -214,6 +214,7 @@ def test_a_handshake_waits_for_room_and_no_longer_than_its_deadline(
         running.until(lambda: (room.taken, room.waiting, of(running).in_progress) == (0, 0, 0))
 
 
+@pytest.mark.slow
 def test_a_broker_that_drains_ends_those_who_are_not_connected_yet(certificate: Path) -> None:
     with running_with_tls(certificate) as running, connected(running.place) as silent, begun(running.place) as half:
         running.until(lambda: (of(running).waiting, of(running).in_progress) == (1, 1))

@@ -293,6 +293,7 @@ def test_a_store_group_fences_what_was_taken_and_commits_the_others() -> None:
     second.leave()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code", [KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS]
 )
@@ -422,6 +423,7 @@ def test_a_deposed_consumer_reads_no_more_of_what_it_lost_and_commits_the_rest()
     consumer.close()
 
 
+@pytest.mark.slow
 def test_partitions_that_are_added_are_written_and_read_by_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimulatedClock()
     monkeypatch.setattr(queue_kinds.TopicPartitions.__init__, "__kwdefaults__", {"monotonic": lambda: clock.now})

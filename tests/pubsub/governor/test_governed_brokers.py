@@ -212,6 +212,7 @@ def coordinator(request: pytest.FixtureRequest) -> Coordinator:
     return ZooKeeper(server.chroot())
 
 
+@pytest.mark.slow
 def test_brokers_and_governors_that_are_killed_under_load_lose_nothing_and_double_nothing(
     coordinator: Coordinator,
 ) -> None:
@@ -269,6 +270,7 @@ def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
     assert coordinator.generations == sorted(coordinator.generations)
 
 
+@pytest.mark.slow
 def test_brokers_and_governors_that_are_stopped_or_cut_off_and_come_back(coordinator: Coordinator) -> None:
     play(coordinator, [("stopped", False), ("cut off", True)])
 

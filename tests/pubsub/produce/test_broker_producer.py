@@ -325,6 +325,7 @@ def test_a_forked_child_sends_on_its_own() -> None:
         assert sorted(read_values(topics, 3)) == [b"child", b"parent", b"parent again"]
 
 
+@pytest.mark.slow
 def test_brokers_that_speak_tls_and_know_their_clients_by_certificates(tmp_path: Path) -> None:
     authority = make_authority()
     paths = {name: issue(authority, name).write(tmp_path / f"{name}.pem") for name in ("broker", "writer", "other")}

@@ -79,6 +79,7 @@ def on_kafka(kafka: KafkaServer, folder: Path) -> Topics:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_ten_producers_killed_at_any_moment_lose_no_ack_and_double_nothing(tmp_path: Path) -> None:
     kill_and_read(topics_in(tmp_path, batch_ms="5"), 10)
 

@@ -295,6 +295,7 @@ class Tries:
         return outcome
 
 
+@pytest.mark.slow
 def test_the_first_that_succeeds_counts() -> None:
     hedge = Hedge("test", 4)
     hangs = Tries(1, "second", "first")
@@ -331,6 +332,7 @@ class HangingQueue(DelegatingObjectStore):
                 assert self.released.wait(LONG_S)
 
 
+@pytest.mark.slow
 def test_an_entry_whose_answer_hangs_keeps_no_ack_back_and_stands_once() -> None:
     store = HangingQueue()
     topics = orders_on(store, batch_ms="10")

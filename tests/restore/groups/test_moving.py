@@ -180,6 +180,7 @@ def test_groups_of_a_snapshot_move(kafka: KafkaServer, tmp_path: Path) -> None:
     assert check_all_moved(topic, {topic.target: {0: (offset, "text")}}) == 1
 
 
+@pytest.mark.slow
 def test_share_and_streams_groups_are_named_on_both_sides(tmp_path: Path) -> None:
     with start_kafka(**OTHER_GROUPS) as server:
         topic = restore_topic(server, tmp_path, random.Random(60), partitions=1, records=5)

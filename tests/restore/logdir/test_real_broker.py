@@ -19,6 +19,8 @@ from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.servers.kafka_cluster import KafkaCluster
 from tieredstore.live.cluster import LiveCluster
 
+pytestmark = pytest.mark.slow
+
 GOLDEN_LOGS = sorted(GOLDEN.glob("*/original"))
 
 

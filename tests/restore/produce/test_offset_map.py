@@ -61,6 +61,7 @@ def made_records(source: random.Random, start: int, target: int) -> Iterator[tup
         target += source.choice([1, 1, 1, 2])  # the marker, and those of an aborted attempt
 
 
+@pytest.mark.slow
 def test_ten_thousand_offsets_are_as_by_brute_force() -> None:
     source = random.Random(48)
     for _ in range(10):
@@ -134,6 +135,7 @@ def test_first_unread_offsets_never_skip_a_record(most: int) -> None:
                     assert first == FirstUnread(smallest, again)
 
 
+@pytest.mark.slow
 def test_hashed_keys_need_a_run_for_a_thousand_records() -> None:
     made, count = OffsetMap("r1"), 90_000
     made.add_topic("orders", "orders", is_rehashed=True)
@@ -145,6 +147,7 @@ def test_hashed_keys_need_a_run_for_a_thousand_records() -> None:
     assert list(made.mapped_runs(("orders", 0))) == runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [0, 6000], ids=["equal", "random"])
 def test_a_thousand_million_records_need_a_megabyte_at_most(most: int) -> None:
     """50 partitions, 1000 transactions each, about 20,000 records per partition and transaction."""

@@ -197,6 +197,7 @@ def test_a_missing_topic_is_created_as_a_file_says(kafka: KafkaServer, source: S
     assert (topic.partition_count, dict(topic.own)) == (3, new.settings)
 
 
+@pytest.mark.slow
 def test_the_control_topic_has_the_replicas_that_one_broker_can_have() -> None:
     # With three brokers it has three: test_brokers_killed_during_a_run.
     with (

@@ -167,6 +167,7 @@ def test_a_driver_that_comes_later_ends_one_that_has_nothing_to_write(
         assert isinstance(first.sink.failure, FencedError)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_is_waited_for(kept: Kept) -> None:
     once = OnceEach(("list", "/commits/"), ("put", f"{1:020}.json"), ("publish", TOPIC))
     with closing(Driven(kept, store := FaultyStore(kept.store, once, moment="after"))) as driven:
