@@ -123,7 +123,7 @@ def _whole_number(java_type: str, low: int, high: int, java_max: int, hint: str)
 
 
 def multiple(of: int, high: int = MAX_INT32) -> Kind:
-    """Return the kind of a positive multiple of ``of``, within Java's ``int``."""
+    """Return the kind for values that are positive multiples of ``of``, within Java's ``int``."""
     whole = integer(of, high)
 
     def parse(text: str) -> object:

@@ -85,7 +85,10 @@ def warnings(settings: Mapping[str, str], upload_timeout_ms: int, *, has_links: 
 
 
 class TopicAdvice:
-    """Reads topics' settings from the brokers; records warnings, and topics that are not uploaded. Not thread-safe."""
+    """Reads topics' settings from the brokers. Keeps the warnings, and the names of topics that are not uploaded.
+
+    Not thread-safe.
+    """
 
     def __init__(self, settings: UploaderSettings, broker: BrokerState | None) -> None:
         self._force = frozenset(settings.force_topics)

@@ -206,8 +206,8 @@ class NotificationQueue(Closing):
         """Free the entries before ``offset``: first move the queue's start to ``offset``, then delete the entries."""
 
     def provide(self, partitions: int) -> None:
-        """Ensure at least ``partitions`` read partitions for a new or growing topic. Raise ConfigError if
-        unsupported."""
+        """Make sure that the queue has at least ``partitions`` partitions. Raise ConfigError if this kind of queue
+        cannot add more."""
         if partitions > self.partitions:
             raise ConfigError(
                 f"the queue has {self.partitions} read partitions, and this kind of queue cannot add more"

@@ -221,8 +221,8 @@ class WindowSink:
     def measure(self) -> None:
         """Update the count of unwritten records from time to time, except while a batch is running.
 
-        Planning runs in another process, so this measurement is the only place where the driver notices an unavailable
-        source.
+        Planning runs in another process. Only this count of what the source has tells the driver that the source is
+        unavailable.
         """
         if self._lock.acquire(blocking=False):
             try:

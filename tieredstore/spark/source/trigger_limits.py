@@ -50,7 +50,7 @@ class TriggerLimits:
         return ReadMaxRows(MAX_OFFSET)
 
     def under(self, limit: ReadLimit) -> TriggerLimits:
-        """Return the limits of a trigger for which Spark passes ``limit``. If ``limit`` is the one that
+        """Return the limits that apply to a trigger when Spark passes ``limit``. If ``limit`` is the one that
         ``as_read_limit`` returned, the result is this object.
 
         Raises ConfigError for a kind of limit that has no meaning for logs.
