@@ -159,7 +159,7 @@ def arrow_condition(predicate: pl.Expr) -> Any:
     untyped: Any = predicate
     try:
         return _necessary(json.loads(untyped.meta.serialize(format="json")))
-    except Exception:  # after any failure the read is slower but loses no row
+    except Exception:  # without a condition the read is slower but loses no row
         _logger.debug("the predicate of Polars is not understood", exc_info=True)
         return None
 
@@ -196,7 +196,7 @@ def _necessary(node: Any) -> Any:
 
 
 def _exact(node: Any) -> Any:
-    """Return the same condition in Arrow; None if there is no certain equivalent."""
+    """Convert a node of Polars' JSON to an Arrow condition; return None if there is no certain equivalent."""
     match node:
         case {"BinaryExpr": {"left": {"Column": str(name)}, "op": str(op), "right": {"Literal": literal}}}:
             return _comparison(name, op, literal)

@@ -243,7 +243,7 @@ class SchemaRegistry:
 
 @dataclass(slots=True)
 class _References:
-    """Counts the references of one schema, and limits their number, bytes and time."""
+    """Counts the references of one schema, and limits their number, total size and time for requests."""
 
     what: str
     deadline: Deadline
@@ -251,7 +251,9 @@ class _References:
     texts: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
 
     def count(self, characters: int) -> None:
-        """Raise ConfigError if all texts together are too long."""
+        """Add the length of one schema text. Raise ConfigError if the schema and all schemas that it refers to have
+        more than 8 Mi characters in total.
+        """
         self.characters += characters
         if self.characters > _MAX_SCHEMA_BYTES:
             raise ConfigError(

@@ -43,7 +43,7 @@ def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> b
 
 
 def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeySource) -> bytes:
-    """Return the private key in ``text``. Error messages name the text by ``name``.
+    """Return the private key in ``text``. ``name`` stands for the text in error messages.
 
     Raise KeyRingError if the text is not a sealed key, is damaged, or belongs to another pair or service key. Raise
     KeyServiceError if the service fails.

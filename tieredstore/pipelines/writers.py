@@ -181,11 +181,11 @@ class JsonLines(BuiltIn):
     suffix: ClassVar[str] = ".json"
     is_stream: ClassVar[bool] = True
 
-    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of compressed lines."""
         return _JsonFile(compress_into(file, self.codec), _plain)
 
-    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  the rows tell it
+    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  rows contain their schema
         """Return a writer of one JSON object per row, with the decoded columns."""
         return _JsonFile(compress_into(file, self.codec), _plain_columns)
 

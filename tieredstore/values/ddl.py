@@ -101,7 +101,7 @@ class _Reading:
         return token
 
     def fields(self, depth: int, end: str | None) -> list[pa.Field]:
-        """Parse names and types up to ``end``, without taking ``end``."""
+        """Parse names and types up to the token ``end``, which remains the next token."""
         fields: list[pa.Field] = []
         names: set[str] = set()
         while True:

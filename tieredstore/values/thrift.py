@@ -50,14 +50,14 @@ def thrift_field(message: bytes, path: Sequence[int], protocol: Protocol) -> Con
 
 
 class _Reading(ABC):
-    """A message and the position of its reader."""
+    """A Thrift message, and the position of the next byte to parse."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def field(self, path: Sequence[int], depth: int) -> Content | None:
-        """Read the field from the struct that begins here."""
+        """Read the field at ``path`` in the struct that begins at the current position; return None if it is absent."""
         last = 0
         while (head := self.head(last)) is not None:
             kind, last = head

@@ -80,7 +80,7 @@ def _of_field(text: str, start: int, kind: pa.DataType | None) -> tuple[str | No
 
 
 def _has_more(content: JsonValue, kind: pa.DataType) -> bool:
-    """Return True if a list contains objects with fields that their type lacks."""
+    """Return True if an object in ``content`` has a field that its type in ``kind`` lacks."""
     if isinstance(content, list) and pa.types.is_list(kind):
         return any(_has_more(item, kind.value_type) for item in content)
     if isinstance(content, dict) and pa.types.is_struct(kind):

@@ -162,7 +162,7 @@ class WindowTeller(Teller):
         self.size_gone = 0
 
     def tell(self, outcome: Outcome) -> None:
-        """Report a window, or a file to delete."""
+        """Report a written window or a deleted file (in a plan: one that would be), and add it to the totals."""
         super().tell(outcome)
         if isinstance(outcome, WindowOutcome):
             self.sums["records"] += outcome.records or 0

@@ -299,7 +299,7 @@ def regex(text: str) -> str:
 
 
 class LimitSettings(SettingsGroup):
-    """Limits of size, age and number at which files end."""
+    """Limits at which files end: bytes, age and number of records."""
 
     max_file_bytes: Annotated[int, long(1), secor.HONOURED] = Field(
         default=200000000,

@@ -175,7 +175,7 @@ def _ours(name: str) -> str:
 
 
 def entry_of(name: str, table: Mapping[str, str]) -> str | None:
-    """Return the table's entry for a property or its prefix, or None."""
+    """Return the table's entry for a property's name, or for a prefix of the name that ends with a dot; else None."""
     if name in table:
         return table[name]
     return next((words for start, words in table.items() if start.endswith(".") and name.startswith(start)), None)

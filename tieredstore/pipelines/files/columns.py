@@ -113,7 +113,7 @@ class OfOneSchema(Decoder):
         arrays = [*column.flatten(), pa.array(rest, pa.string())]
         return pa.StructArray.from_arrays(arrays, fields=list(kind)), faults
 
-    def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:  # noqa: ARG002  none is needed
+    def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:  # noqa: ARG002  no local file
         """Return a writer that writes rows without delay, because their schema is known."""
         assert self.value_type is not None
         fields = _fields_of(self.value_type.arrow_type)
@@ -340,7 +340,7 @@ class Columns(_OfAnother):
         """Decode the values of records; return the columns and the faults by row number."""
         return self.decoder.decode(records.column("value"))
 
-    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of rows that have the columns of ENVELOPE, and the decoded column if its type is already
         known.
         """
@@ -407,12 +407,12 @@ class FrameColumns(_OfAnother):
     name: ClassVar[str] = "frame"
 
     def decode(self, records: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, str]]:
-        """Return the added columns as one column of structs."""
+        """Return the columns that the ``frame`` function added, as one column of structs."""
         fields = list(self.own)
         arrays = [records.column(field.name) for field in fields]
         return pa.StructArray.from_arrays(arrays, fields=fields), {}
 
-    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of the added columns and the struct ``kafka``."""
         schema = pa.schema([*self.own, KAFKA_FIELD])
         return ColumnsFile(self.inner.open_columns(file, schema), schema)

@@ -76,12 +76,12 @@ class Orc(BuiltIn):
     name: ClassVar[str] = "orc"
     suffix: ClassVar[str] = ".orc"
 
-    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of ORC. Stripes end at the same records, however the rows are divided into batches."""
         return _OrcFile(file, ENVELOPE, _ORC_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """Return a writer of columns. Stripes end as in files of ``open``."""
+        """Return a writer of columns. Stripes end by the same rule as for ``open``."""
         return _OrcFile(file, schema, _ORC_CODECS[self.codec])
 
 
@@ -108,7 +108,7 @@ class AvroContainer(BuiltIn):
     name: ClassVar[str] = "avro"
     suffix: ClassVar[str] = ".avro"
 
-    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of Avro. Blocks end by size, however the rows are divided into batches."""
         return _AvroFile(file, _AVRO_CODECS[self.codec])
 
@@ -183,12 +183,12 @@ class Parquet(BuiltIn):
     name: ClassVar[str] = "parquet"
     suffix: ClassVar[str] = ".parquet"
 
-    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of Parquet. Row groups end at the same records, however the rows are divided into batches."""
         return ParquetFile(file, ENVELOPE, self.codec)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """Return a writer of columns. Row groups end as in files of ``open``."""
+        """Return a writer of columns. Row groups end by the same rule as for ``open``."""
         return ParquetFile(file, schema, self.codec, beside=KAFKA)
 
 

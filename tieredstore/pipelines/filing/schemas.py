@@ -19,14 +19,14 @@ from tieredstore.values.json_text import Json
 from tieredstore.values.protobuf import Protobuf
 
 ByTopic: TypeAlias = tuple[tuple[str, str], ...]
-"""Pairs of topic and text; the topic ``*`` stands for all other topics."""
+"""Pairs of a topic and its schema (JSON, message name or DDL); the topic ``*`` stands for all other topics."""
 
 AVRO: Final = "secor.avro.message.schema."
 PROTOBUF: Final = "secor.protobuf.message.class."
 THRIFT: Final = "secor.thrift.message.class."
 DDL: Final = ("json.schema.", "secor.orc.message.schema.")
 OF_TOPICS: Final = (AVRO, PROTOBUF, THRIFT, *DDL)
-"""Prefixes of properties; a topic or ``*`` follows."""
+"""Prefixes of the properties that give a topic's schema; after the prefix comes the topic or ``*``."""
 
 REGISTRY: Final = "schema.registry."
 REGISTRY_NAMES: Final = frozenset(

@@ -1,4 +1,4 @@
-"""Times and other fields in values, for parsers."""
+"""Classes that read times and other fields from values, for parsers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _XML_DATE: Final = re.compile(
 )
 """A dateTime, date, gYearMonth or gYear of XML Schema part 2: the dates that Secor's parser accepts."""
 _OTHER_DATE: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
-"""Dates of ISO 8601 that XML Schema lacks."""
+"""Dates and times in forms of ISO 8601 that XML Schema lacks, such as ``20250131`` and ``2025-W05-5``."""
 
 
 class BadMessageError(ValueError):
@@ -74,7 +74,7 @@ class Time(ABC):
     def __call__(self, payload: bytes) -> int:
         """Return the message's time in ms since the epoch. Raise BadMessageError if it has no time."""
 
-    def quick(self, values: pa.Array) -> pa.Array | None:  # noqa: ARG002  for those that know a quick way
+    def quick(self, values: pa.Array) -> pa.Array | None:  # noqa: ARG002  for subclasses
         """Return the times of a column of values by a faster method than a call per value. Return None if this class
         has no faster method.
 
@@ -120,7 +120,7 @@ class JsonField:
             raise BadMessageError(f"its value has no field {self.name}")
         return content
 
-    def for_topic(self, topic: str) -> JsonField:  # noqa: ARG002  JSON says itself what it is
+    def for_topic(self, topic: str) -> JsonField:  # noqa: ARG002  all topics have the same field
         """Return this field unchanged: JSON needs no schema."""
         return self
 
@@ -147,7 +147,7 @@ class EpochTime(_TimeInField):
     """True if only a whole number without other characters counts as a time."""
 
     def quick(self, values: pa.Array) -> pa.Array | None:
-        """Return the times that are whole numbers in JSON, see :func:`json_times`."""
+        """Return the times that the fast parser :func:`json_times` finds; None if it cannot read the values."""
         return json_times(values, self.field.path) if isinstance(self.field, JsonField) else None
 
     def __call__(self, payload: bytes) -> int:

@@ -123,7 +123,7 @@ class Holdings:
             yield one
 
     def iterate_held(self) -> Iterator[WrittenWindow]:
-        """Yield all offset windows that the generation still holds, by partition and offset."""
+        """Yield all offset windows that no other generation has replaced, sorted by partition and offset."""
         for _, windows in sorted(self.windows.items()):
             yield from (one.window for one in windows if one.is_held)
 
@@ -220,7 +220,7 @@ class Family:
 
     @property
     def finalized(self) -> set[str]:
-        """Directories finalized by any generation of the family."""
+        """Directories that this generation of the output or a linked generation has finalized."""
         return set[str]().union(*(state.finalized for state in self.states()))
 
     @property

@@ -71,7 +71,7 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
     """
     latest_ms = -1 if progress is None else min(progress.max_timestamp, now_ms)
     if progress is None and starting != "earliest":
-        return latest_ms  # the start of the partition is not committed yet
+        return latest_ms  # no commit says yet at which offset the partition begins
     if log is None or not log.on_broker or now_ms - latest_ms <= delay_ms:
         return latest_ms
     return now_ms if position_of(log, progress, starting) >= log.end else latest_ms

@@ -146,7 +146,7 @@ class GroupProgress:
         return None if cluster is None else cls(pipeline.own.groups.commit_group, cluster)
 
     def note(self, positions: Mapping[TopicPartition, Progress]) -> None:
-        """Let the thread commit these positions to the consumer group, and return at once."""
+        """Let the background thread commit these positions to the consumer group; do not wait for it."""
         with self._changed:
             self._wanted = {where: progress.next_offset for where, progress in positions.items()}
             if self._thread is None:

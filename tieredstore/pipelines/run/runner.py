@@ -284,7 +284,7 @@ class Runner:
     def resume(self) -> None:
         """After a failure, find the log entries that this driver has committed, and publish their files.
 
-        Before the first ``begin`` this does nothing, because ``begin`` itself publishes committed entries.
+        Before the first ``begin``, ``resume`` does nothing, because ``begin`` itself publishes committed entries.
         """
         if self._has_begun:
             self.driver.resume()

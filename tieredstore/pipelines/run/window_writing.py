@@ -115,7 +115,7 @@ def write_window(
 
 
 def mark_windows(windows: Sequence[Window]) -> list[Written]:
-    """Return ``windows``, which are empty, in the form that a driver commits."""
+    """Convert empty offset windows to the form that a driver commits."""
     return [(one.without_records(), {}) for one in windows]
 
 

@@ -75,14 +75,14 @@ class Waiting:
         self._since_s: dict[TopicPartition, tuple[int, float]] = {}
 
     def age_s(self, where: TopicPartition, start: int, now_s: float) -> float:
-        """Return for how many seconds the records from ``start`` on have been known."""
+        """Return the seconds since this process first saw unwritten records at ``start``."""
         known = self._since_s.get(where)
         if known is None or known[0] != start:
             known = self._since_s[where] = start, now_s
         return now_s - known[1]
 
     def clear(self, where: TopicPartition) -> None:
-        """Forget since when the partition has had unwritten records."""
+        """Forget when this process first saw unwritten records of the partition."""
         self._since_s.pop(where, None)
 
 
@@ -242,7 +242,7 @@ def _other_life(topic: str) -> ConfigError:
 
 
 class _Sized:
-    """A log, with an estimate of the bytes in a range of offsets."""
+    """A partition's log that can estimate the bytes in a range of offsets."""
 
     def __init__(self, log: PartitionLog, progress: Progress | None) -> None:
         self.log, self._progress = log, progress

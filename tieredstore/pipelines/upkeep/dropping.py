@@ -99,7 +99,7 @@ def _restore_successes(generation: Generation, paths: set[str]) -> None:
         state, family = log.read(), Family(log)
         if state.life in (Life.SEALED, Life.DROPPED) or not (said := paths & state.finalized - family.withheld):
             continue
-        # Leave out directories with files that are not published yet: their driver writes the marks later.
+        # Leave out directories with files that are not published yet: their driver writes ``_SUCCESS`` later.
         last = log.entry(state.unpublished) if state.unpublished >= 0 else None
         said -= set(last.directories) if last is not None and last.windows else set()
         for path, (files, records) in family.count_contents(sorted(said)).items():

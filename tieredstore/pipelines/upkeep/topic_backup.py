@@ -111,7 +111,7 @@ class PipelineBackup:
 
 @contextmanager
 def open_backup(path: Path, topics: Sequence[str]) -> Generator[PipelineBackup]:
-    """Open the pipeline's output, and find its files of the topics."""
+    """Open the pipeline's output as a backup of ``topics``."""
     pipeline = load_pipeline(path)
     with open_parts(pipeline) as parts:
         yield PipelineBackup(pipeline, parts.store, topics)
