@@ -54,6 +54,6 @@ def __getattr__(name: str) -> object:
     """Import Prometheus's client on first use. The client imports an HTTP server, and that takes forty milliseconds."""
     if name not in {"REGISTRY", "serve_metrics"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tieredstore.metrics import exposition  # noqa: PLC0415  see above
+    from tieredstore.metrics import exposition  # noqa: PLC0415  imports an HTTP server
 
     return exposition.REGISTRY if name == "REGISTRY" else exposition.serve_metrics

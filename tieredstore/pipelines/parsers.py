@@ -80,7 +80,7 @@ class Parser(ABC):
     def file(self, records: pa.RecordBatch) -> Filed:
         """Return the directories of the records, relative to the topic's directory."""
 
-    def period(self, directory: str) -> tuple[str, int] | None:  # noqa: ARG002  for those that file by time
+    def period(self, directory: str) -> tuple[str, int] | None:  # noqa: ARG002  for parsers by time
         """Return the directory of the period (day, hour or minute), and the period's end in ms since the epoch.
 
         The period's directory is ``directory`` itself or a parent of it. The object ``_SUCCESS`` is written there once
@@ -88,7 +88,7 @@ class Parser(ABC):
         """
         return None
 
-    def for_topic(self, topic: str) -> Parser:  # noqa: ARG002  for those that know schemas of topics
+    def for_topic(self, topic: str) -> Parser:  # noqa: ARG002  for subclasses with schemas
         """Return the parser for a topic; raise ConfigError if the settings do not describe its records."""
         return self
 

@@ -95,7 +95,7 @@ class Transforming:
             return self._whole(records, function)
         except TieredStoreError:
             raise
-        except Exception:  # noqa: BLE001  whatever it raises for bad data: then it is seen for which
+        except Exception:  # noqa: BLE001  user code; find the bad rows one by one
             return self._row_by_row(records, function)
 
     def _function(self) -> tuple[Callable[..., Any], bool]:
@@ -129,7 +129,7 @@ class Transforming:
                 kept.append(self._whole(records.slice(row, 1), function).records)
             except TieredStoreError:
                 raise
-            except Exception as error:  # noqa: BLE001  as above
+            except Exception as error:  # noqa: BLE001  user code can raise anything
                 faults[row] = _reason(error)
         whole = _join(kept, records)
         return Transformed(whole, records.num_rows - whole.num_rows - len(faults), faults)
@@ -148,7 +148,7 @@ class Transforming:
             message = Message(topic, partition, offset, time, key, value, pairs)
             try:
                 outcome = function(message)
-            except Exception as error:  # noqa: BLE001  whatever it raises for bad data
+            except Exception as error:  # noqa: BLE001  user code can raise anything
                 faults[row] = _reason(error)
                 continue
             if outcome is None:

@@ -100,11 +100,11 @@ class Format(ABC):
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
         """Return a writer into ``file``, and into ``sidecar`` if the format has one."""
 
-    def faults(self, records: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002  most formats hold anything
+    def faults(self, records: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002  most formats accept every row
         """Return the reasons why rows cannot be written, by row number."""
         return {}
 
-    def for_window(self, topic: str) -> Format:  # noqa: ARG002  for those that know schemas of topics
+    def for_window(self, topic: str) -> Format:  # noqa: ARG002  for subclasses with schemas
         """Return the format for a topic; raise ConfigError if the settings do not describe the topic's values."""
         return self
 
@@ -112,7 +112,7 @@ class Format(ABC):
         """Return the columns decoded from values, or None, and the faults by row number."""
         return None, self.faults(records)
 
-    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  not all can
+    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  no columns
         """Return a writer of rows with the columns of ``schema``, not of ENVELOPE. Raise ConfigError if the format has
         no columns.
         """

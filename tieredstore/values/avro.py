@@ -130,7 +130,7 @@ class AvroData:
         stream.seek(start)
         try:
             datum = _fastavro().schemaless_reader(stream, writer.schema, None if self.lookup is None else self.parsed)
-        except Exception:  # noqa: BLE001  fastavro raises what its reading of wrong bytes happens to raise
+        except Exception:  # noqa: BLE001  for invalid bytes fastavro can raise any error
             raise ValueError("the bytes do not match the schema") from None
         if stream.read(1):
             raise ValueError("bytes follow the datum")
@@ -201,7 +201,7 @@ class Avro:
             return pa.array(data, self._type)
         except TieredStoreError:
             raise
-        except Exception:  # noqa: BLE001  what the schema's resolution happens to give may be of no column
+        except Exception:  # noqa: BLE001  the decoded values may not fit the column's type
             return None
 
     def _reason(self, column: Column) -> str:
@@ -251,7 +251,7 @@ def _parse(schema: AvroSchema) -> _Parsed:
         check_schema(parsed, named)
     except ConfigError:
         raise
-    except Exception as error:  # noqa: BLE001  fastavro checks little of a schema before it uses it
+    except Exception as error:  # noqa: BLE001  for invalid schemas fastavro can raise any error
         raise ConfigError(f"this is not an Avro schema: {excerpt(error)}") from None
     return _Parsed(parsed, named, is_bounded(parsed, named))
 

@@ -142,7 +142,7 @@ def message_class(descriptor_set: bytes, name: str) -> Any:
         return factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except KeyError:
         raise ConfigError(f"the descriptor set lacks the message {quoted(name)}, or a type that it uses") from None
-    except Exception as error:  # noqa: BLE001  the library raises what its C code happens to raise
+    except Exception as error:  # noqa: BLE001  the library's C code can raise any error
         raise ConfigError(f"this is not a Protocol Buffers descriptor set: {excerpt(error)}") from None
 
 

@@ -134,7 +134,7 @@ class _Reading(ABC):
 
 
 class _Binary(_Reading):
-    def head(self, last: int) -> tuple[int, int] | None:  # noqa: ARG002  ids are told in full
+    def head(self, last: int) -> tuple[int, int] | None:  # noqa: ARG002  this protocol stores full ids
         kind = self.take(1)[0]
         return None if kind == 0 else (kind, self._integer(2))
 

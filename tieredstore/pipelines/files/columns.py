@@ -263,7 +263,7 @@ class _UnitedFile(FileWriter):
     def __init__(self, file: BinaryIO, inner: Format, lookup: SchemaLookup, local_path: str | None) -> None:
         self._file, self._inner, self._lookup = file, inner, lookup
         self._numbers: dict[int, None] = {}
-        self._aside = tempfile.TemporaryFile(dir=local_path)  # noqa: SIM115  it lives as long as this one
+        self._aside = tempfile.TemporaryFile(dir=local_path)  # noqa: SIM115  ``close`` and ``abandon`` close it
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         self._rows = pa.ipc.new_stream(self._aside, ENVELOPE, options=options)
 

@@ -189,7 +189,7 @@ class _Spooled(FileBody):
     def abandon(self) -> None:
         pass
 
-    def leftover(self, *, waits: bool) -> Prepared | None:  # noqa: ARG002  it is known
+    def leftover(self, *, waits: bool) -> Prepared | None:  # noqa: ARG002  there is nothing to wait for
         return self._prepared
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ class _Growing(FileBody):
                 if self._held is not None and self._size > self._memory.held_bytes:
                     self._leave_memory(self._held)
                 self._write(data)
-            except Exception as error:  # noqa: BLE001  it is raised by ``check``
+            except Exception as error:  # noqa: BLE001  ``check`` raises it later
                 self._error = error
                 self.abandon()
         return count

@@ -469,7 +469,7 @@ def _offset_of(key: bytes) -> int:
 def _of_messagepack(key: bytes) -> dict[str, Any]:
     content = unpack(key)
     if not isinstance(content, dict) or not isinstance(content.get(_OFFSET), int):
-        raise ValueError("a key has no offset")  # noqa: TRY004  one error for all that is damaged
+        raise ValueError("a key has no offset")  # noqa: TRY004  ValueError for all damaged data
     message_key, time = content.get(_KEY), content.get(_TIMESTAMP)
     return {
         "offset": content[_OFFSET],

@@ -85,7 +85,7 @@ class TimeDirectories:
         times: dict[str, int] = {}
         for name, (prefix, how) in zip(names, parts, strict=True):
             try:
-                moment = datetime.strptime(unquote(name.removeprefix(prefix)), how)  # noqa: DTZ007  the zone's, below
+                moment = datetime.strptime(unquote(name.removeprefix(prefix)), how)  # noqa: DTZ007  zone is set below
             except (ValueError, re.error):
                 return None
             units = (_UNIT_OF.get(code) for code in re.findall("%(.)", how))
@@ -101,7 +101,7 @@ class TimeDirectories:
 @functools.cache
 def _last_ms(zone: str) -> int:
     """Return ``TimeDirectories.last_ms``. The result is cached, because each message is compared with it."""
-    ahead = ZoneInfo(zone).utcoffset(datetime(9999, 12, 30)) or timedelta()  # noqa: DTZ001  the zone's
+    ahead = ZoneInfo(zone).utcoffset(datetime(9999, 12, 30)) or timedelta()  # noqa: DTZ001  local time in the zone
     return _YEAR_10000_MS - max(0, ahead // timedelta(milliseconds=1))
 
 

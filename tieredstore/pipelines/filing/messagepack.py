@@ -125,5 +125,5 @@ class _Reading:
 
 def _hashable(key: Value) -> object:
     if isinstance(key, list | dict):
-        raise ValueError("it has a key that is a list or a map")  # noqa: TRY004  one error for all that is damaged
+        raise ValueError("it has a key that is a list or a map")  # noqa: TRY004  ValueError for all damaged data
     return key

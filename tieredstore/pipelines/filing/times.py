@@ -64,7 +64,7 @@ class Field(Protocol):
 class Time(ABC):
     """Finds the time of each message in its value. Frozen and picklable."""
 
-    def for_topic(self, topic: str) -> Time:  # noqa: ARG002  for those that know schemas of topics
+    def for_topic(self, topic: str) -> Time:  # noqa: ARG002  for subclasses with schemas
         """Return this object, extended by a topic's schema. Raise ConfigError if the settings do not describe the
         topic's values.
         """

@@ -226,7 +226,7 @@ class Effects:
         return self.writes or self.redrives
 
 
-def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
+def effects(entry: Entry) -> Effects:  # noqa: C901  one case per kind
     """Return the effects of an entry. For every kind of entry, the driver deletes the files in ``removed`` after it has
     published the new files.
 

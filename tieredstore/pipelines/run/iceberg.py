@@ -332,7 +332,7 @@ class IcebergTable:
             yield
         except TieredStoreError:
             raise
-        except Exception as error:  # noqa: BLE001  catalogs raise errors of many libraries, and these decide
+        except Exception as error:  # noqa: BLE001  catalogs raise errors of many libraries
             raise self._error(error, is_read=is_read) from None
 
     def _error(self, error: Exception, *, is_read: bool) -> TieredStoreError:

@@ -196,7 +196,7 @@ class Backfill:
         finally:
             records.close()
 
-    def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  a driver's writer
+    def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  interface
         """Raise ConfigError, because a backfill never parses quarantined messages again. Only the pipeline itself can
         complete an interrupted ``redrive``.
         """
