@@ -360,5 +360,5 @@ def _check_nesting(sql: str) -> None:
 
 
 def _name_of(kind: type[BaseException]) -> str:
-    """Return the class name as the last line of a traceback shows it."""
+    """Return the class's name in the form in which the last line of a traceback shows it."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -79,7 +79,7 @@ class Transformed:
 
 @dataclass(frozen=True, slots=True)
 class Transforming:
-    """Caller of the transformer that the settings name as ``module:name``. Picklable."""
+    """Calls the transformer that the settings name as ``module:name``. Picklable."""
 
     name: str
 

@@ -205,7 +205,7 @@ class Avro:
             return None
 
     def _reason(self, column: Column) -> str:
-        """Describe a fault of a message's frame, without showing the data."""
+        """Return words for the error message about the first message: its schema id and the problem with it."""
         message: bytes = column[0].as_py()
         if self.lookup is None:
             return ""

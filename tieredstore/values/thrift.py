@@ -126,11 +126,11 @@ class _Reading(ABC):
 
     @abstractmethod
     def map_head(self) -> tuple[int, int, int]:
-        """Read the types of keys and values, and their number."""
+        """Read the head of a map: the types of its keys and values, and the number of its entries."""
 
     @abstractmethod
     def list_head(self) -> tuple[int, int]:
-        """Read the type of items, and their number."""
+        """Read the head of a list or set: the type and the number of its items."""
 
 
 class _Binary(_Reading):

@@ -274,7 +274,7 @@ def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
 
 
 def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
-    """Yield faults in the settings for directories by time, and in ``secor.s3.alter.path.date``.
+    """Yield faults in the settings that format directories by time, and in ``secor.s3.alter.path.date``.
 
     The setting ``secor.s3.alter.path.date`` needs directories by day. Without them Secor itself would fail at the first
     file.

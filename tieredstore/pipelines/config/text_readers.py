@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 
 def path_prefix(text: str) -> str:
-    """Return ``text`` if it can be the prefix of a directory's name."""
+    """Return ``text`` if it can be the prefix of a directory's name; raise ValueError otherwise."""
     if "/" in text or text in {".", ".."}:
         raise ValueError
     return text

@@ -215,7 +215,7 @@ class Family:
 
     @property
     def has_dropped(self) -> bool:
-        """True if a linked generation of the output was dropped."""
+        """True if a generation of the output that is linked to this one was dropped."""
         return any(log.state.life is Life.DROPPED for log in self._read_others().values())
 
     @property

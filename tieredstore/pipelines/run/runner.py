@@ -202,7 +202,7 @@ class Runner:
         return self._planner.snapshot()
 
     def begin(self) -> LogSnapshot:
-        """Take over the pipeline on the first call; return the logs."""
+        """Take over the pipeline on the first call. Return the logs of the partitions to read."""
         if self._take_over is not None:
             self._refuse_frame()
         snapshot = self._planner.snapshot()

@@ -171,7 +171,7 @@ class _Files:
 
 
 def _describe(offsets: Sequence[int]) -> str:
-    """Return the first ranges of offsets as text."""
+    """Return offsets as text: the first ranges, and the number of the remaining offsets."""
     runs = [
         [offset for _, offset in run] for _, run in groupby(enumerate(sorted(offsets)), key=lambda one: one[1] - one[0])
     ]

@@ -51,7 +51,7 @@ class Backup:
         return cls(pipeline.own.name, Committed.of(commit_log_of(pipeline, store)))
 
     def holding(self, topic: str, partition: int, first: int, last: int | None) -> list[str]:
-        """Return the keys of data files that overlap these offsets."""
+        """Return the keys of data files that overlap the offsets ``first`` to ``last`` (None: to the end)."""
         return sorted(
             key
             for key, one in self.files.files.items()
