@@ -41,7 +41,8 @@ class TryLimit:
     concurrent: int
 
     def time_for(self, settings: Settings, size: int) -> float:
-        """Return the limit for ``size`` bytes. A rate limit adds the time for ``concurrent`` uploads of that size."""
+        """Return the time limit in seconds for an upload of ``size`` bytes. If the upload rate is limited, add the time
+        that ``concurrent`` parallel uploads of this size need at that rate."""
         rate = settings.upload_rate_limit
         return self.timeout_s + (0 if rate is None else self.concurrent * size / rate)
 

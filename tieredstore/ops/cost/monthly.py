@@ -176,7 +176,7 @@ class MonthlyCost:
 
 
 def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
-    """Calculate the monthly cost of the sums, if usage continues as in the last 30 days."""
+    """Calculate the monthly cost of what ``sums`` counts, if usage continues as in the last 30 days."""
     store, use = prices.store, prices.use
     factor = MONTH_DAYS / sums.growth_days(now_ms)
     growth_stored, growth_size = sums.new.stored_size * factor, sums.new.size * factor

@@ -58,7 +58,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
-        """Return a writer of rows that have the column returned by ``decode``."""
+        """Return a writer whose rows also have the column that ``decode`` returns."""
 
 
 @dataclass(frozen=True, slots=True)
