@@ -71,7 +71,7 @@ toolchain: $(VENV)/installed
 servers: $(VENV)/installed ## the servers that the tests start
 	@$(BIN)/python -m scripts.servers
 
-unit: $(VENV)/installed ## the quick tests without a server, Spark, a sweep or random cases: two minutes
+unit: $(VENV)/installed ## the quick tests without a server, Spark, a sweep or random cases: 2 to 3 minutes
 	$(BIN)/python -m pytest --numprocesses 3 -m "not (server or broker or spark or slow or soak or hypothesis or sweep)" $(PYTEST_ARGS)
 
 core: toolchain ## the core's unit tests in a copy of the tree without the wings: a minute
