@@ -141,16 +141,22 @@ def test_keys_that_are_not_rsa_are_refused(tmp_path: Path) -> None:
         read_public_key(tmp_path / "public")
 
 
-@pytest.mark.parametrize("change", [1, -1, 1 << 700, 2**8192, None], ids=["more", "less", "a bit", "too many", "zero"])
-@pytest.mark.parametrize("number", range(6), ids=["version", "n", "e", "d", "p", "q"])
+CHANGES = {"more": 1, "less": -1, "a bit": 1 << 700, "too many": 2**8192, "zero": None}
+CHANGED = [
+    pytest.param(number, change, id=f"{name}-{how}")
+    for number, name in enumerate(("version", "n", "e", "d", "p", "q"))
+    for how, change in CHANGES.items()
+    if (name, how) != ("version", "zero")  # it is zero
+]
+
+
+@pytest.mark.parametrize(("number", "change"), CHANGED)
 def test_a_private_key_with_a_changed_number_is_refused(number: int, change: int | None) -> None:
     oid, encoded, _ = PKCS8.unwrap(first_block(PRIVATE.read_bytes(), "key"))
     numbers = DerSequence().decode(encoded, nr_elements=9, only_ints_expected=True)
-    original = numbers[number]
-    numbers[number] = 0 if change is None else original + change
-    if numbers[number] != original:
-        with pytest.raises(KeyRingError, match="key does not hold an RSA key"):
-            private_key(PKCS8.wrap(numbers.encode(), oid), "key")
+    numbers[number] = 0 if change is None else numbers[number] + change
+    with pytest.raises(KeyRingError, match="key does not hold an RSA key"):
+        private_key(PKCS8.wrap(numbers.encode(), oid), "key")
 
 
 def test_the_modulus_of_a_private_key_is_bounded() -> None:

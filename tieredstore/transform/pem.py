@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -69,10 +70,7 @@ def private_key(der: bytes, name: str) -> RsaKey:
     # key.
     if oid != _RSA_OID:
         raise KeyRingError(f"{name} {_NOT_RSA}")
-    try:
-        return _from_pkcs1(key)
-    except (ValueError, IndexError, TypeError) as error:
-        raise KeyRingError(f"{name} does not hold an RSA key: {error}") from error
+    return _import(key, name, _from_pkcs1)
 
 
 def _from_pkcs1(key: bytes) -> RsaKey:
@@ -142,9 +140,9 @@ def _is_protected(der: bytes) -> bool:
     return all(isinstance(part, bytes) for part in parts) and cast("bytes", parts[1])[:1] == _OCTET_STRING
 
 
-def _import(der: bytes, name: str) -> RsaKey:
+def _import(der: bytes, name: str, read: Callable[[bytes], RsaKey] = RSA.import_key) -> RsaKey:
     try:
-        return RSA.import_key(der)
+        return read(der)
     except (ValueError, IndexError, TypeError) as error:
         raise KeyRingError(f"{name} does not hold an RSA key: {error}") from error
 
