@@ -85,7 +85,7 @@ def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Droppe
             change_success(store, path, said, family.has_said, log.check_alone)
         if not stays and len(success.statements) == 1:
             yield Dropped(f"{path}/{SUCCESS}", success.size)
-    if not dry_run:
+    if paths and not dry_run:
         _restore_successes(generation, set(paths))
 
 
