@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.stores.doubles import FaultyStore, Moment
+from tests.support.stores.doubles import FaultyStore, Moment, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import (
     BrokerDisk,
@@ -217,6 +217,35 @@ def test_a_hole_whose_mark_was_lost_is_marked_again_when_its_leader_starts(
     assert holes_of(store) == [(10, 19)]
     leader.grow()
     run_once(leader.log_dir, store)
+    fill(follower, store)
+    assert holes_of(store) == []
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_hole_recorded_while_another_replica_removes_the_mark_stays_marked(
+    tmp_path: Path, store: MemoryObjectStore, moment: Moment
+) -> None:
+    leader, follower = replicas(tmp_path)
+    damage(leader, 10)
+    run_once(leader.log_dir, store)
+    leader.grow()
+    damage(leader, 30)
+    leader.grow()
+    scripted = ScriptedStore(store)
+    scripted.on("delete", hole_key("", PARTITION), lambda _: run_once(leader.log_dir, store), moment=moment, times=1)
+    fill(follower, scripted)
+    assert holes_of(store) == [(30, 39)]
+    assert [info.key for info in store.list("!tieredstore/holes/")] == [hole_key("", PARTITION)]
+
+
+def test_a_mark_removed_before_its_hole_is_recorded_is_set_again(tmp_path: Path, store: MemoryObjectStore) -> None:
+    leader, follower = replicas(tmp_path)
+    damage(leader, 10)
+    scripted = ScriptedStore(store)
+    scripted.on("put", hole_key("", PARTITION), lambda _: fill(follower, store), moment="after", times=1)
+    run_once(leader.log_dir, scripted)
+    assert scripted.keys_of("put").count(hole_key("", PARTITION)) == 2
+    assert holes_of(store) == [(10, 19)]
     fill(follower, store)
     assert holes_of(store) == []
 

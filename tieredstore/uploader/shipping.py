@@ -557,6 +557,8 @@ class _Work:
             partition.where, hole.first_offset, hole.last_offset, hole.reason,
             f"; what remains of their data is under {hole.quarantine}" if hole.quarantine else "",
         )  # fmt: skip
+        # Mark it again: before the save, another replica may have seen the mark without a hole and removed it.
+        self.target.watermarks.mark_holes(partition.where)
         return Step.HOLE
 
 

@@ -178,8 +178,12 @@ class WatermarkStore:
         self._store.put(hole_key(self._prefix, where), b"its watermark has holes\n")
 
     def unmark(self, where: TopicIdPartition) -> None:
-        """Remove the mark of holes."""
+        """Remove the mark of holes. If the watermark has holes after that, set the mark again: another uploader may have
+        recorded them meanwhile."""
         self._store.delete([hole_key(self._prefix, where)])
+        watermark = self.peek(where)
+        if watermark is not None and watermark.holes:
+            self.mark_holes(where)
 
     def with_holes(self) -> Iterator[TopicIdPartition]:
         """Yield the partitions marked as having holes."""
