@@ -198,6 +198,22 @@ def test_windows_give_way_whole_and_directories_are_complete_again(topic: Stored
     assert clean(store, 1, 2, 3)
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_replacement_keeps_the_mark_that_another_generation_adds_before_the_delete(
+    topic: StoredTopic, store: ObjectStore, *, dies: bool
+) -> None:
+    other = with_generation(RIGHT, 9)
+    run_once(topic, store, RIGHT)
+    beside = ScriptedStore(store).on("delete", "*_SUCCESS", lambda _: run_once(topic, store, other), times=1)
+    if dies:  # right after the delete: the next backfill completes it
+        with pytest.raises(Killed):
+            backfill(topic, beside.on("delete", "*_SUCCESS", Killed(), moment="after", times=1), replaces=1)
+    backfill(topic, beside, replaces=1)
+    assert set(successes(store)) == {day(12), day(13), day(14)}
+    assert clean(store, 1, 2)
+    assert list(verify_output(other, store)) == []
+
+
 def test_bad_messages_give_way_too(topic: StoredTopic, store: ObjectStore) -> None:
     strict = pipeline_of(secor__message__parser__class="json")
     run_once(topic, store, strict)

@@ -104,7 +104,7 @@ def change_success(
             if not after:
                 # Stores offer no conditional delete. This delete cannot remove a new mark of this driver, because a
                 # driver deletes marks before it writes new marks. ``Finalizer.take_back`` restores the mark of another
-                # driver, and ``drop_generation`` the marks of other generations.
+                # driver, and ``restore_successes`` the marks of other generations.
                 store.delete([key])
             elif before is None:
                 store.put(key, _content(after), if_absent=True)

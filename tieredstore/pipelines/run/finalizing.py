@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -13,6 +13,7 @@ from tieredstore.pipelines.log.commit_log import CommitLog, Life, Progress
 from tieredstore.pipelines.log.holdings import Family, with_those_above
 from tieredstore.pipelines.log.successes import Statement, change_success
 from tieredstore.pipelines.parser_table import parser_of
+from tieredstore.pipelines.run.generation import claimed_logs
 from tieredstore.pipelines.run.windows import position_of
 
 if TYPE_CHECKING:
@@ -155,22 +156,26 @@ class Finalizer:
             # Delete the marks again in directories where another process is now replacing files. That process logs
             # ``replacing`` before it deletes _SUCCESS marks. So either that process sees this mark, or this process
             # sees the entry.
-            for path in set(entry.directories) & self.family.withheld:
-                self.take_back(path)
+            self.take_back(set(entry.directories) & self.family.withheld)
 
-    def take_back(self, path: str) -> None:
-        """Delete ``_SUCCESS`` from a directory. Raise FencedError if another driver is running.
+    def take_back(self, paths: Collection[str]) -> None:
+        """Delete this generation's ``_SUCCESS`` from directories. Raise FencedError if another driver is running.
 
         Stores have no conditional delete. While this process is suspended in the delete request, another process may
         write a new ``_SUCCESS``. The delete then removes the new one. So if this process finds itself fenced after the
-        delete, it writes that ``_SUCCESS`` again.
+        delete, it writes that ``_SUCCESS`` again; in any case, it restores the marks of other generations.
         """
-        change_success(self._store, path, None, self.family.has_said, self._log.check_alone)
-        try:
-            self._log.check_alone()
-        except FencedError:
-            self._say_again(path)
-            raise
+        for path in paths:
+            if not change_success(self._store, path, None, self.family.has_said, self._log.check_alone):
+                continue
+            try:
+                self._log.check_alone()
+            except FencedError:
+                self._say_again(path)
+                restore_successes(self._generation, paths)
+                raise
+        if paths:
+            restore_successes(self._generation, paths)
 
     def _unsay(self, paths: Sequence[str]) -> None:
         """Delete ``_SUCCESS`` marks that this process created too late. Another process had already dropped this
@@ -257,3 +262,23 @@ def add_partition(database: str, table: str, directory: str) -> str | None:
 
 def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def restore_successes(generation: Generation, paths: Collection[str]) -> None:
+    """Write the ``_SUCCESS`` marks of other generations again that this or an earlier process has deleted.
+
+    Stores have no conditional delete: another generation may add its statement to a mark between the read and the
+    delete. Its log names the directory before that, so no statement is lost.
+    """
+    for log in (log for root in generation.naming.places.roots for log in claimed_logs(generation.store, root)):
+        state, family = log.read(), Family(log)
+        said = state.finalized.intersection(paths) - family.withheld
+        if not said or state.life in (Life.SEALED, Life.DROPPED):
+            continue
+        # Leave out directories with files that are not published yet: their driver writes ``_SUCCESS`` later.
+        last = log.entry(state.unpublished) if state.unpublished >= 0 else None
+        said -= set(last.directories) if last is not None and last.windows else set()
+        for path, (files, records) in family.count_contents(sorted(said)).items():
+            if files:
+                statement = Statement(log.pipeline, log.generation, files, records, state.number)
+                change_success(generation.store, path, statement, family.has_said, keeps=True)

@@ -15,7 +15,6 @@ from tieredstore.pipelines.files.columns import NEEDS_SPARK
 from tieredstore.pipelines.log.commit_log import Life
 from tieredstore.pipelines.log.entries import Entry, OutputFile, Window, WrittenWindow, effects
 from tieredstore.pipelines.log.holdings import Holdings, with_those_above
-from tieredstore.pipelines.log.successes import read_success
 from tieredstore.pipelines.run.driver import Driver
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.recipes import recipe_of
@@ -314,9 +313,7 @@ class Replacement:
             paths = {file.key.rpartition("/")[0] for window in self._find_going(backfill) for file in window.data_files}
             above = sorted({above for path in paths for above in with_those_above(path)})
             log.append("replacing", self._old.generation.fingerprint, other=self._number, directories=above)
-        self._family.refresh()
-        for path in sorted(log.state.withheld & self._family.finalized):
-            self._old.finalizer.take_back(path)
+        self._take_marks_back()
 
     def withhold(self) -> None:
         """Delete ``_SUCCESS`` again from directories whose files are being replaced.
@@ -326,11 +323,11 @@ class Replacement:
         """
         if self._log.read().giving_to != self._number:
             return
+        self._take_marks_back()
+
+    def _take_marks_back(self) -> None:
         self._family.refresh()
-        for path in sorted(self._log.state.withheld & self._family.finalized):
-            success = read_success(self._store, path)
-            if success is not None and any(map(self._family.has_said, success.statements)):
-                self._old.finalizer.take_back(path)
+        self._old.finalizer.take_back(sorted(self._log.state.withheld & self._family.finalized))
 
     def finish(self, backfill: Entry) -> list[str]:
         """Delete the replaced files after the new files are published. Return the directories that are complete

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.log.commit_log import Life
-from tieredstore.pipelines.log.holdings import Committed, Family, with_those_above
-from tieredstore.pipelines.log.successes import SUCCESS, Statement, change_success, read_success
-from tieredstore.pipelines.run.generation import Generation, claimed_logs
+from tieredstore.pipelines.log.holdings import Committed, with_those_above
+from tieredstore.pipelines.log.successes import SUCCESS, change_success, read_success
+from tieredstore.pipelines.run.finalizing import restore_successes
+from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.window_writing import discard_files
 from tieredstore.pipelines.upkeep.inspection import list_output
 
@@ -86,26 +87,7 @@ def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Droppe
         if not stays and len(success.statements) == 1:
             yield Dropped(f"{path}/{SUCCESS}", success.size)
     if paths and not dry_run:
-        _restore_successes(generation, set(paths))
-
-
-def _restore_successes(generation: Generation, paths: set[str]) -> None:
-    """Write the ``_SUCCESS`` marks of other generations again that this or an earlier drop has deleted.
-
-    Stores have no conditional delete: another generation may add its statement to a mark between the read and the
-    delete. Its log names the directory before that, so no statement is lost.
-    """
-    for log in (log for root in generation.naming.places.roots for log in claimed_logs(generation.store, root)):
-        state, family = log.read(), Family(log)
-        if state.life in (Life.SEALED, Life.DROPPED) or not (said := paths & state.finalized - family.withheld):
-            continue
-        # Leave out directories with files that are not published yet: their driver writes ``_SUCCESS`` later.
-        last = log.entry(state.unpublished) if state.unpublished >= 0 else None
-        said -= set(last.directories) if last is not None and last.windows else set()
-        for path, (files, records) in family.count_contents(sorted(said)).items():
-            if files:
-                statement = Statement(log.pipeline, log.generation, files, records, state.number)
-                change_success(generation.store, path, statement, family.has_said, keeps=True)
+        restore_successes(generation, set(paths))
 
 
 def _files(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> list[Dropped]:
