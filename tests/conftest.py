@@ -24,7 +24,7 @@ pytest_plugins = [
 if (REPOSITORY / "tests" / "support" / "spark").is_dir():  # not in `make core`
     pytest_plugins.append("tests.support.spark.spark_session")
 
-# pytest reads it when a test, or a worker, first needs a folder.
+# pytest reads the variable when a test or a worker first needs a folder.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder_of(REPOSITORY)))
 
 # A shell starts background jobs with interrupts ignored, and the tests' processes would inherit that.
@@ -40,9 +40,9 @@ settings.load_profile("soak" if SOAK else "tieredstore")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without the garbage collector: modules and tests stay, and looking for cycles in them takes a fifth.
+    """Collect tests without the garbage collector, whose search for cycles takes a fifth of the time and frees nothing.
 
-    Nor does it look there later: a full collection among all tests takes 0.6 s, and in a fork copies the memory.
+    Freeze them afterwards: a full collection over all tests takes 0.6 s, and in a fork copies the memory.
     """
     gc.disable()
     try:

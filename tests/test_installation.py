@@ -256,7 +256,7 @@ def test_without_optional_packages_every_entry_names_the_extra() -> None:
 
 
 FALL_BACK = {"tieredstore.installation", "tieredstore.pubsub.format.messages"}
-"""The class itself, and one import with an equal function of Python's own."""
+"""The module of ``Extra``, and one whose missing import is replaced by an equal function of Python."""
 
 
 def test_no_module_reports_a_missing_package_by_itself() -> None:

@@ -39,7 +39,7 @@ def sample(name: str, **labels: str) -> float:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the current time, in seconds, as a list of one number."""
+    """Return a list whose only item is the clock's time in seconds."""
     now = [0.0]
     monkeypatch.setattr(counting, "perf_counter", lambda: now[0])
     return now

@@ -112,7 +112,7 @@ def test_references_are_bounded_in_bytes_and_in_time_together(
         registry.latest("wide")
     assert len(service.requests) < 20
 
-    # Each answer arrives well within a try's time, and all of them take an hour.
+    # Each answer arrives well within an attempt's timeout, but all answers together would take an hour.
     now = [0.0]
     policy = replace(schema_registry.RETRY_POLICY, monotonic=lambda: now[0])
     monkeypatch.setattr(schema_registry, "RETRY_POLICY", policy)
@@ -162,7 +162,7 @@ def test_an_id_without_a_schema_is_asked_for_once_a_minute(
             rows: Any = kind.convert(column(*(framed(number, b"\x02") for number in (2, 1, 2, 1) * 50)), place)
             assert rows.null_count == len(rows)
         assert sorted(service.requests) == ["GET /schemas/ids/1", "GET /schemas/ids/2"]
-        # Register it in between.
+        # Register the missing subject before the next request is due.
         service.register("n", '"long"')
         now[0] += 61.0
         assert kind.convert(column(framed(2, b"\x02")), place).to_pylist() == [1]

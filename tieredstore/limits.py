@@ -10,7 +10,7 @@ stored format.
 """
 
 MAX_INT64: Final = 2**63 - 1
-"""Java's ``long``: timestamps and producer ids."""
+"""The largest Java ``long``. It limits timestamps and producer ids."""
 
 MAX_OFFSET: Final = MAX_INT64
 """The greatest offset of a record."""

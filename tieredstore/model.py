@@ -254,7 +254,7 @@ class OpenFile:
         return cast("BinaryIO", io.BufferedReader(_PositionalReader(self.path, self.descriptor)))
 
     def read_bytes(self) -> bytes:
-        """Read all of it."""
+        """Return the whole content of the file."""
         size = os.fstat(self.descriptor).st_size
         # Usually this single call is enough. For small files, a reader object would cost more than the read.
         content = os.pread(self.descriptor, size + 1, 0)
@@ -341,7 +341,7 @@ def human_bytes(count: int) -> str:
 
 
 def utc_text(time_ms: int) -> str:
-    """Format a time in milliseconds since 1970 for a person: ``2026-01-31T08:00:00Z``; the number if it is no date."""
+    """Format milliseconds since 1970 for a person: ``2026-01-31T08:00:00Z``, or the number beyond Python's dates."""
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
     except (OverflowError, ValueError, OSError):
@@ -359,8 +359,8 @@ def can_be_topic(name: str) -> bool:
 _DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
 _SECONDS_OF_CENTURIES: Final = range(946_684_800, 4_102_444_800)  # the years 2000 to 2099
 _BEYOND_LOGS: Final = 10**12
-"""Logs do not reach this offset: a hundred thousand records a second would need over a hundred days. Times in
-milliseconds since 1970 are larger.
+"""An offset that no log reaches: 100,000 records per second would need more than a hundred days. Times in milliseconds
+since 1970 are larger.
 """
 _WAY_TO_WRITE_A_TIME: Final = "a time is written 2026-01-31T08:00:00Z, or @ and the milliseconds since 1970"
 _NAMED: Final = 3

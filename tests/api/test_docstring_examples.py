@@ -27,7 +27,7 @@ OF_CORE: Mapping[str, Callable[[dict[str, Any], str], bool]] = {
     "Topic": lambda _, out: out == "txn [(0, 3047)]\n",
     "open": lambda names, _: len(names["frame"]) == 5,
 }
-"""Proves that the example of a name did its work, by the names it set and its output."""
+"""For each public name, a check that its example did its work, from the variables it set and its output."""
 
 WINGS = {"BatchConsumer", "BatchProducer", "Consumer", "Uploader"}
 with_wings = pytest.mark.skipif(find_spec("tieredstore.pubsub") is None, reason="the core alone")
@@ -75,7 +75,7 @@ def test_the_uploaders(folder: Path, disk: Path) -> None:
     run("Uploader", names)
     assert names["left"] == []
     with tieredstore.open("store.properties") as bucket:
-        assert len(bucket.segments("txn")) == 4  # the last may still be active
+        assert len(bucket.segments("txn")) == 4  # the last segment may still be active
 
 
 @with_wings

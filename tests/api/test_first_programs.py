@@ -103,7 +103,7 @@ def test_a_typed_program(tmp_path: Path, disk: Path) -> None:
 
 @pytest.mark.slow
 def test_a_notebook(bucket: ts.Bucket, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run cell by cell, twice, in one namespace: a cell's last value is shown as in a notebook."""
+    """Run all cells in one namespace, twice; show each cell's last value as a notebook does."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "store.properties").write_text(f"storage.backend.class=filesystem\nstorage.root={root}\n")
     notebook: dict[str, Any] = json.loads((REPOSITORY / "examples" / "first_look.ipynb").read_text())

@@ -80,7 +80,7 @@ def store(tmp_path: Path, disk: Path) -> Path:
 
 
 def run_on(store: Path, page: str) -> str:
-    """Run the first program of a page on the bucket, whose topic has another name."""
+    """Run the first program of a page, with its topic and date replaced by those of the bucket."""
     (program, *_), _ = programs(page)
     return run(
         program.replace("2026-01-15", "2100-01-01").replace('"orders"', '"txn"').replace('"order*"', '"tx*"'), store

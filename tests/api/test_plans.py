@@ -1,6 +1,6 @@
-"""An applied plan touches nothing newer than itself, outside its bounds, or held by then.
+"""An applied plan touches no segment that is newer than the plan, outside its bounds, or held by then.
 
-Segments are uploaded, held and deleted between making, showing and applying it.
+Between making, showing and applying a plan, segments are uploaded, held and deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.ops.garbage.collection import delete_objects
 
 SIZE: Final = 10
-"""Offsets of a segment."""
+"""Number of offsets in each segment."""
 PLACES: Final = st.tuples(st.integers(0, 1), st.integers(0, 5))
 """A partition, and the number of its segment."""
 
@@ -143,7 +143,7 @@ class Plans(RuleBasedStateMachine):
             del self.written[place]
 
     def run(self, act: Callable[[Plan], object]) -> bool:
-        """Return True if it ran: an offset beyond the end of the remaining log is refused."""
+        """Return True if ``act`` ran, or False if it was refused for an offset beyond the end of the remaining log."""
         assert self.plan is not None
         try:
             act(self.plan)

@@ -1,5 +1,6 @@
-"""Ten thousand damaged logs, and as many batches of MemQ's and changes of files, against kernels built with
-AddressSanitizer; run by ``tests/asan/run``."""
+"""Kernels built with AddressSanitizer read ten thousand damaged logs, damaged MemQ batches and changing files each; run
+by ``tests/asan/run``.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from tieredstore.remote.diskcache import _value_files
 
 
 def main(folder: Path, count: int) -> int:
-    """Return 0; a bad access ends the process before that, with a report."""
+    """Return 0; AddressSanitizer ends the process earlier, with a report, at a bad access."""
     for kernel in (
         _kernel,
         _checks,
@@ -67,7 +68,7 @@ def main(folder: Path, count: int) -> int:
     print(f"{count} mutations of requests that write, {survived} of them taken: no bad access")
     laid = sum(laid_records(random.Random(seed)) for seed in range(count // 50))
     print(f"{laid} records laid where they are stored: no bad access")
-    # Each value in a buffer of exactly its size: reading past its end is an error.
+    # Each text is in a buffer of exactly its size, so that reading past its end is an error.
     answered = sum(json_texts.said([text])[0] is not None for text in json_texts.texts(2, count))
     print(f"{count} texts of JSON, {answered} of them told at once: no bad access")
     print(f"{count} changes of files, {visit_while_they_change(count)} read meanwhile: no bad access")
@@ -76,7 +77,7 @@ def main(folder: Path, count: int) -> int:
 
 
 def values_read(count: int) -> int:
-    """Return the number of values read, each into memory of its size, from a file that may have more or fewer."""
+    """Return the number of values read, each into a buffer of its size, from a file with too many or too few bytes."""
     source = random.Random(2)
     with tempfile.TemporaryFile() as file:
         for _ in range(count):
@@ -110,7 +111,7 @@ def is_taken(packet: bytes) -> bool:
 
 
 def laid_records(source: random.Random) -> int:
-    """Return the number of records laid out in memory of their greatest size."""
+    """Return the number of records written into a buffer of random size before it is full."""
     head, most = source.choice((19, 40, 52)), source.randrange(1, 3000)
     body = _writing.BodyWriter(most, memoryview(bytearray(head + most)), head)
     while body.take(*memq_batches.random_record(source)[:4], None, 1 << 40) >= 0:

@@ -113,7 +113,7 @@ def test_no_method_of_the_contract_is_left_to_its_default_by_a_wrapper(
 
 
 class Own(SqliteObjectStore):
-    """A custom store that answers only two of the administrative questions."""
+    """A custom store that implements only two of the administrative methods."""
 
     def now_ms(self) -> int:
         return 1234

@@ -1,4 +1,4 @@
-"""A custom store, the one of examples/: the whole contract, and settings that name it in each way."""
+"""The custom store of examples/: the whole contract, and settings that name it in each way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES = REPOSITORY / "examples"
 class TestSqliteObjectStore(ObjectStoreTests):
     # Each write is a synced transaction on a shared disk.
     largest_object = 16 << 20
-    listed_objects = 250  # its pages are of 100
+    listed_objects = 250  # the store lists pages of 100
     race_rounds = 3
 
     @pytest.fixture

@@ -75,7 +75,7 @@ def test_the_path_is_the_prefix_as_it_is_written(url: str, prefix: str, monkeypa
 
 
 def test_the_region_is_that_of_the_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert region("s3://logs") == "aws-global"  # the SDK follows the server to the bucket's own
+    assert region("s3://logs") == "aws-global"  # the server then tells the SDK the bucket's region
     profile = tmp_path / "config"
     profile.write_text("[default]\nregion = of-profile\n[profile other]\nregion = of-other\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(profile))
@@ -176,7 +176,7 @@ def test_an_account_of_the_file_is_never_joined_by_a_key_of_the_environment(
     assert azure(write(tmp_path, {"chunk.size": "1", "storage.azure.account.name": "mine"})) == ("mine", *[None] * 3)
 
 
-# A URL over a file
+# A URL overrides the settings file
 
 
 def test_the_url_goes_over_the_file_and_all_else_stays(tmp_path: Path) -> None:

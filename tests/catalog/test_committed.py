@@ -147,7 +147,7 @@ def test_partitions_side_by_side_keep_their_listings(bucket: Bucket) -> None:
 
 
 def test_the_least_recently_used_partition_is_forgotten_and_listed_again() -> None:
-    bucket = Bucket(max_segments=12)  # room for two partitions of five segments, each with one for itself
+    bucket = Bucket(max_segments=12)  # room for two partitions, each counted as its five segments plus one
     first, second, third = (run_of(5, partition_of(partition=number)) for number in range(3))
     bucket.put(*first, *second, *third)
     for segments in (first, second, first, third):
@@ -201,7 +201,7 @@ def test_a_damaged_manifest_does_not_count_and_is_named_once(
     for expected in ({"list": 1, "get": 1}, {}):
         assert bucket.requests(lambda: bucket.finds(segment)) == expected
     bucket.now_s = AGE_S
-    assert bucket.requests(lambda: bucket.finds(segment)) == {"list": 1, "get": 1}  # it may have been repaired
+    assert bucket.requests(lambda: bucket.finds(segment)) == {"list": 1, "get": 1}  # possibly repaired by now
     assert ["is damaged" in message for message in caplog.messages] == [True]
     bucket.put(segment)
     bucket.now_s += AGE_S

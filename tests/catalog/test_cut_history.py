@@ -142,7 +142,7 @@ def test_records_that_a_later_leader_replaced_stay_cut_though_a_third_began_at_a
 
 
 def test_copies_that_each_begin_with_a_cut_are_all_of_their_leader(disk: BrokerDisk, store: CountingStore) -> None:
-    """This holds even if the index with the leader's start is unreadable."""
+    """No offsets are superseded, even if the index with the leader's start is unreadable."""
     disk.grow(3)
     copy(disk, store)
     disk.lead(7)
@@ -172,8 +172,8 @@ def test_where_none_reaches_over_the_cut_only_the_earliest_are_asked(disk: Broke
     store.reset()
     lineage_of(store)
     asked = {parse_key("", key) for operation in store.operations for key in operation.keys if key.endswith(".indexes")}
-    # Indexes are read of the ruler (150), of its leader's earliest three segments (30, 40, 50), and of the last before
-    # (20).
+    # Indexes read: those of the ruler (150), of the earliest three segments of its leader (30, 40, 50), and of the last
+    # segment before them (20).
     assert sorted(key.start_offset for key in asked if key is not None) == [20, 30, 40, 50, 150]
 
 

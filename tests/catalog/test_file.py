@@ -237,7 +237,7 @@ def test_a_file_cut_short_is_not_believed(size: int) -> None:
 
 @given(st.integers(0, len(RAW) - 33), st.integers(1, 255))
 def test_damage_under_a_digest_that_fits_never_gives_more_than_other_rows(position: int, change: int) -> None:
-    """A writer of the digest can write any rows; no bytes crash the reader or bypass its checks."""
+    """With a matching digest, a file can hold any rows, but no bytes crash the reader or bypass its checks."""
     damaged = bytearray(RAW[:-32])
     damaged[position] ^= change
     stored = decode_rows(bytes(damaged) + hashlib.sha256(damaged).digest(), ORIGIN)

@@ -52,9 +52,9 @@ HORIZON: Final = 64
 
 
 def with_horizon(record: Record, horizon_ms: int) -> bytes:
-    """Return a batch that compaction gave a delete horizon, from which its record's timestamp is then counted."""
+    """Return a batch to which compaction gave a delete horizon; the record's timestamp delta is relative to it."""
     whole = build_batch([Record(b"dropped", timestamp_ms=horizon_ms), record], 0)
-    first = (whole[HEADER_SIZE] >> 1) + 1  # its size is a zigzag number of one byte
+    first = (whole[HEADER_SIZE] >> 1) + 1  # the record's size is a zigzag varint of one byte
     rest = with_body(whole, whole[HEADER_SIZE + first :], CompressionType.NONE)
     return with_field(with_field(rest, 57, ">i", 1), 21, ">h", HORIZON)
 

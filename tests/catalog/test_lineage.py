@@ -69,7 +69,7 @@ def test_a_lineage_serves_the_rulers_log_and_all_that_is_left_of_it(copies: list
 
 @given(partition_copies())
 def test_no_record_that_the_ruler_does_not_have_is_served(copies: list[Copy]) -> None:
-    """Check by the records' identities, which no rule uses."""
+    """Compare the identities of records, which no rule of the lineage uses."""
     ruler = ruling_copy(copies)
     lineage = trace_lineage([copy.segment for copy in copies], ruler.segment, ruler.history)
     by_segment = {copy.segment: copy for copy in copies}

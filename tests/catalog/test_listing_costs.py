@@ -24,7 +24,7 @@ from tieredstore.remote.managed_store import ManagerCalls
 SEGMENTS = 40 * PARTITIONS
 FIRST_BATCH = 32
 FOLDERS = 1 + PARTITIONS
-"""The topic's folder and those of its partitions; the root is added to each."""
+"""The topic's folder and its partitions' folders; each test adds one for the root."""
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +59,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(chunk_index, "unpack_chunk_sizes")
 
     def count_in(module: Any, function: str, names: tuple[str, ...]) -> None:
-        """Count calls of compiled code, under each name once per file that it checked or read, or for its one
-        manifest.
-        """
+        """Count calls of a compiled function under each name, once per file that it checked or read."""
         real: Callable[..., Any] = getattr(module, function)
 
         def counted(*arguments: Any) -> object:
@@ -93,7 +91,7 @@ def test_a_manifest_is_opened_read_and_unpacked_once(store: FilesystemObjectStor
     segments = list(list_segments(store))
     calls.clear()
     assert all(segment.whole is not None for segment in load_listing(store, segments))
-    # The files, and for each batch the folders from the root to them, again where a partition ends.
+    # Each file is opened once, and each folder on its path once per batch and once more per partition.
     depth = segments[0].main_path.count("/") + 1
     assert calls["open"] <= SEGMENTS + depth * (PARTITIONS + SEGMENTS // FIRST_BATCH)
     assert calls["read"] == calls["unpack_chunk_sizes"] == SEGMENTS

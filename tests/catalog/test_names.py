@@ -57,7 +57,7 @@ def large() -> PagedStore:
 def test_a_large_topic_is_passed_over(large: PagedStore) -> None:
     large.pages = 0
     assert topic_names(large, PREFIX) == ["a", "orders", "orders-2", "orders.old", "payments", "zz"]
-    # 9,000 keys of one topic: a page of its first thousand, and one of its successors.
+    # The topic has 9,000 keys: the listing reads the page of its first thousand, and the page after the topic.
     assert large.pages <= 3
     large.pages = 0
     assert partition_numbers(large, PREFIX, "orders") == {IDS[0]: [0, 10], IDS[1]: [2]}

@@ -114,7 +114,7 @@ def test_a_damaged_manifest_is_a_problem_and_leaves_a_gap(
 def test_a_manifest_that_ends_before_its_key_begins_is_a_problem(
     store: CountingStore, manager: RemoteStorageManager
 ) -> None:
-    # A segment whose metadata gives another place: the key has its base offset.
+    # The manifest's metadata contradicts the key, which contains the base offset.
     segment = MadeSegment(EVENTS, 10, 19)
     segment.put(store)
     store.put(segment.key(), segment.manifest(start_offset=0, end_offset=9))

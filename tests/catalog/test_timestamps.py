@@ -38,7 +38,9 @@ from tieredstore.testing.segments import Record, build_batch, write_segment
 
 @cache
 def times_of(case: str, partition: int) -> list[tuple[int, int]]:
-    """Return offset and timestamp of every record; control records from the batch headers of the broker's own files."""
+    """Return offset and timestamp of every record; those of control records come from batch headers of the broker's
+    files.
+    """
     with gzip.open(case_path(case) / f"records-{partition}.jsonl.gz", "rt") as lines:
         records = [(record["offset"], record["timestamp"]) for record in map(json.loads, lines)]
     control = [
@@ -96,7 +98,7 @@ def test_many_partitions_are_looked_up_at_once() -> None:
 @given(st.integers(0, 4000), st.integers(0, 4000))
 @settings(max_examples=20, deadline=None)
 def test_a_range_of_times_gives_the_offsets_that_a_seek_by_time_would(first: int, second: int) -> None:
-    manager, lineage = log_of("06-codec-none-createtime")  # its timestamps are not in order
+    manager, lineage = log_of("06-codec-none-createtime")  # this log's timestamps are not in order
     base = min(t for _, t in times_of("06-codec-none-createtime", 0))
 
     def sought(timestamp: int) -> int:
@@ -206,6 +208,6 @@ def test_without_the_decoder_the_extra_is_named(
     for name in [name for name in sys.modules if name.startswith("tieredstore.kafka.records")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert offset_for_time(manager, lineage, 5) == OffsetAndTimestamp(0, 5)  # the header is sufficient
+    assert offset_for_time(manager, lineage, 5) == OffsetAndTimestamp(0, 5)  # the batch header is sufficient
     with pytest.raises(ConfigError, match=r"pip install .*\[arrow\]"):
         offset_for_time(manager, lineage, 6)

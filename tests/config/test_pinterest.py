@@ -71,7 +71,7 @@ REAL = {
     "storage.service.endpoint.provider.class": "own.Endpoint",
     "metrics.reporter.class": "com.pinterest.kafka.tieredstorage.common.metrics.NoOpMetricsReporter",
 }  # fmt: skip
-"""A file used with their uploader, unchanged."""
+"""An unchanged file of Pinterest's uploader."""
 README = {
     "bootstrap.servers": "localhost:9092",
     "group.id": "test",
@@ -80,7 +80,7 @@ README = {
     "offset.reset.policy": "EARLIEST",
     "storage.service.endpoint.provider.class": "MockS3StorageServiceEndpointProvider",
 }
-"""Settings in their consumer's README."""
+"""Settings from the README of Pinterest's consumer."""
 
 
 @pytest.mark.parametrize("file", [REAL, README])

@@ -35,7 +35,7 @@ WHERE: list[tuple[dict[str, str], tuple[type[SettingsGroup], ...]]] = [
     (AZURE, (AzureSettings,)),
     (PROXY, (ProxySettings,)),
 ]
-"""Complete settings, and the groups that are read with them."""
+"""Complete settings, and the groups of settings that are read from them."""
 
 PROPERTIES = [
     (base, name, kind) for base, groups in WHERE for group in groups for name, _, kind in property_fields(group)

@@ -32,7 +32,7 @@ PODS: Final[dict[str, dict[str, Any]]] = {
     "values-kafka.yaml": {"data-0": "/var/lib/kafka/data-0/kafka-log3"},
     "values-statefulset.yaml": {"data": "/var/lib/kafka/data"},
 }
-"""The volume with the log directory of a broker's pod, for each of the page's values."""
+"""The volume of a broker's pod and its log directory, for each values file of the page."""
 
 
 def test_versions_are_those_of_the_package() -> None:
@@ -49,7 +49,7 @@ def test_the_page_has_values_for_strimzi_and_for_a_statefulset() -> None:
 
 @pytest.fixture(params=["", *PODS])
 def values(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a file of values: none, or those of the page; each with a pipeline and a Secret."""
+    """Return a values file: the default values or those of the page, plus a pipeline and a Secret."""
     file = tmp_path / "values.yaml"
     file.write_text(PIPELINE + re.sub(r"^credentialsSecret.*\n", "", BLOCKS.get(request.param, ""), flags=re.MULTILINE))
     with file.open("a") as more:
@@ -113,7 +113,7 @@ def test_commands_of_pipelines_and_jobs_are_understood(values: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PODS)
 def test_brokers_pods_get_an_uploader_that_uploads(name: str, tmp_path: Path) -> None:
-    """The API server's own code adds the container; its command then runs with this machine's paths."""
+    """The API server's code adds the container; then the container's command runs with this machine's paths."""
     file = tmp_path / "values.yaml"
     file.write_text(BLOCKS[name])
     port = free_port()

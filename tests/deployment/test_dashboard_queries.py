@@ -150,7 +150,7 @@ def prometheus(folder: Path, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
 
 @contextmanager
 def clients_at_work(folder: Path, kafka: KafkaServer, broker: str) -> Generator[None]:
-    """Make a producer, consumers and readers of this process do something, and keep those open that have levels."""
+    """Make a producer, consumers and readers of this process do something; keep open those that have gauges."""
     topic = make_topic(kafka)
     plain = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     plain.produce(topic, b"a value")
@@ -175,7 +175,7 @@ def clients_at_work(folder: Path, kafka: KafkaServer, broker: str) -> Generator[
 
 
 def asked() -> Iterator[str]:
-    """Yield the queries of all dashboards, and those of all rules without their limits, which are not exceeded."""
+    """Yield the queries of all dashboards and rules. Those of rules come without thresholds, which are not exceeded."""
     for file in DASHBOARDS:
         yield from queries_of(document_of(file))
     for file in RULES:

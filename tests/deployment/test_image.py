@@ -64,7 +64,7 @@ def volumes(tmp_path: Path) -> dict[Path, str]:
 
 
 def works(image: Image, volumes: dict[Path, str]) -> None:
-    """Check that doctor and the uploader work on a read-only root, which holds them to their folders."""
+    """Check that the root is read-only, and that doctor works with its volumes."""
     touch = Image(image.root, image.user, image.environment, ["touch"])
     assert "Read-only file system" in touch.run("/tmp/file").stderr
     doctor = image.run("doctor", "-c", "/settings/uploader.properties", "--write", volumes=volumes)
@@ -122,7 +122,7 @@ def test_the_image_with_spark_reads_a_bucket_in_spark(replay: Replay, volumes: d
     scratch.mkdir()
     os.chown(scratch, 1000, 1000)
     python = Image(image.root, image.user, image.environment, ["python", "-c"])
-    # Spark needs a place for its own files.
+    # Spark needs a writable folder for its own files.
     done = python.run(SPARK, volumes={**volumes, scratch: "/tmp"})
     assert done.returncode == 0, done
     assert "720 records" in done.stdout

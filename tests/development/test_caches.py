@@ -1,6 +1,6 @@
 """Caches shared by all clones: complete or absent, and a clone keeps its own when the cache is emptied.
 
-A clone compiles only modules that no clone compiled from the same bytes, with the same tools.
+A clone compiles a module only if no clone has compiled it from the same bytes with the same tools.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def test_a_module_is_compiled_once_for_the_same_bytes_and_tools(tmp_path: Path) 
     assert runs > 0
     clone.append("_checksums.pyx", "")
     assert clone.build() == (0, module)
-    # Others reuse it, and no clone a damaged one.
+    # Clones reuse a cached module, but never a damaged one.
     (kept,) = clone.cache.glob("*/*.so")
     kept.write_bytes(module[:-1])
     assert clone.build() == (runs, module)

@@ -80,7 +80,7 @@ TIMES_IN_JSON: Final = """
 from tests.support.records import json_texts
 assert json_texts.check(1, 1000) > 100
 """
-"""The same for ``_json_scan``, whose tests need all clouds' libraries."""
+"""A check of ``_json_scan``: its tests need all clouds' libraries."""
 
 
 @pytest.mark.soak
@@ -88,7 +88,7 @@ assert json_texts.check(1, 1000) > 100
 def test_golden_bytes_on_an_emulated_arm64(wheels: dict[str, Path], tmp_path: Path) -> None:
     debian = debian_tree("bookworm", "arm64", "python3", "libstdc++6")
     emulator = debian_package("qemu-user-static") / "usr" / "bin" / "qemu-aarch64-static"
-    # pip does not know that a platform runs the wheels of older ones; this release has Python 3.11 and glibc 2.36.
+    # pip does not know that wheels for an older glibc also run here: bookworm has Python 3.11 and glibc 2.36.
     platforms = ["--python-version=3.11", *(f"--platform=manylinux_2_{minor}_aarch64" for minor in range(17, 37))]
     site = install_apart(wheels["manylinux_2_28_aarch64"], tmp_path / "site", Path(sys.executable), *platforms)
     check_golden([emulator, "-L", debian, debian / "usr" / "bin" / "python3"], site, tmp_path)
@@ -114,7 +114,7 @@ def python_of(name: str) -> Path | None:
 
 
 def pins(folder: Path) -> Path:
-    """Write the versions that the lock pins, without hashes, which would also be asked of our own wheel."""
+    """Write the versions that the lock pins, without hashes: with them, pip would require a hash of our wheel too."""
     file = folder / "constraints.txt"
     lock = (REPOSITORY / "requirements.lock").read_text()
     file.write_text(re.sub(r" \\$|^ +--hash.*\n", "", lock, flags=re.MULTILINE))

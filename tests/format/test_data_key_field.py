@@ -40,7 +40,7 @@ def test_a_manifest_without_encryption_has_nothing_to_change() -> None:
 
 
 def spelled(name: str, escaped: frozenset[int]) -> str:
-    """Return a name as JSON may write it: some letters by their numbers."""
+    """Return a name as a JSON string, with some letters as Unicode escapes."""
     letters = (f"\\u{ord(letter):04x}" if place in escaped else letter for place, letter in enumerate(name))
     return f'"{"".join(letters)}"'
 
@@ -56,8 +56,8 @@ key_ids = st.text(st.characters(codec="utf-8", exclude_characters=":"), min_size
 
 @st.composite
 def manifest_texts(draw: st.DrawFn) -> tuple[bytes, str, str]:
-    """Draw a manifest that no plugin writes and every reader accepts; the part before its data key's text; that
-    text.
+    """Draw a manifest that no plugin writes but every reader accepts. Return it, the part of it before the data key's
+    text, and that text.
     """
 
     def members(fields: list[tuple[str, str]]) -> str:

@@ -1,4 +1,4 @@
-"""The compiled JSON reader accepts no input that the standard library rejects, and reads all of it the same."""
+"""The compiled JSON reader accepts only input that the standard library accepts, and returns the same values."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _REFUSED: Final = {
 
 
 def read_plainly(raw: bytes) -> dict[str, Any] | None:
-    """Return the standard library's result, without its extensions of JSON; None if it is not an object."""
+    """Parse with the standard library, without its extensions of JSON; return None if the value is not an object."""
 
     def refuse(name: str) -> NoReturn:
         raise ValueError(name)
@@ -87,7 +87,7 @@ def check(raw: bytes) -> bool:
             JsonObject.parse(raw)
         return False
     read = JsonObject.parse(raw)
-    # As text: 1, 1.0 and True are equal, and mean different things.
+    # Compare the values as text: 1, 1.0 and True are equal, but mean different things.
     assert repr({name: read.raw(name) for name in expected}) == repr(expected)
     return True
 

@@ -45,7 +45,7 @@ def _set(path: str, value: object) -> bytes:
 
 
 def _repeated(fragment: bytes, size: int, path: str) -> bytes:
-    """Return a list of as many fragments as fit, in place of a field's value."""
+    """Return a manifest in which a field's value is a list of as many fragments as fit into ``size`` bytes."""
     value = b"[" + (fragment + b",") * (size // (len(fragment) + 1)) + b"0]"
     return _set(path, "@@").replace(b'"@@"', value)
 
@@ -57,7 +57,7 @@ def _named(size: int, value: str) -> bytes:
 
 
 def _listed(count: int, width: int, chunk_size: int) -> bytes:
-    """Return a list of chunks of the last bytes of a file."""
+    """Return a manifest whose packed list has at most ``count`` chunk sizes of ``width`` bytes each."""
     stored = [1 << 8 * (width - 1)] * count or [1]
     stored[0] = 1
     packed = base64.b64encode(pack_chunk_sizes(stored[: (10 << 20) // width - 20])).decode()

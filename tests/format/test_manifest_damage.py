@@ -1,4 +1,5 @@
-"""Damaged manifests: every single bit, and random changes. One of our errors, or no relevant change.
+"""Damaged manifests: each bit flipped, and random changes. The reader raises one of our errors, or the change is
+harmless.
 
 A manifest is not authenticated. If a flipped bit goes unnoticed here, the authenticated encryption of the data must
 notice it later: sizes at the end, the data key, the AAD.
@@ -39,10 +40,10 @@ def noticed_by_decryption(damaged: SegmentManifest, whole: SegmentManifest) -> b
     if damaged.encryption is None or damaged.compression != whole.compression:
         return False
     if isinstance(whole.chunk_index, FixedChunkIndex) and damaged.chunk_index != whole.chunk_index:
-        return False  # its numbers depend on each other: one of them cannot change alone
+        return False  # a bit flip that changes only one of its sizes must be refused
     before = [entry for _, entry in whole.segment_indexes.recorded()]
     after = [entry for _, entry in damaged.segment_indexes.recorded()]
-    # Only the size of the last index may differ: no index follows that would not fit.
+    # Only the last index's size may differ: no index follows it to contradict its end.
     return (
         isinstance(damaged.chunk_index, type(whole.chunk_index))
         and before[:-1] == after[:-1]

@@ -46,7 +46,7 @@ def known(log_size: int | None) -> KnownSegment:
     ("chunk_size", "file_size", "log_size"),
     [
         (1, MAX_SMALL_CHUNKS, None),
-        (1, MAX_SMALL_CHUNKS, 0),  # a reader or `inspect` finds a log that is too short
+        (1, MAX_SMALL_CHUNKS, 0),  # accepted here; a reader or `inspect` finds the log too short
         (MIN_CHUNK_SIZE, 2**31 - 1, None),
         (MIN_CHUNK_SIZE, 2**31 - 1, 2**21),
         (2**31 - 1, 2**31 - 1, 1),
@@ -96,7 +96,7 @@ def test_a_list_of_ten_million_chunks_is_refused_before_it_is_unpacked() -> None
                     SegmentManifest.from_bytes(raw, known(log_size))
             peaks.append(tracemalloc.get_traced_memory()[1] - before)
         assert min(peaks) < 100_000
-        # A lower floor costs memory for the stored list, once.
+        # With a lower minimum chunk size, the stored list is accepted, and takes its memory once.
         tracemalloc.reset_peak()
         read = SegmentManifest.from_bytes(raw, known(10_000_000), ManifestRules(min_chunk_size=1))
         assert read.chunk_index.positions()[1000] == 1000

@@ -1,5 +1,4 @@
-/* The sums and copies of the kernel against each other, also those of LZ4 and snappy, for compilers and processors that have no Python here: prints two
-   checksums of a fixed text, or what differs. */
+/* Compares the kernel's checksums and copies (also those of LZ4 and snappy) with each other, for compilers and processors without a Python here. Prints two checksums of a fixed text, or the first difference. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +29,7 @@ static int repeats(const uint8_t *literals, size_t distance, size_t length) {
 
 int main(void) {
     static uint8_t data[70000], to[1200];
-    uint32_t seed = 1; /* of a generator of its own: the text is the same everywhere */
+    uint32_t seed = 1; /* for the generator below, which gives the same text on every platform */
     build_checksums();
     for (size_t at = 0; at < sizeof data; at++) data[at] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
     for (size_t size = 0; size < 20000; size += size < 3000 ? 1 : 37) {

@@ -59,7 +59,7 @@ def test_integers_that_the_type_does_not_hold_are_an_error() -> None:
 
 
 def test_what_a_task_of_spark_does_imports_no_pandas() -> None:
-    """Records of a broker, the bucket's catalog file, and constants in rows."""
+    """The script converts a broker's record, merges a catalog file, and adds constant columns to rows."""
     printed = run_fresh("""
 import sys
 import pyarrow as pa

@@ -87,7 +87,7 @@ def test_pieces_of_any_size_are_walked_over_as_one(seed: int) -> None:
         piece = memoryview(log)[at : at + source.choice((100, 1_000, 100_000))]
         walked = run.walk(piece, at, last_offset, None)
         assert at + walked == max(border for border in borders if border <= at + len(piece))
-        if not walked:  # as a caller that loads the rest would
+        if not walked:  # load the rest of the batch, as a caller does
             walked = borders[borders.index(at) + 1] - at
             assert run.walk(log[at : at + walked], at, last_offset, None) == walked
         at, last_offset = at + walked, run.last_offset
@@ -112,7 +112,7 @@ def test_a_batch_that_ends_a_transaction_or_begins_one_is_left_to_a_closer_look(
     for at, _ in enumerate(producers):
         run.begin_transaction(at)
         assert run.walk(log[size * at :], size * at, 3 * at - 1, None) == size
-    # It remembers some of many, and never an unknown one.
+    # The run remembers only the last of many open transactions, and never takes an unknown producer for a known one.
     assert run.walk(again, len(log), 119, None) == 0
     assert run.walk(again[-16 * size :], len(log) + 24 * size, 119, None) == 16 * size
     marker = build_end_marker(240, producers[39], commit=True, timestamp_ms=1)
@@ -133,7 +133,7 @@ def test_columns_of_one_index_have_one_length() -> None:
         ((5, 1), (1_002, 5), 2),  # the second batch does not have the greatest timestamp
         ((5, 1), (1_001, 2), 1),
         ((4, 1), (1_002, 2), 2),  # no batch ends there
-        ((8, 1), (1_002, 2), 3),  # appended together: the third one ends there
+        ((8, 1), (1_002, 2), 3),  # batches 2 and 3 were appended together; the third ends there
         ((8, 0), (1_002, 2), 3),
         ((2, 1), (1_002, 2), 2),
     ],

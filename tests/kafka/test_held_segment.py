@@ -47,7 +47,7 @@ def opened(folder: Path) -> Iterator[Opener]:
 
 
 def mark_deleted(folder: Path, base_offset: int, next_base_offset: int) -> None:
-    """Do what the broker does before it deletes a segment."""
+    """Rename a segment's files as the broker does before it deletes them."""
     names = [f"{base_offset:020d}{suffix}" for suffix in (".log", ".index", ".timeindex", ".txnindex")]
     for name in [*names, f"{next_base_offset:020d}.snapshot"]:
         if (folder / name).exists():
@@ -106,7 +106,7 @@ def test_a_whole_log_rolled_and_marked_at_once_ends_with_its_batches(folder: Pat
 
 
 def test_what_was_cut_off_behind_or_compacted_is_no_segment(folder: Path) -> None:
-    """Truncation and compaction also mark segments deleted, whose records are no longer part of the log."""
+    """Truncation and compaction also mark segments as deleted. Their records are no longer part of the log."""
     mark_deleted(folder, 8, 10)
     (folder / f"{4:020d}.log.deleted").write_bytes(b"")
     assert [(s.base_offset, s.next_base_offset, s.is_deleted) for s in discover_deleted(folder)] == [
@@ -157,7 +157,7 @@ def test_epochs_that_the_broker_has_cut_are_those_of_the_batches(
 ) -> None:
     described = describe_open(opened(4), PARTITION.topic_id, cut)
     assert described.segment_leader_epochs == ((2, 4), (3, 6))
-    # All that the segment shows: earlier history is lost with the checkpoint.
+    # The segment's batches show only these epochs: earlier history is lost with the checkpoint.
     assert parse_leader_epochs(described.files.leader_epoch_index) == ((2, 4), (3, 6))
 
 

@@ -69,7 +69,7 @@ def test_the_scan_fails_where_the_reader_does(tmp_path: Path) -> None:
     outcomes = {False: 0, True: 0}
     source = random.Random(11)
     for mutation in mutations(7, 600):
-        # Among others, some large enough that only their headers are read.
+        # Prefix half of the logs: the longer ones have batches of which the scan reads only headers.
         before = b"".join(random_log(source, 3)) if source.random() < 0.5 else b""
         log = before + mutation.damaged
         for check_crcs in (False, True):

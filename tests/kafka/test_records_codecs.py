@@ -151,7 +151,7 @@ def test_the_wrong_header_checksum_of_old_lz4_is_understood(options: dict[str, b
     right, frame[at] = frame[at], frame[at] ^ 0x5A
     assert right == _xxh32_of_few(bytes(frame[4:at])) >> 8 & 0xFF
     assert [row["value"] for row in rows(message(0, 3, bytes(frame), attributes=3))] == [b"old " * 100]
-    # Magic 1 used the right one.
+    # Clients of magic 1 wrote the right checksum, so a wrong one is damage.
     with pytest.raises(BatchCorruptError, match="lz4"):
         rows(message(1, 3, bytes(frame), attributes=3))
 
@@ -242,7 +242,7 @@ def test_many_joined_streams_cost_what_their_bytes_do(
     stream = b"".join(COMPRESS[codec](body[at : at + 2_000]) for at in range(0, len(body), 2_000))
     counted = _Counted(monkeypatch, library, name)
     assert rows(with_body(plain, stream, codec)) == rows(plain)
-    # The first stream sees all of it; each other one little more than it takes.
+    # The first stream is given all bytes; each later stream is given little more than it consumes.
     assert len(stream) <= counted.given < 5 * len(stream)
 
 

@@ -261,7 +261,7 @@ def test_headers_count_against_what_a_batch_may_expand_to(columns: tuple[str, ..
 
 @pytest.mark.slow
 def test_headers_that_nobody_asks_for_take_no_memory() -> None:
-    """Measured in a separate process: the kernel's tables are not Python's."""
+    """Measure the process's memory: the kernel does not allocate its tables through Python."""
     code = """
 import resource
 from tests.kafka.test_records_damage import headers_batch
@@ -273,7 +273,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 assert batch.num_rows == 1
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
-    # The 10 MB of the body, tried in memory that doubles; its headers would be 120 MB.
+    # The body takes 10 MB, and the buffer doubles until it fits. Its headers would take 120 MB.
     assert int(run_fresh(code)) < 60
 
 

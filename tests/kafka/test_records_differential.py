@@ -25,7 +25,7 @@ with warnings.catch_warnings():
 AioRecords: Any = importlib.import_module("aiokafka.record.memory_records").MemoryRecords
 
 LEAST, GREATEST = -(2**62), 2**62 - 1
-"""A record stores the difference to the first one's time, a long."""
+"""Bounds of timestamps: a record stores its difference to the first record's timestamp, which must fit a long."""
 DATA = st.none() | st.binary(max_size=300)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), DATA), max_size=4).map(tuple)
 RECORDS = st.builds(Record, value=DATA, key=DATA, timestamp_ms=st.integers(LEAST, GREATEST), headers=HEADERS)
@@ -83,7 +83,7 @@ def test_a_huge_record_between_empty_ones(codec: CompressionType) -> None:
         assert ours(log) == list(parsed(parser, log))
 
 
-# Its lz4 of magic 0, with the header checksum of old brokers, needs one more library.
+# Without LZ4 for magic 0: its old header checksum needs another library in kafka-python.
 @pytest.mark.parametrize(
     ("magic", "codec"),
     [(0, CODECS[0]), (1, CODECS[0]), (0, CompressionType.GZIP), (1, CompressionType.GZIP), (1, CompressionType.LZ4)],
@@ -115,13 +115,13 @@ def test_relative_offsets_and_append_times_of_message_sets(codec: CompressionTyp
         assert ours(log) == list(parsed(parser, log))
 
 
-# lz4 frames in magic 0 have a different header checksum, and are tested with it.
+# Without LZ4 for magic 0: its frames have another header checksum, and their own test.
 @pytest.mark.parametrize(
     ("magic", "codec"),
     [(magic, codec) for magic in (0, 1) for codec in COMPRESSED[: 3 if magic else 2]],
 )
 def test_message_sets_with_the_offset_0_that_clients_send_count_from_0(codec: CompressionType, magic: int) -> None:
-    """Like Java's client: a broker that passed one on unchanged kept the wrapper's offset."""
+    """Count like Java's client: a broker that stored a message set unchanged kept the wrapper's offset 0."""
     inner = b"".join(message(magic, offset, b"v%d" % offset, b"k", 50) for offset in range(4))
     log = message_set(magic, 0, inner, codec) + message(magic, 4, b"after")
     assert [row["offset"] for row in rows(log)] == [0, 1, 2, 3, 4]

@@ -39,7 +39,7 @@ RECORDS = [Record(b"value %d " % i * 40, b"key") for i in range(50)]
 
 def lz4_frame(*blocks: bytes, flags: int = 0x60) -> bytes:
     head = bytes([flags, 0x40])
-    # Only a frame of several blocks is linked at all.
+    # Compress several blocks: the library marks no frame of one block as linked.
     check = lz4_library.compress(bytes(100_000), store_size=False, block_linked=not flags & 32)[6]
     return b"\x04\x22\x4d\x18" + head + bytes([check]) + b"".join(
         struct.pack("<I", len(block)) + block for block in blocks
@@ -172,7 +172,7 @@ def test_usual_batches_need_no_library(codec: CompressionType, monkeypatch: pyte
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_damaged_batch_among_those_of_one_walk_is_named_and_left_out(codec: CompressionType) -> None:
     batches = [compressed_batch(RECORDS, 50 * at, codec) for at in range(5)]
-    # With a right checksum, so that only the records show the damage.
+    # The checksum is right, so only the records show the damage.
     batches[3] = with_field(batches[3], 57, ">i", 49)
     place = sum(map(len, batches[:3]))
     with pytest.raises(BatchCorruptError, match=rf"record batch at byte {place} \(offset 150\) has \d+ bytes left"):

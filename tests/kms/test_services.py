@@ -50,7 +50,7 @@ RING = "projects/p/locations/l/keyRings/r/cryptoKeys"
 
 
 def once(call: Callable[[], bytes]) -> bytes:
-    """Make the call like all others, but without retries."""
+    """Make the call as the key sources do, but without retries."""
     return ask_service("asking", call, RetryPolicy(attempts=1))
 
 
@@ -172,7 +172,7 @@ def test_what_a_key_seals_it_opens_and_the_secret_is_not_to_be_seen(case: Case) 
 
 def test_another_key_and_damage_are_told_as_that(case: Case) -> None:
     sealed = case.first().seal(SECRET)
-    # Azure uses the version that sealed, whatever the settings' key.
+    # Azure opens with the key version that sealed, whatever key the settings name.
     if not sealed.startswith(b"one:"):
         # moto checks the key's rights before the ciphertext.
         with pytest.raises((KeyRingError, KeyServiceDeniedError)):

@@ -53,7 +53,7 @@ def test_a_fatal_error_that_only_a_bare_except_catches_is_kept(call: str) -> Non
     producer.produce("orders", b"1")
     while not producer.is_lost:
         getattr(producer, call)(10)
-    assert len(producer) >= 1  # it counts waiting statistics, too
+    assert len(producer) >= 1  # statistics not yet delivered count, too
     producer.purge()
 
 
@@ -72,7 +72,7 @@ def test_a_consumer_raises_an_exception_in_its_place(call: Callable[[LiveConsume
             try:
                 call(consumer)
             finally:
-                with contextlib.suppress(KafkaException, RuntimeError):  # the call may have closed it
+                with contextlib.suppress(KafkaException, RuntimeError):  # the call may have closed the consumer
                     consumer.close()
 
     with pytest.raises(KafkaException) as raised:

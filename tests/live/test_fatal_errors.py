@@ -26,7 +26,7 @@ from tieredstore.model import TopicPartition
 pytestmark = pytest.mark.slow
 
 LONG_S = 100.0
-"""This timeout is longer than any test runs, so a call that ends has another reason."""
+"""A timeout longer than any test, so a call that ends has ended for another reason."""
 
 RECORDS = 5
 Call = Callable[[MockKafka, TopicPartition, float], object]

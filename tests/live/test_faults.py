@@ -30,7 +30,7 @@ TOKENS = {61, 62, 64, 66}
 
 
 def every_code() -> set[int]:
-    """Return all codes that this version of the library names, and Kafka's others."""
+    """Return all error codes that this version of librdkafka names, and all others of Kafka."""
     named = {value for name, value in vars(KafkaError).items() if name.lstrip("_").isupper() and isinstance(value, int)}
     return {*named, *range(1, 134)} - {KafkaError.NO_ERROR}
 

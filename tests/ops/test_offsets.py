@@ -129,7 +129,8 @@ def test_why_the_bucket_lacks_offsets(
 class Cluster:
     """A broker with partitions 1 and 2 of the topic, and a third one that has no leader yet.
 
-    It also has ``tiered``, which it tiers, and ``local``. No record of partition 2 is at or after 15 ms.
+    It also has the topic ``tiered`` with tiered storage, and ``local`` without. No record of partition 2 is at or after
+    15 ms.
     """
 
     def __init__(self, topic_id: Uuid | None) -> None:

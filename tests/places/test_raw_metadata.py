@@ -45,7 +45,7 @@ class PinterestsReader:
 
     @property
     def named(self) -> list[tuple[int, int]]:
-        """Return times and base offsets from ``_metadata``, in its order; without it, from a listing."""
+        """Return times and base offsets from the entries of ``_metadata``, sorted."""
         document = json.loads(self._store.get(f"{self._folder}_metadata"))
         index = document["metadata"]["timeindex"]
         assert index["size"] == len(index["entries"])
@@ -66,8 +66,8 @@ class PinterestsReader:
             yield from self._of_segment(base)
 
     def offset_for_time(self, moment: int) -> int | None:
-        """Return the first record at or after the time, starting at the last segment whose time is earlier, or the
-        first.
+        """Return the offset of the first record at or after the time. Start at the last segment with an earlier time,
+        or at the first segment.
         """
         before = [base for time, base in self.named if time < moment]
         for base in self.bases():
@@ -88,7 +88,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 def real_bucket(*, names: Callable[[int], bool] = lambda _: True) -> MemoryObjectStore:
-    """Return Pinterest's partition, with only some of its names."""
+    """Return Pinterest's partition, with only the entries of ``_metadata`` that ``names`` selects."""
     store = MemoryObjectStore()
     for path in REAL.iterdir():
         store.put(f"{FOLDER}{path.name}", path.read_bytes())
@@ -119,7 +119,7 @@ def remove(store: ObjectStore, before: int) -> None:
 
 
 def is_in_step(store: MemoryObjectStore) -> bool:
-    """Return True if all whole segments are named; fail if a named one is missing."""
+    """Return True if ``_metadata`` names exactly the stored logs; fail if it names a missing one."""
     names = {info.key.removeprefix(FOLDER) for info in store.list(FOLDER)}
     logs = sorted(int(name[:20]) for name in names if name.endswith(".log"))
     return not logs if "_metadata" not in names else PinterestsReader(store).bases() == logs
@@ -185,7 +185,7 @@ def test_shipped_segments_are_listed_with_the_times_of_the_brokers_files(disk: B
 
 
 def test_a_bucket_that_was_named_in_part_is_completed() -> None:
-    """The next stored segment adds all missing names, with correct offsets of times."""
+    """The next stored segment adds all missing entries; the consumer then finds the right offset for each time."""
     for names in (lambda base: base in {0, 246}, lambda base: base > 300, lambda base: False):
         store = real_bucket(names=names)
         whole = list(PinterestsReader(real_bucket()).records())

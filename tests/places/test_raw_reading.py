@@ -194,7 +194,7 @@ def test_an_open_transaction_is_undecided_where_its_segment_ends() -> None:
 
 
 def test_at_a_cut_within_a_segment_what_is_open_there_is_undecided(tmp_path: Path) -> None:
-    """The end of the segment, and so the snapshot made from it, belong to an abandoned log."""
+    """The end of the segment belongs to an abandoned log, and so does the producer snapshot made from it."""
     store, settings = MemoryObjectStore(), raw_settings()
     who = Producer(7, 0, 0, transactional=True)
     batches = [

@@ -1,6 +1,6 @@
 """A bucket of the raw layout together with a broker that has real topic ids, and whose log begins in the middle.
 
-The layout stores no topic ids: it derives them from names as keys, and they never contradict real ones.
+The layout stores no topic ids. Readers derive ids from names; a derived id never contradicts a real one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Raw(NamedTuple):
     servers: str
     settings: dict[str, str]
     stored: int
-    """End of the topic in the bucket."""
+    """End offset of the topic in the bucket."""
 
     @property
     def client(self) -> dict[str, str]:
@@ -186,7 +186,7 @@ def stream(raw: Raw, *, with_broker: bool) -> StreamReader:
 
 
 def test_a_stream_goes_on_when_a_broker_comes_and_goes(raw: Raw) -> None:
-    """Its checkpoint has the derived id first and the real one later, and both mean the same topic."""
+    """The stream's checkpoint has first the derived id and later the real one, and both mean the same topic."""
     query = Query(stream(raw, with_broker=False))
     query.run()
     assert len(query.rows) == raw.stored

@@ -232,7 +232,7 @@ def test_a_topic_that_was_created_again_is_named_and_nothing_of_it_is_shipped(di
     for word in (str(again.partition.topic_id), str(disk.partition.topic_id), "created again", "key.prefix"):
         assert word in reason
     assert {info.key: store.get(info.key) for info in store.list()} == before
-    # The old one continues.
+    # The old topic's uploader continues.
     disk.grow()
     assert run_once(disk, store) == []
     assert watermark_in(store)["next_offset"] == 40

@@ -46,7 +46,7 @@ def test_what_waits_is_bounded_and_the_one_that_is_due_comes_in_all_the_same() -
     weights = [6, 1, 1]
 
     def first() -> Iterator[int]:
-        # Begins when later streams have filled all the room.
+        # The first stream begins only when later streams have filled all the room.
         assert gone_on.wait(DEADLINE_S)
         yield from (0, 0)
 

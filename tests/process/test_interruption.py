@@ -51,7 +51,7 @@ def short_moments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def raise_and_stay(signum: signal.Signals, *stay: Callable[[], object]) -> None:
-    """Interrupt, and do ``stay`` on the way out."""
+    """Raise the signal, and run the functions ``stay`` in a ``finally`` block."""
     try:
         signal.raise_signal(signum)
     finally:
@@ -132,7 +132,7 @@ def test_what_needs_time_gets_it_and_a_second_signal_takes_it(monkeypatch: pytes
         assert end.codes == []
 
     with Interruption(end_process=end), pytest.raises(Interrupted), at_sudden_end(stay_a_while, needs_time=True):
-        # The second raises nothing, since one is already on its way.
+        # The second signal raises nothing, because the first one's exception is still propagating.
         raise_and_stay(signal.SIGINT, stay_a_while, partial(signal.raise_signal, signal.SIGTERM), end.is_asked)
     assert end.codes == [130]
 

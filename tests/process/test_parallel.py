@@ -47,7 +47,7 @@ def test_no_more_items_are_taken_than_there_is_room_for(pool: ThreadPoolExecutor
 
 
 class LatestFirst(Executor):
-    """Runs failing jobs first, as a system's scheduling may."""
+    """Runs the latest job first, as the scheduling of threads may."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -162,7 +162,7 @@ def test_nothing_is_begun_after_a_failure_and_it_is_what_is_raised(ordered: bool
 
         with ThreadPoolExecutor(2) as few, pytest.raises(ValueError, match="five"):
             list(in_parallel(few, job, range(1000), at_once=40, ordered=ordered))
-    # The system may pause the failing thread between its error and the note of it.
+    # The system may pause the failing thread before its error is noted, so a few runs may begin more jobs.
     assert sum(max(begun) <= 5 + 2 for begun in runs) >= 40
 
 

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Ending:
-    """A program, its signals, each sent after a number of matching lines, and its end."""
+    """A program, its expected end, and signals, each sent after a number of matching lines."""
 
     program: str
     code: int
     signals: tuple[tuple[str, int, signal.Signals | None], ...] = ()
     lines: tuple[str, ...] = ()
-    """Texts that must be among its lines; ``never`` must not."""
+    """Texts that the program's output must contain; it must not contain ``never``."""
     never: str = "did not end"
 
 
@@ -209,7 +209,7 @@ def test_a_hangup_reloads_one_at_a_time_and_an_error_of_it_leaves_all_as_it_is()
         run.line("working")
         run.send(signal.SIGHUP)
         run.line("reloading 1")
-        for heard in range(1, 6):  # during a reload: one more answers them all
+        for heard in range(1, 6):  # signals during a reload: one more reload answers all of them
             run.send(signal.SIGHUP)
             run.send(signal.SIGUSR1)  # its handler runs after the first handler
             run.line("heard", heard)
@@ -237,7 +237,7 @@ def test_signals_that_were_ignored_stay_ignored() -> None:
         run.send(signal.SIGINT)
         run.send(signal.SIGINT)
         run.send(signal.SIGHUP)
-        run.line("tester: reloaded")  # so it has woken without ending
+        run.line("tester: reloaded")  # so SIGINT has not ended the service
         run.send(signal.SIGTERM)
         assert run.code() == 0
 

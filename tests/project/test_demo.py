@@ -48,7 +48,7 @@ def test_the_demo_brings_every_segment_back_identical_and_queries_them(store: st
 
 
 def check_filed(shown: str) -> None:
-    """Check the output by month: all records of both partitions, which verify has read."""
+    """Check that the output by month has all records of both partitions, and that verify found no problems."""
     months = re.findall(r"^filed/none/month=(2026-\d\d)  2 files, ", shown, re.MULTILINE)
     assert months == sorted(set(months))
     values = [json.loads(row["value"]) for partition in (0, 1) for row in expected_rows("01-none", partition)]

@@ -14,7 +14,7 @@ OF_TESTS = {"servers", "test", "dev"}
 PACKAGE = re.compile(r"`([\w-]+)`(?: \(([^)]*)\))?")
 
 WORDS_OF_PACKAGES = {
-    # Licences that metadata words differently.
+    # Licences as the packages' metadata states them, where the page uses other words.
     "azure-storage-blob": "MIT License",
     "confluent-kafka": "Apache Software License",
     "diskcache": "Apache 2.0",
@@ -22,7 +22,7 @@ WORDS_OF_PACKAGES = {
     "lz4": "BSD License",
     "matplotlib": "Python Software Foundation License",
     "pandas": "BSD 3-Clause",
-    "pycryptodome": "BSD-2-Clause",  # "AND Unlicense AND MIT" for parts
+    "pycryptodome": "BSD-2-Clause",  # some parts have the Unlicense and the MIT licence
     "PySocks": "BSD",
     "cryptography": "Apache-2.0 OR BSD-3-Clause",
     "prometheus-client": "Apache-2.0 AND BSD-2-Clause",
@@ -31,7 +31,7 @@ WORDS_OF_PACKAGES = {
 
 
 def declared() -> dict[str, set[str]]:
-    """Return each package that ``pip install tieredstore[…]`` installs, with its extras (none for all)."""
+    """Return each package that ``pip install tieredstore[…]`` installs, with the extras that need it (none: always)."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras: dict[str, set[str]] = {}
     for extra, requirements in {"": project["dependencies"], **project["optional-dependencies"]}.items():

@@ -102,7 +102,7 @@ def test_pages_are_short() -> None:
 
 
 def test_every_page_with_programs_is_run_by_a_test() -> None:
-    """Pages on the sample run as a whole (test_docs_commands.py); a test has to name each other page."""
+    """test_docs_commands.py runs the pages on the sample; every other page with programs must be named in a test."""
     tests = "".join(path.read_text() for path in (REPOSITORY / "tests").rglob("*.py"))
     pages = [page for page in SHELVES if blocks(page, "python") and not is_sample_page(page)]
     assert [name_of(page) for page in pages if f'"{page.name}"' not in tests and name_of(page) not in tests] == []

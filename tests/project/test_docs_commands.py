@@ -1,8 +1,8 @@
 """Commands and programs of the pages, run in the order of the page.
 
 Pages that name the sample (``examples/sample``) run in a copy of it: commands and programs, with their output compared.
-Those of the README are processes of their own, and in `make soak` those of all pages; the others are forked.
-For the other pages only the commands run, on a small bucket of their topics.
+Commands of the README (in `make soak`, of all pages) run in new processes, the others in forked ones. For pages without
+the sample only the commands run, on a small bucket of the pages' topics.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ELSEWHERE = ("s3://", "gs://", "az://", "--kms", "broker", "tieredstore restore 
 """Words of commands that need more than a folder and its segments."""
 
 PARTITIONS = [*(("orders", number) for number in (0, 4, 5, 6, 7)), ("events", 3)]
-FIRST_OFFSET = 249_950  # a little before the offset up to which the pages remove
+FIRST_OFFSET = 249_950  # shortly before the offset up to which the pages' commands remove records
 JANUARY_MS, FEBRUARY_MS = 1_767_225_600_000, 1_769_904_000_000
 
 
@@ -115,7 +115,7 @@ def test_the_sample_is_what_its_script_makes(tmp_path: Path) -> None:
     made = {path.relative_to(tmp_path): path for path in tmp_path.rglob("*") if path.is_file()}
     kept = {path.relative_to(sample.SAMPLE): path for path in sample.SAMPLE.rglob("*") if path.is_file()}
     assert made.keys() == kept.keys()
-    # Another release of zstd may produce other bytes: compare stored data as it is read.
+    # Another release of zstd may produce other bytes, so compare the records that a reader gets from the bucket.
     on_disk = [name for name in made if name.parts[0] != "bucket"]
     assert [name for name in on_disk if made[name].read_bytes() != kept[name].read_bytes()] == []
     with ts.open(tmp_path / "store.properties") as new, ts.open(sample.SAMPLE / "store.properties") as old:

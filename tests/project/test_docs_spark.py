@@ -81,7 +81,7 @@ def test_pipelines_start_in_a_session(spark: SparkSession, tmp_path: Path) -> No
     places = {"root=/tmp/sample/": f"root={tmp_path}/sample/"}
     (tmp_path / "by-hour.properties").write_text(with_places(settings, places))
     (code,) = (code for code in blocks(page, "python") if "start_pipelines" in code)
-    # A run that ends: the page's does not.
+    # Run the pipeline once: the page's program never ends.
     once = code.replace('"by-hour.properties"', f"{str(tmp_path / 'by-hour.properties')!r}, once=True")
     exec(compile(once, "<example>", "exec"), {"spark": spark})
     assert spark.read.parquet(str(tmp_path / "sample" / "files" / "orders")).count() == 720

@@ -81,7 +81,7 @@ def test_a_topic_that_is_not_there_is_said_in_one_sentence(run: Any, tmp_path: P
     output = tmp_path / "over-time.png"
     with pytest.raises(SystemExit) as ended:
         run(fill_store(tmp_path), "nope", output)
-    assert isinstance(ended.value.code, str)  # Python prints it, and exits with 1
+    assert isinstance(ended.value.code, str)  # Python prints the message, and exits with 1
     assert "'nope'" in ended.value.code
     assert "in the bucket" in ended.value.code
     assert "Traceback" not in ended.value.code

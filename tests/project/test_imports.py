@@ -1,4 +1,4 @@
-"""Imports made before they are needed, counted in modules: seconds depend on the machine."""
+"""No entry point imports modules before it needs them. Modules are counted, because seconds depend on the machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
     ("code", "most", "needless"),
     [
         ("import tieredstore, tieredstore.types", 13, LATER_STILL),
-        # Only Python's own: a tenth of a second.
+        # Only modules of Python itself: this takes a tenth of a second.
         ("import tieredstore.cli.app.entry, tieredstore.cli.app.running", 90, LATER_STILL),
         # A shell waits for these while it completes a line.
         ("import tieredstore.cli.app.main, tieredstore.cli.records.cat", 250, NEEDED_LATER | {"pydantic"}),

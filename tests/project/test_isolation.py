@@ -16,7 +16,7 @@ from tieredstore.spark.source.options import parse_options
 
 ALLOWED: Final = {
     "DEFAULT_ISOLATION",
-    # Stands for the isolation of the object itself, or for one that depends on the kind of the source.
+    # None means the object's own isolation, or one that depends on the kind of source.
     "None",
 }
 CALLED: Final = {"isolation", "isolation_level"}

@@ -35,7 +35,7 @@ from tieredstore.remote import RemoteStorageManager
 from tieredstore.transform.keyring import KeyRing
 
 SHORT = 1200
-"""One of our sentences with two or three foreign texts in it."""
+"""Limit on the length of a message that quotes two or three foreign texts."""
 
 ENDLESS = "x" * 100_000
 CLASSES = [
@@ -78,7 +78,7 @@ def test_no_error_of_ours_says_more_than_its_root_lets_it() -> None:
         and any(isinstance(part, ast.FunctionDef) and part.name == "__str__" for part in node.body)
         and name not in ("tieredstore.errors", "tieredstore.pubsub.errors")
     }
-    # Paths of this machine's files, and a few candidates of a listing: keys have at most 1,024 bytes.
+    # These messages contain only paths of this machine, and a few keys of a listing, each of at most 1,024 bytes.
     assert own_ways <= {
         "tieredstore.kafka.logdir.PartitionFileMissingError",
         "tieredstore.ops.addresses.AmbiguousSegmentError",

@@ -23,7 +23,7 @@ PUBLIC = {
 }  # fmt: skip
 
 OF_METRICS = {"REGISTRY", "serve_metrics"}
-"""Public names of ``tieredstore.metrics``; the others only count."""
+"""Public names of ``tieredstore.metrics``; its other names are metrics."""
 
 _FENCE = re.compile(r"^ *```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 

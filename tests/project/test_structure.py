@@ -77,7 +77,9 @@ WAIT_FOR_FUTURES = {
     "tieredstore.live.broker_state",
     "tieredstore.live.clients",
 }
-"""The one place; one that may not import it and has its own rule; and two whose futures are librdkafka's."""
+"""Modules that wait for futures: the one place, ``transform.pipeline``, which may not import it, and two modules for
+librdkafka's futures.
+"""
 
 
 def test_futures_are_waited_for_in_one_place() -> None:

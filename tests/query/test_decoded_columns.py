@@ -33,7 +33,7 @@ def topic(topic: StoredTopic) -> StoredTopic:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Return a set that grows: the decoded columns."""
+    """Return a set to which each read adds the columns that it decodes."""
     names: set[str] = set()
     read = QuerySources.read_record_split
 

@@ -122,7 +122,7 @@ def by_pandas(settings: Path) -> object:
 
 
 def by_datafusion(settings: Path) -> object:
-    # Installed with the tests' requirements; an older environment lacks it.
+    # The tests' requirements include DataFusion, but an older environment may lack it.
     datafusion: Any = pytest.importorskip("datafusion")
     with RemoteStorageManager(load_settings(settings)) as manager, read_topic(manager, "events") as read:
         return datafusion.SessionContext().from_arrow(read).collect()

@@ -1,4 +1,4 @@
-"""Tests of the table of output formats: its rows are true, and the commands do what it says."""
+"""Tests of the table of output formats: commands write each format as its row says."""
 
 from __future__ import annotations
 

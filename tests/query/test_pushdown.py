@@ -56,7 +56,7 @@ class Engines:
         return rows
 
     def asked(self, engine: str, predicate: Predicate) -> tuple[list[Place], set[str], int]:
-        """Return the places of the rows, the logs that were fetched from, and the bytes fetched from them."""
+        """Return the places of the rows, the keys of the logs that the query fetched from, and the fetched bytes."""
         self.topic.store.reset()
         before = self.topic.manager.fetch_stats.bytes_fetched
         rows = self.engines[engine](predicate)

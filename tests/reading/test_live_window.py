@@ -84,7 +84,7 @@ def test_late_copies_are_read_as_the_rest_of_the_bucket_is(bucket: Bucket, monke
 
 
 class ElectedBroker(HurriedBroker):
-    """Its leader of epoch 6 truncated the log at offset 7 and then wrote up to offset 20."""
+    """A broker whose leader of epoch 6 truncated the log at offset 7, and then wrote up to offset 20."""
 
     def read(self, topic: str, partition: int, start: int, stop: int, **more: Any) -> Iterator[pa.RecordBatch]:
         untyped: Any = pa

@@ -45,8 +45,8 @@ def ends(snapshots: LogSnapshots) -> list[int]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that grows: the partitions whose last segments are read. With full caches such a read costs
-    requests.
+    """Return a list to which each read of a partition's last segment adds the partition. Only such reads cost requests
+    once caches are full.
     """
     partitions = list[int]()
 

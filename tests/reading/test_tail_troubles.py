@@ -328,7 +328,7 @@ def test_a_place_that_only_the_client_doubts_is_followed_unchecked(bucket: Bucke
 def test_a_tail_that_puts_up_with_losses_goes_on_at_the_cut(
     bucket: Bucket, broker: type[Broker], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tail starts from a stored position with its epoch, like one in another process."""
+    """The tail starts from a stored position with its leader epoch, as after a restart of the reader."""
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 900)}
     broker.leader_epoch, broker.epoch_end = 6, EpochEnd(5, 25)

@@ -1,4 +1,4 @@
-"""Tests of transactions that end in another broker's segments. That broker's log began in the middle of them, so its
+"""Tests of transactions that end in another broker's segments. This broker's log begins within the transactions, so its
 indexes lack them.
 """
 
@@ -151,8 +151,8 @@ def test_indexes_are_asked_for_only_where_another_brokers_segments_begin(
 
 
 def test_a_broker_whose_log_reaches_back_is_believed(topic: StoredTopic) -> None:
-    """Such a broker is a replica of the same age, or one that restored its state from remote storage. Its indexes
-    are enough, so the log is not read again.
+    """The second broker's log reaches back far enough, or the broker restored its state from remote storage. Its
+    indexes are sufficient, so the reader does not read the log again.
     """
     plan: list[list[Step]] = [OPEN, [*PLAIN, ("commit", 1, 1)], PLAIN]
     store(topic, plan)

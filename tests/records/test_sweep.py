@@ -54,7 +54,7 @@ FORMAT: Final = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
 
 
 class Row(NamedTuple):
-    """A place, and what may result from a flip there: in reads by time, and in other reads."""
+    """A place, and the allowed outcomes of a flip there: those of reads by time, and those of other reads."""
 
     place: str
     outcomes: frozenset[str]
@@ -131,7 +131,8 @@ def test_flipped_bits_of_manifests_lose_nothing_in_silence(buckets: dict[str, Da
 @pytest.mark.parametrize("segment", [segment for case in HEADERS for segment in segments(case)], ids=str)
 def test_every_bit_of_the_batch_headers(buckets: dict[str, DamagedBucket], segment: GoldenSegment, place: str) -> None:
     bits = sample(list(header_bits(segment, place)), place, MOST_IN_SOAK)
-    # Eight bits take turns in seven ways to read, so each way meets each bit of a byte, but not of every byte.
+    # Successive bits take turns in seven ways to read. So each way meets each of a byte's eight bits, but not in every
+    # byte.
     check(buckets[segment.case], segment, "log", bits, ROWS[place], by_turns=True)
 
 

@@ -163,7 +163,7 @@ def test_a_read_gives_its_records_once_and_no_end_before_they_are_over(topic: St
     closed.close()
     with cut:
         assert next(cut).num_rows
-    # A read that was used up or closed must raise an error. Otherwise Arrow would take too few rows for all of them.
+    # A read that was exhausted or closed must raise an error. Otherwise Arrow would silently return too few rows.
     takers: list[Callable[[Any], object]] = [pa.table, PartitionRead.reader, PartitionRead.__arrow_c_stream__]
     for over in (read, closed, cut):
         for take in takers:

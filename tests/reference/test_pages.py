@@ -1,4 +1,4 @@
-"""docs/reference: generated pages are what their generators make of the product today, and examples run."""
+"""docs/reference: generated pages match the current output of their generators, and examples run."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tieredstore.remote import manager as manager_module
 pytestmark = pytest.mark.slow
 
 AT_ONCE_S = 25.0
-"""A second on an idle machine; a hang lasts as long as the store is silent, a minute here."""
+"""Closing takes a second on an idle machine; a hang would last until the silent store answers, here a minute."""
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_a_copy_ends_and_leaves_nothing(tmp_path: Path, state: str, mode: str) -
     before = [info.key for info in scene.store.inner.list()]
     close_during(scene, COPIES[state])
     deadline = time.monotonic() + 30
-    # Its thread continues when the store answers again, and rolls back.
+    # The copy's thread continues when the store answers again, and rolls back.
     while [info.key for info in scene.store.inner.list()] != before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert [info.key for info in scene.store.inner.list()] == before
@@ -237,9 +237,9 @@ def test_a_read_that_ended_early_logs_nothing_when_the_manager_is_closed(tmp_pat
 
 @pytest.fixture(params=["ends a wait", "lets a wait go on"])
 def interrupted(request: pytest.FixtureRequest) -> Iterator[threading.Event]:
-    """Choose how the system handles a wait that a signal interrupts; a library may continue it (Polars does).
+    """Choose whether a signal ends or continues a wait in a system call; libraries differ (Polars continues).
 
-    The event is set once the main thread has been interrupted: on a busy machine that is long after the signal.
+    The event is set once the handler runs in the main thread, on a busy machine long after the signal.
     """
     came = threading.Event()
 
@@ -345,7 +345,7 @@ def test_a_thread_that_makes_its_calls_itself_is_told_at_the_next_one(tmp_path: 
 
 
 def test_closing_waits_a_moment_for_a_call_that_a_thread_makes_itself(tmp_path: Path) -> None:
-    """As with the manager's own threads, this lets a copy roll back its writes."""
+    """Like work on the manager's own threads, a copy on the caller's thread can roll back its writes."""
     inner, data = MemoryObjectStore(), write_segment(tmp_path, b"x" * 100)
     manager = RemoteStorageManager(memory_settings(), store=inner)
     with manager.on_this_thread(), pytest.raises(AlreadyClosedError):

@@ -23,7 +23,9 @@ from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
 
 CASES = ["07-zstd-enc-txn", "10-prefix-masked-custommeta", "11-single-record"]
-"""zstd, encryption, transactions; a prefix with a blank, and custom metadata; single records, so empty indexes."""
+"""Cases with zstd, encryption and transactions; with a blank in the prefix and custom metadata; with single records
+(empty indexes).
+"""
 
 ON_S3 = {"minio": Compatibility.AWS, "seaweedfs": Compatibility.S3_COMPATIBLE}
 

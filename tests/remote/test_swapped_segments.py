@@ -67,7 +67,7 @@ def swapped(tmp_path: Path) -> Swapped:
 )  # fmt: skip
 def test_no_command_serves_another_topics_segment(arguments: list[str], swapped: Swapped) -> None:
     done = tieredstore(arguments[0], "-c", swapped.settings_path, *arguments[1:])
-    assert b"payroll" not in done.stdout.replace(b"payroll  ", b"")  # its own line of `ls`
+    assert b"payroll" not in done.stdout.replace(b"payroll  ", b"")  # except in the row of `ls` for payroll itself
     assert "it records the topic 'payroll', but its key says 'tiny'" in done.stderr.replace("\n", " ")
     assert done.code in {3, 4}
     if arguments[0] != "cat":
@@ -135,7 +135,7 @@ def test_each_recorded_name_is_compared_by_itself(
 
     def change(document: dict[str, Any]) -> None:
         _set(document["remoteLogSegmentMetadata"], path, value)
-        if unusable:  # the rest of it is not worth reading; the objects are still another segment's
+        if unusable:  # the metadata then lacks a field, but the error must still be the wrong segment
             del document["remoteLogSegmentMetadata"]["endOffset"]
 
     _change(store, change)

@@ -24,10 +24,10 @@ from tieredstore.process.retry import RetryPolicy
 pytestmark = pytest.mark.slow
 
 SAMPLE = 5
-"""Number of ways for a command in ``make test``, plus a slow one."""
+"""Number of ways to lie that ``make test`` tries for a command, besides one slow way."""
 LONGEST_S = 60.0
 TIMELESS = {"no dates", "no updates", "no times"}
-"""Listings without ages: objects without a manifest then stay."""
+"""Ways in which listings lack ages: commands must then keep objects without a manifest."""
 
 
 @pytest.fixture(scope="module", params=list(Cloud), ids=lambda cloud: cloud.value)
@@ -66,7 +66,7 @@ def _check(place: CommandPlace, command: Command, way: Way) -> None:
     assert place.bare_manifests() == [], said
     assert "Traceback" not in done.stderr, said
     assert took_s < LONGEST_S, said
-    if place.server.service.cloud is not Cloud.AZURE:  # Azure's blocks cannot be taken back
+    if place.server.service.cloud is not Cloud.AZURE:  # a client cannot delete Azure's uncommitted blocks
         assert place.server.service.objects.uploads == {}, said
     if done.code == 0 and command.lacks_manifest and way.name in TIMELESS:
         assert place.objects() == place.before(command), said

@@ -109,7 +109,7 @@ def test_a_failing_read_is_raised_at_its_chunk_and_nothing_runs_on(pool: ThreadP
     assert [len(next(chunks)), len(next(chunks))] == [10, 10]
     with pytest.raises(CorruptDataError, match="the disk said no"):
         next(chunks)
-    assert running == 1  # the one that raised; all others have ended
+    assert running == 1  # only the call that raised did not count down; all others have ended
 
 
 def test_closing_early_waits_for_what_runs(pool: ThreadPoolExecutor) -> None:

@@ -115,7 +115,7 @@ def test_any_beginning_of_any_frame_is_that_of_its_content(content: bytes, level
 def test_what_lies_behind_the_beginning_is_not_looked_at() -> None:
     content = random.Random(0).randbytes(1 << 20)
     frame = compress(content)
-    # For incompressible content, the first half of the frame holds that many bytes.
+    # The content is incompressible, so the first half of the frame holds about half of it.
     assert beginning(frame[: len(frame) // 2], len(content), 300_000) == content[:300_000]
 
 

@@ -1,7 +1,7 @@
 """Hostile schemas and messages never kill their reader, and never cost more than their bytes justify.
 
-Each in a separate process, with limits on memory and processor time; tests/cli/records/test_hostile_messages.py has the
-ways in which messages arrive.
+Each case runs in a separate process, with limits on memory and CPU time. tests/cli/records/test_hostile_messages.py
+tests each way to read such messages.
 """
 
 from __future__ import annotations

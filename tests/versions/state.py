@@ -169,7 +169,7 @@ class State:
         return topics_on(self.bucket, retention_bytes="1", delete_delay_ms=str(20 * DAY_MS))
 
 
-# --- one function for each kind: it continues what is there, or begins it ---
+# --- one function for each kind: it continues existing state, or creates new state ---
 
 
 def move_watermark(state: State, *, is_new: bool = False) -> None:
@@ -230,7 +230,7 @@ def plan(state: State, *, is_new: bool = False) -> None:
 
 
 def use_topic(state: State, *, is_new: bool = False) -> None:
-    """Write to a topic and free what it had: topic, queue entries and queue start, and the record of retention."""
+    """Free a topic's expired batches and write to it: topic, queue entries, queue start, and record of retention."""
     topics = state.topics
     if is_new:
         topics.create("orders")
@@ -286,7 +286,7 @@ def commit_epoch(state: State, *, is_new: bool = False) -> None:
 
 
 def run_pipeline(state: State, *, is_new: bool = False) -> None:
-    """Run a pipeline once more, over more records: generation, entries, snapshots and statements of directories."""
+    """Run a pipeline over further records: its generation, entries, snapshots and statements of directories."""
     log = commit_log_of(PIPELINE, state.bucket)
     before = log.read().number
     assert (before < 0) is is_new
@@ -447,7 +447,7 @@ CONTINUED: Final[dict[StateKind, Step]] = {
 
 
 def collect(state: State) -> None:
-    """Run every collector of garbage over the bucket, as far as each gets."""
+    """Run every garbage collection over the bucket; ignore its errors."""
     topics, day = topics_later(state.topics, 400), DAY_MS
     segments = collection.GarbageCollection(topics.store, "", min_age_ms=day, upload_max_age_ms=1000, dry_run=False)
     runs: list[Callable[[], object]] = [

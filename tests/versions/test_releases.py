@@ -38,7 +38,7 @@ LOCAL = {
     "list of restored offsets": "restore-offsets.json",
     "disk cache": "cache/tieredstore-v1",
 }
-"""Places of the kinds that are in no bucket."""
+"""Paths of the kinds of state that are stored on a disk instead of in a bucket."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def state(tmp_path: Path) -> State:
 
 
 def test_every_kind_is_known_here() -> None:
-    # A plan of a pipeline's stream: tests/spark/pipelines/test_window_source.py
+    # tests/spark/pipelines/test_window_source.py tests the remaining kind, the offsets of a pipeline's stream.
     assert CONTINUED.keys() == {*KINDS} - {PIPELINE_OFFSETS}
     assert {kind.name for kind in KINDS if kind.place is None} - {PIPELINE_OFFSETS.name} == LOCAL.keys()
 
@@ -79,7 +79,7 @@ def raised(data: bytes) -> bytes:
 
 
 def raise_version(kind: StateKind, state: State) -> dict[str, bytes]:
-    """Raise the version of everything of a kind, as a later release would write it; return the contents by place."""
+    """Give all state of a kind the version of a later release. Return the contents of all objects and files."""
     contents: dict[str, bytes] = {}
     for name, store in state.stores.items():
         for info in store.list():
@@ -133,9 +133,9 @@ def test_what_a_later_release_wrote_is_refused_and_stays(
 ) -> None:
     before = raise_version(kind, state)
     if kind is DISK_CACHE:
-        CONTINUED[kind](state, is_new=True)  # a folder of its own for each version
+        CONTINUED[kind](state, is_new=True)  # each version has its own folder
     elif kind is CATALOG:
-        with pytest.raises(AssertionError):  # it has no rows
+        with pytest.raises(AssertionError):  # the catalog is read as empty
             CONTINUED[kind](state)
         assert "catalog.arrows is a catalog file of version 2" in caplog.text
         assert "upgrade tieredstore" in caplog.text

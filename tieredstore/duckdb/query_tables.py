@@ -210,8 +210,8 @@ class QueryTables(Closing):
     def interrupt(self) -> None:
         """Interrupt the running query. Any thread or a signal handler may call this.
 
-        An exception of a signal handler does not replace this call. DuckDB may then wait for its own threads, which
-        continue to run.
+        Call this even if a signal handler raises an exception. Otherwise DuckDB may wait for its own threads, which
+        still run.
         """
         self._connection.interrupt()
 

@@ -64,7 +64,7 @@ class AwsKeySource(KeySource):
         return cls(key, client)
 
     def seal(self, secret: bytes) -> bytes:
-        """Seal by one ``Encrypt``."""
+        """Seal the secret by one ``Encrypt`` call."""
         try:
             return self._client.encrypt(KeyId=self._key, Plaintext=secret)["CiphertextBlob"]
         except (BotoCoreError, ClientError) as error:

@@ -86,7 +86,7 @@ class VaultKeySource(KeySource):
             raise self._translate(error) from error
 
     def open(self, sealed: bytes) -> bytes:
-        """Open by one ``decrypt``."""
+        """Open the sealed text by one ``decrypt`` request."""
         ciphertext = sealed.decode("ascii", "replace")
         try:
             answer = self._transit.decrypt_data(self._key, ciphertext, mount_point=self._mount)

@@ -93,7 +93,7 @@ class Histogram:
         HISTOGRAMS.append(self)
 
     def begin_again(self) -> None:
-        """Reset to zero: for a forked child."""
+        """Reset to zero in a forked child."""
         self._lock = threading.Lock()
         self._distributions: dict[Labels, Distribution] = {} if self.labels else {(): Distribution()}
 
@@ -175,10 +175,12 @@ _REQUESTS: Final = Histogram(
     ("store", "operation"),
 )
 _OBJECTS: Final = Counter(
-    "tieredstore_store_objects", "Objects written, read or deleted; each call that reads counts once.", ("store", "how")
+    "tieredstore_store_objects",
+    "Objects written, read or deleted; an object counts once for each call that reads it.",
+    ("store", "how"),
 )
 _BYTES: Final = Counter("tieredstore_store_bytes", "Bytes written or read.", ("store", "how"))
-_ERRORS: Final = Counter("tieredstore_store_errors", "Calls of a store that failed.", ("store", "operation", "kind"))
+_ERRORS: Final = Counter("tieredstore_store_errors", "Failed calls of a store.", ("store", "operation", "kind"))
 RETRIES: Final = Counter(
     "tieredstore_store_retries", "Retries of failed attempts, by the kind of the error.", ("kind",)
 )

@@ -120,7 +120,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
     server, store = dripping
     server.forget()
     server.service.objects.write("object", OBJECT, {})
-    # Cut connections of earlier requests: a call that times out before it reuses one would leave it open.
+    # Cut idle connections: one that no call reuses before its timeout would stay open.
     server.cut_all()
     assert wait_until(lambda: server.open_connections == 0)
     server.lie(way)
@@ -129,7 +129,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
         outcomes = list(pool.map(partial(_outcome, store), verbs))
     for verb, took_s, outcome in outcomes:
         assert type(outcome) is StoreUnavailableError, (verb, outcome)
-        # The stall timeout of a listing or deletion equals a call's, but begins earlier, so it may end first.
+        # The stall timeout of a listing or deletion equals the call timeout, but starts earlier, so it may end first.
         assert "within its deadline" in str(outcome) or f"no progress for {TIMEOUT_S:g} s" in str(outcome), outcome
         assert took_s < TIMEOUT_S + GRACE_S, verb
     if set(way.steps) == set(EVERY_STEP):

@@ -98,7 +98,7 @@ class TestDroppedMarks(OnEveryCloud):
             direct.put("object", other)
             forget()
 
-        # If parts have disappeared, it is unknown whether they made the existing object.
+        # If the upload's parts have disappeared, the store cannot know whether they became the existing object.
         refusal = PreconditionFailedError if body == b"small" else (PreconditionFailedError, StoreUnavailableError)
         with closing(cloud.make(proxy.url, place, quick(sleep=overwrite))) as store, pytest.raises(refusal):
             store.put("object", body, if_absent=True)

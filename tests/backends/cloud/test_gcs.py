@@ -166,7 +166,7 @@ def test_a_chunk_of_which_the_server_took_a_part_is_continued_from_there(
 
 
 def crc_of(data: bytes) -> str:
-    # An implementation other than the store's.
+    # Use a CRC implementation other than the store's.
     untyped: Any = google_crc32c
     return base64.b64encode(untyped.Checksum(data).digest()).decode()
 

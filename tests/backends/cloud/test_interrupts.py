@@ -33,7 +33,7 @@ def test_no_upload_is_left_without_an_owner(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Stall, "progress", progress)
-    # Three parts, for at least four answers; Google's session begins with its first part.
+    # Send three parts, so that there are at least four answers; Google's session begins with its first part.
     body = iter([bytes(2 * PART_SIZES[cloud] + 1)])
     with FaultyServer(SERVICES[cloud]()) as server, closing(store_on(server)) as store:
         with pytest.raises(KeyboardInterrupt):

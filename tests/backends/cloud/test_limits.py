@@ -86,7 +86,7 @@ class TestLimits(OnEveryCloud):
         with closing(cloud.make(proxy.url, place, quick(attempts=20), attempt_timeout_s=2)) as store:
             store.head("object")
             plan(proxy, cloud, Trickle(piece=100, seconds=0.05), "read")
-            # The first try is abandoned; the second gets everything, or on a busy machine a later one.
+            # The first attempt is abandoned; the second (on a busy machine, a later one) gets the whole object.
             assert store.get("object") == LARGE
         assert count(cloud, proxy, "read") >= 2
 

@@ -22,7 +22,7 @@ class TestLostAnswers(OnEveryCloud):
         if size == "small":
             plan(proxy, cloud, LoseAnswer(), "single_write")
         elif cloud.name == "gcs":
-            # Chunks have the same path: the last is the fourth.
+            # All chunks have the same path, so count them: the last one is the fourth.
             lose_part_after(proxy, cloud, 3)
         else:
             plan(proxy, cloud, LoseAnswer(), "finish")

@@ -108,7 +108,7 @@ class TestPublications(OnEveryCloud):
             prepared_by = len(proxy.seen)
             store.publish(prepared)
             published_by = len(proxy.seen) - prepared_by
-        # Google: one write; then a look (its emulator is also asked for the bucket), a copy, and a deletion.
+        # Google: one write to prepare; to publish, a HEAD (and the emulator's bucket), a copy, and a deletion.
         assert (prepared_by, published_by) == {"s3": (2, 1), "azure": (1, 1), "gcs": (1, 4)}[cloud.name]
 
 

@@ -38,7 +38,7 @@ def small(store: ObjectStore, _: Cloud) -> bytes:
 
 
 def large(store: ObjectStore, cloud: Cloud) -> bytes:
-    # A body of unknown length, so that the store does not look first.
+    # Use a body of unknown length, so that the store does not first check whether the object exists.
     store.put("object", iter([cloud.large]), if_absent=True)
     return cloud.large
 

@@ -19,7 +19,8 @@ RIGHT_HASHES = {
     "gcs": {"X-Goog-Generation": "1", "X-Goog-Hash": "crc32c=OFKvfQ==,md5=AAAA"},
     "azure": {"Content-Range": "bytes 0-4/5", "x-ms-blob-content-md5": "fpGixGMvoxf1mCNv72bsxA==", "ETag": '"0x1"'},
 }
-"""The headers of the object ``right``; by default S3 is not asked for checksums."""
+"""Headers of an object with the content ``right``. Clients do not ask S3 for checksums by default.
+"""
 
 IMPOSSIBLE_KEYS = {
     "s3": ["a/../b", "..", "./a", "a/.", "nul\0"],
@@ -82,7 +83,7 @@ class TestRetries(OnEveryCloud):
         with pytest.raises(StoreUnavailableError, match=f"{ATTEMPTS} of {ATTEMPTS} tries.*status {status}") as caught:
             operation[1](store)
         assert caught.value.retryable
-        # Several parts go at a time, and a failed part prevents retries of the others.
+        # Parts are sent in parallel, and a failed part prevents retries of the others.
         assert operation[0] == "part" or count(cloud, proxy, operation[0]) == ATTEMPTS
         proxy.heal()
         assert direct.get("object") == b"first"

@@ -37,7 +37,7 @@ def only_local_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def named(cloud: Cloud) -> str:
-    """Return the endpoint under a name that only the proxy knows; Azurite takes the account from it."""
+    """Return an endpoint URL whose host only the proxy resolves; Azurite takes the account from the host name."""
     return f"http://{NAMES[cloud.name]}"
 
 

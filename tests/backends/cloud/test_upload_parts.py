@@ -37,7 +37,7 @@ def test_a_buffer_that_its_owner_resizes_is_not_held() -> None:
         for number in range(10):
             buffer[:] = bytes([number]) * (number * 7)
             yield buffer
-            # Raises BufferError if a view of it still exists.
+            # Raises BufferError if a view of the buffer still exists.
             buffer.clear()
 
     assert b"".join(data for _, data, _ in parts_of(body(), 16)) == b"".join(bytes([n]) * (n * 7) for n in range(10))
@@ -219,7 +219,7 @@ def test_what_the_body_raises_is_raised_on_after_those_underway(error: type[Base
 
     with pytest.raises(error, match="body"), cut(body(), 1) as cutter:
         send_parts(cutter, send, 2)
-    # The second part is incomplete, and could have been the last.
+    # The second part is not sent: the body failed before it was known whether this part is the last.
     assert ended == [0]
 
 

@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> FilesystemObjectStore:
 
 @contextmanager
 def locked(folder: Path) -> Generator[None]:
-    """Lock the folder as another process would, through a second opening of it."""
+    """Open the folder a second time and lock it, as another process would."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

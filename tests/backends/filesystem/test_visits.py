@@ -133,7 +133,7 @@ def test_names_are_told_of_folders_of_plain_files_alone(tmp_path: Path) -> None:
 def test_a_time_that_has_no_milliseconds_in_64_bits_is_left_to_others(tmp_path: Path) -> None:
     file = tmp_path / "late"
     file.touch()
-    os.utime(file, (0, 1 << 60))  # some file systems keep this, others truncate it
+    os.utime(file, (0, 1 << 60))  # some file systems keep such a time, others truncate it
     descriptor = opened(tmp_path)
     try:
         expected = file.stat().st_mtime_ns // 1_000_000

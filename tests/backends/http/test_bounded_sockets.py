@@ -86,7 +86,7 @@ def make_gcs(url: str, proxy: SocksProxy | None = None) -> GcsObjectStore:
 
 
 STORES: dict[str, Callable[..., ObjectStore]] = {"s3": make_s3, "gcs": make_gcs}
-"""S3 uses botocore's connections, GCS those of requests."""
+"""The S3 store uses botocore's connections, the GCS store those of ``requests``."""
 
 
 def assert_given_up(store: ObjectStore) -> None:
@@ -94,7 +94,7 @@ def assert_given_up(store: ObjectStore) -> None:
         started = time.monotonic()
         with pytest.raises(StoreUnavailableError):
             store.get("key")
-        # Opening the client has the same limit again.
+        # Opening the client may take the same time as the call.
         assert time.monotonic() - started < 2 * TIMEOUT_S + GRACE_S
 
 
@@ -112,7 +112,7 @@ class TestBetweenHereAndTheStore:
             assert_given_up(STORES[cloud](f"https://127.0.0.1:{server.port}"))
 
     def test_a_handshake(self, cloud: str) -> None:
-        # The beginning of a record of TLS.
+        # The beginning of a TLS record.
         with closing(Trickle(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xf0", b"\x00")) as server:
             assert_given_up(STORES[cloud](f"https://127.0.0.1:{server.port}"))
 
@@ -128,7 +128,7 @@ class TestBetweenHereAndTheStore:
             assert_given_up(STORES[cloud]("http://store.invalid"))
 
     def test_a_socks_proxy_s_answer(self, cloud: str) -> None:
-        # The proxy reports a host name of 255 letters, and sends each letter in time.
+        # The proxy reports a host name of 255 letters, and sends each letter before the read timeout ends.
         with closing(Trickle(b"\x05\x00\x05\x00\x00\x03\xff", b"x")) as proxy:
             assert_given_up(STORES[cloud]("http://store.invalid", SocksProxy("127.0.0.1", proxy.port)))
 

@@ -97,7 +97,7 @@ def test_several_buffers_go_as_one_body(counts: list[int]) -> None:
         body = Buffers(*buffers)
         untyped: object = body
         for _ in range(2):
-            # It can be sent again, as after a refreshed token.
+            # The body can be sent again, as after a token refresh.
             session.request("PUT", echo.url, data=untyped, headers={"Content-Type": "x/y"})  # type: ignore[arg-type]  # requests' types do not know it
     assert [got.partition(b"\r\n\r\n")[2] for got in echo.requests] == [b"".join(buffers)] * 2
 

@@ -27,7 +27,7 @@ STORE_SECONDS = 2.0
 
 
 class TestMeteredStore(ObjectStoreTests):
-    listed_objects = 250  # its store is tested with the others
+    listed_objects = 250  # enough, since the wrapped store has its own tests
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> ObjectStore:

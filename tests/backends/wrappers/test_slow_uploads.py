@@ -21,7 +21,7 @@ STALL_TIMEOUT_S = 3.0
 @pytest.mark.parametrize("cloud", [Cloud.GCS, Cloud.AZURE], ids=lambda cloud: cloud.value)
 def test_uploads_that_wait_for_the_rate_limit_all_end(cloud: Cloud) -> None:
     part = PART_SIZES[cloud]
-    # A part of each upload passes every four seconds, after a free first second.
+    # The limit is one part per second, after a free first second: each of the four uploads sends a part every 4 s.
     bucket = TokenBucket(part)
     body = bytes(2 * part + 1)
     with FaultyServer(SERVICES[cloud]()) as server, closing(store_on(server, stall_timeout_s=STALL_TIMEOUT_S)) as store:

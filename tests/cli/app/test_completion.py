@@ -114,7 +114,7 @@ def test_an_answer_is_kept_for_a_minute_and_one_that_is_too_old_is_better_than_n
         for path in (tmp_path / "cache").rglob("*"):
             os.utime(path, (then, then))
         assert completion.complete_topic(context(), "") == ["txn"]
-    # It is returned at once while a child looks again; yesterday's answer only if the lookup brings nothing in time.
+    # An answer of an hour ago is returned at once while a child looks again; yesterday's only if the child is too slow.
     assert waits == [0, 60.0]
 
 

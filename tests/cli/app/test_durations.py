@@ -55,7 +55,7 @@ CLOCK = datetime(2026, 3, 5, 14, 30, tzinfo=UTC)
     ],
 )
 def test_one_syntax_of_time(given: GivenPlace, expected: str) -> None:
-    """A text or a day without a zone is UTC. Where only a time makes sense, the same words hold."""
+    """A text or day without a zone is UTC. The syntax is the same where only a time makes sense."""
     at = AtTime.of(datetime.fromisoformat(expected))
     assert place_of("start", given, clock=lambda: CLOCK) == at
     assert time_of("until", given, clock=lambda: CLOCK) == at
@@ -74,7 +74,7 @@ def test_a_number_is_an_offset_and_is_refused_where_only_a_time_makes_sense() ->
 @pytest.mark.parametrize("command", ["ls", "du", "verify", "rm single", "cat single"])
 @pytest.mark.parametrize("text", ["10:00", "-1h", "yesterday", "2026-01-31T08:00"])
 def test_without_a_zone_it_is_utc_and_the_output_says_so(command: str, text: str, tmp_path: Path) -> None:
-    """The time is named once, with its zone, and again in the summary for scripts."""
+    """stderr names the time once, with its zone; the JSON summary repeats it."""
     settings = store_of(tmp_path, ORIGINALS)
     done = tieredstore(*command.split(), "-c", settings, "--to", text, "--json")
     (time,) = re.findall(rf"tieredstore: --to {text} is (\S+ \d\d:\d\d:\d\d) UTC\n", done.stderr)

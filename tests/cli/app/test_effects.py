@@ -193,7 +193,7 @@ READ: Final = {
 }  # fmt: skip
 """Lines of read-only commands, each with something to read."""
 OF_FILES: Final = {"show", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "restore verify"}
-"""Read-only commands that read something other than segments, or more."""
+"""Read-only commands that read other data than segments, or also other data."""
 
 
 @pytest.mark.parametrize("command", READ)
@@ -254,7 +254,7 @@ def test_a_deleted_topic_stays_deleted_without_yes(tmp_path: Path, monkeypatch: 
 SPECIAL: Final = {"doctor", "restore finish", "restore groups", "restore schemas", "restore undelete"}
 """Commands that rewrite something other than objects in a folder.
 
-``tests/restore`` tries those with a cluster or a registry, a test above the last one.
+``tests/restore`` tests those that need a cluster or a registry; ``restore undelete`` has a test above.
 """
 
 PLACED: Final = {
@@ -300,6 +300,7 @@ def test_no_other_command_takes_a_place() -> None:
         for path, command in commands_below(program())
         if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
-    # One takes a time of listed segments, one a time of audit records; those of restore cut many logs alike.
+    # `ls` takes a time of listed segments, `pubsub verify` one of audit records; `restore` commands cut many logs at
+    # one time.
     of_restore = {"restore logdir", "restore produce", "restore verify"}
     assert taking == PLACED.keys() | {"holds place", "ls", "pubsub verify"} | of_restore

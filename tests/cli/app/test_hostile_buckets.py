@@ -19,13 +19,13 @@ pytestmark = pytest.mark.slow
 CASES = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CASES]
 COMMANDS = {"ls": (), "inspect": ("victim", "0", "0"), "fetch": ("victim", "0", "0"), "cat": ("victim",)}
 COSTLY = re.compile("million|MiB|GiB|chunks of a byte|90,000|100,000")
-"""Cases that take a second; two of five of the others run here, the rest in `make soak`."""
+"""Cases that take about a second. Two in five of the other cases run here, all cases in `make soak`."""
 
 MOST_CALLS = 12
-"""Limit, as a multiple of the command's calls on an honest bucket; hostile contents may cause more."""
+"""Limit for calls, as a multiple of the command's calls on an honest bucket."""
 
 MOST_MEMORY = 160 << 20
-"""Limit in bytes; the largest manifest has 16 MiB, and is raw bytes, text, base64 and a list in turn."""
+"""Limit in bytes. The largest manifest has 16 MiB, which become raw bytes, text, base64 and a list in turn."""
 
 Answers = dict[str, tuple[bytes, int]]
 """Output and number of calls of each command on an honest bucket."""

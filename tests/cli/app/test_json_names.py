@@ -43,7 +43,7 @@ PRINTING = {
     "inspect": ["inspect txn 0 605 --chunks"]
     + [f"inspect txn 0 605 --index {kind}" for kind in ("index", "timeindex", "snapshot", "leader-epoch", "txnindex")],
     "cat": ["cat none -p 1 -n 3"],
-    "query": [],  # its names are the query's own
+    "query": [],  # the query determines the names
     "keys list": ["keys list", "keys list key1"],
     "keys rotate": ["keys rotate"],
     "verify": ["verify"],
@@ -76,7 +76,7 @@ PRINTING = {
     "pubsub cat": ["pubsub cat events --group readers --store ./batches"],
     "pubsub topics": [f"pubsub topics events --store ./batches{more}" for more in ("", " --prices prices.toml")],
     "pubsub gc": ["pubsub gc events --store ./batches"],
-    # They need a cluster or a store with versions, and print what every tool does; see tests/restore.
+    # The commands without lines need a cluster or a store with versions; see tests/restore.
     "restore logdir": [],
     "restore finish": [],
     "restore produce": [],
@@ -99,7 +99,7 @@ SELDOM = {
     "fault", "output_key", "problem", "path", "broker_earliest_offset", "broker_end_offset", "complete_until",
     "complete_up_to", "complete_up_to_ms", "why_missing", "not_stored", "committed_offset", "read_again",
 }  # fmt: skip
-"""Names that the lines above never print, since the demo's bucket lacks them and no broker is asked."""
+"""Names that the lines above never print, because the demo's bucket has no such data and no broker is asked."""
 
 
 Printed = dict[str, dict[str, set[str]]]
@@ -150,8 +150,8 @@ def _keep_snapshot(folder: Path) -> None:
 
 
 def _kept_twice(folder: Path) -> None:
-    """Write other generations: one whose messages are bad for its first parser, one of times in 1970, and one that a
-    backfill replaces; and a file left by a killed run.
+    """Write three more generations: one with bad messages for its first parser, one with times in 1970, one replaced by
+    a backfill. Leave a file of a killed run.
     """
     mended = (folder / "kept.properties").read_text() + "secor.generation=2\n"
     (folder / "mended.properties").write_text(mended)
@@ -227,7 +227,7 @@ def _names(document: Any) -> Iterator[tuple[str, str]]:
     if isinstance(document, dict):
         for name, value in cast("dict[str, Any]", document).items():
             yield name, _KINDS.get(type(value), "null")
-            if name not in {"figures", "snapshot"}:  # each check, and a snapshot, has its own names
+            if name not in {"figures", "snapshot"}:  # the names in these depend on the check or the snapshot
                 yield from _names(value)
     elif isinstance(document, list):
         for value in cast("list[object]", document):
@@ -247,11 +247,11 @@ def _publish() -> None:
 
 
 def _make_it_odd(folder: Path) -> None:
-    """Make commands print every name: an odd bucket, and a folder that is left alone."""
+    """Make commands print every name: add anomalies to the bucket, and a log folder that uploads ignore."""
     make_it_odd(folder / "store", folder / "store.properties")
     shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0.0123456789abcdef0123456789abcdef-delete")
     shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0")
-    # For the partition with the hole, no file gives the settled offset.
+    # No checkpoint gives the high watermark of the partition with the hole.
     (folder / "kafka" / "replication-offset-checkpoint").write_text("0\n1\nnone 0 1\n")
 
 

@@ -53,7 +53,7 @@ READING = {
     "rm txn --yes": (LIST, MANIFEST),
     "gc": (LIST,),
 }
-"""Where a read-only command waits, or a deletion before it deletes."""
+"""Places where a read-only command waits, or a deleting command before its first deletion."""
 
 WRITING = {
     Cloud.S3: {
@@ -77,7 +77,7 @@ MODULES = {Cloud.S3: "boto3", Cloud.GCS: "google.cloud.storage", Cloud.AZURE: "a
 
 
 def check(case: Case, ended: Ended | None, folder: Path) -> Ended:
-    """Check the rules for every command."""
+    """Check exit code, messages and leftovers of a stopped command."""
     assert ended is not None, f"{case} goes on"
     assert ended.code == 128 + case.signum, (case, ended)
     assert "Traceback" not in ended.stderr, (case, ended)
@@ -126,7 +126,7 @@ def test_commands_that_read_end_soon_and_leave_nothing(stage: Stage) -> None:
 
 
 def test_a_copy_that_is_stopped_takes_back_what_it_sent_and_says_how_to_go_on(stage: Stage) -> None:
-    # One abort is answered after an unwatched interrupt would have stopped waiting.
+    # The last case's abort is answered only after 3 s, longer than an interrupted command would wait by default.
     cases = [Case("upload LOGS", PART, signum) for signum in SIGNALS]
     cases.append(Case("upload LOGS", PART, signal.SIGTERM, also_drips=LATE_ABORT))
     before = dict(stage.service.objects.by_key)
@@ -184,7 +184,7 @@ def test_an_output_that_nobody_reads_holds_up_no_end(
         wait_for(lambda: LOG.is_reached(server))
         running.send(signal.SIGTERM)
         ended = running.wait(SOON_S)
-    # The progress of a read by then depends on timing, and so does any report of left-out records.
+    # How far the read gets before the signal depends on timing, and so does a report of left-out records.
     told = ended.stderr if ended is not None and ended.stderr.startswith("tieredstore: left out: ") else ""
     assert ended == Ended(143, b"", told)
 
@@ -253,11 +253,11 @@ def test_every_command_ends_soon_wherever_it_waits(cloud: Cloud, signum: signal.
         stage = Stage(cloud, tmp_path, commands)
         before = dict(stage.service.objects.by_key)
         for start in range(0, len(cases), 6):
-            # The others of a batch still hold objects when the first has ended.
+            # Check all six first: when the first command has ended, the others may not have removed their objects yet.
             stderr = "".join([check(*outcome).stderr for outcome in stage.run(cases[start : start + 6])])
             named = SEGMENT_ID.findall(stderr)
             left = set(stage.service.objects.by_key) - set(before)
-            if cloud is Cloud.S3:  # the other two drop the parts by themselves
+            if cloud is Cloud.S3:  # Azure and Google drop unfinished parts by themselves
                 left |= {upload.key for upload in stage.service.objects.uploads.values()}
             assert [key for key in left if not any(segment_id in key for segment_id in named)] == [], stderr
             assert set(before) <= set(stage.service.objects.by_key), stderr

@@ -18,7 +18,7 @@ from tests.support.uploader.uploader_disk import BrokerDisk
 pytestmark = pytest.mark.slow
 
 SOON_S = 20.0
-"""A small part of each service's drain time, and long enough for a busy machine."""
+"""Much shorter than any service's drain time, but long enough for a busy machine."""
 LONG_S = 120.0
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
@@ -90,10 +90,10 @@ SERVICES = {
         {"pubsub.audit.topic": "audit", "pubsub.kafka.bootstrap.servers": "SILENT"},
     ),
 }
-"""Services and their silent part: the command, and its own properties."""
+"""For each service and its silent server: the command, and the properties it needs."""
 
 
-# A client of ZooKeeper goes on waiting for 10 s.
+# ZooKeeper's client keeps waiting for 10 s.
 @pytest.mark.parametrize(
     ("name", "signum"),
     [

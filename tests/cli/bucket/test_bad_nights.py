@@ -32,7 +32,7 @@ def commands_of(section: str) -> list[str]:
 
 
 def obey(commands: list[str]) -> list[Result]:
-    """Run commands of the page in the working directory; those of other programs without a result."""
+    """Run the page's commands in the working directory; return the results of those of tieredstore."""
     done: list[Result] = []
     for command in commands:
         words = shlex.split(command.partition(">")[0])
@@ -152,7 +152,7 @@ def objects(client: S3Client, bucket: str) -> dict[str, str]:
 
 @pytest.fixture
 def small_disk(stage: Path, tmp_path: Path) -> Iterator[Path]:
-    """Move the log directory of the sample to a disk of 2 MiB, with room for held segments beside it."""
+    """Move the sample's log directory to a disk of 2 MiB, which has room for held segments too."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounting = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
@@ -173,7 +173,7 @@ def test_a_full_disk(stage: Path, small_disk: Path) -> None:
     assert obey([make_folder, *settings]) == []
     shutil.move("held", small_disk / "held")
     Path("held").symlink_to(small_disk / "held")
-    # The store takes nothing; the uploader holds what retention then deletes, and the broker fills the disk.
+    # The store refuses writes; the uploader holds segments that retention then deletes, and the broker fills the disk.
     for options in (["--bind", str(stage), str(stage)], ["-o", "remount,ro,bind", str(stage)]):
         subprocess.run(["mount", *options], check=True)
     assert tieredstore("uploader", "-c", "uploader.properties", "--once").code == 6

@@ -114,7 +114,7 @@ def test_a_topic_that_was_created_again_has_bars_of_its_own(root: Path, tmp_path
     for words in (("--plot", picture), ("--plot", picture, "--sort", "name")):
         assert run(root, *words).code == 0
         drawn = picture.read_text()
-        # A long name is cut in its middle; matplotlib leaves each text as a comment.
+        # matplotlib writes each text as a comment; a long name is shortened in its middle.
         assert drawn.count("<!--  events ") == 2
         assert {f"{OTHER_ID}"[-6:] in drawn, f"{TOPIC_ID}"[-6:] in drawn} == {True}
 

@@ -122,7 +122,7 @@ def test_doctor_says_whether_unfinished_uploads_end(settings: Path, service: S3R
 
 
 def test_of_google_doctor_has_nothing_to_say_of_uploads(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Google ends them by itself."""
+    """Google aborts unfinished uploads by itself."""
     with FaultyServer(GcsRules()) as server:
         patch_store(monkeypatch, store_on(server))
         assert "uploads" not in tieredstore("doctor", "-c", settings).text

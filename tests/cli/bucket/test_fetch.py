@@ -91,7 +91,7 @@ def test_nothing_is_written_through_a_link(content: bytes | None, settings: Path
 def test_a_link_that_comes_meanwhile_is_replaced(settings: Path, tmp_path: Path) -> None:
     folder, out = tmp_path / "folder", tmp_path / "out"
     folder.mkdir()
-    out.symlink_to(folder)  # a link in the path is the caller's own
+    out.symlink_to(folder)  # a link to a folder is followed: the caller chose it
     (folder / "real").write_bytes(b"precious")
     with output_to(out / "file") as file:
         file.write(b"content")

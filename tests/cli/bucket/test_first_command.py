@@ -29,7 +29,7 @@ Environment = Mapping[str, str]
 
 
 class Aws(S3Service):
-    """A bucket, and the services that give credentials for it; it takes only those of ``key_id`` and ``token``."""
+    """A bucket that accepts only the credentials ``key_id`` and ``token``, and the services that issue credentials."""
 
     def __init__(self, case: str) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ KINDS: dict[Callable[[Path, str], Environment], list[str]] = {
         "GET /latest/meta-data/iam/security-credentials/reader",
     ],
 }
-"""Kinds of credentials, and the requests for them. A machine's role comes without a region."""
+"""The requests for each kind of credentials. The credentials of a machine's role come without a region."""
 
 
 def ls(monkeypatch: pytest.MonkeyPatch, environment: Environment, *arguments: str) -> Result:

@@ -19,7 +19,7 @@ from tests.support.paths import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()
 KEPT = ("PIP_", "SSL_", "REQUESTS_", "http", "HTTP", "no_proxy", "NO_PROXY")
-"""Beginnings of variables by which pip finds its index; nothing else of this environment is kept."""
+"""Prefixes of variables that tell pip where its index is; no other variables of this environment are kept."""
 
 
 def first_commands() -> list[str]:
@@ -37,7 +37,7 @@ def test_readme_begins_with_three_commands() -> None:
 
 @pytest.mark.soak
 def test_a_wheel_reads_the_first_record_in_three_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The seconds are printed, not judged: they depend on the machine and its index."""
+    """The test prints the duration of each step without a limit: it depends on the machine and its package index."""
     make = ["make", "-o", ".venv/installed", "wheel", f"DIST={tmp_path}"]
     subprocess.run(make, check=True, timeout=1800, cwd=REPOSITORY, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

@@ -109,7 +109,7 @@ def test_without_a_terminal_it_does_not_ask(monkeypatch: pytest.MonkeyPatch, fol
 
 
 def answered(answers: Sequence[str], *arguments: str) -> Result:
-    """Run ``init`` on a terminal of its own, and type each answer after its question; both outputs are one."""
+    """Run ``init`` on its own terminal, and type each answer after its question. The result's text includes stderr."""
     keyboard, terminal = pty.openpty()
     asking = subprocess.Popen(
         measured_command("init", *arguments), stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -34,7 +34,7 @@ def test_a_sealed_pair_reads_what_was_written_before_and_the_plain_one_may_go(tm
     settings.write_text("\n".join(kept) + "\n" + done.text)
     assert tieredstore("fetch", "-c", settings, "single", 0, 0).stdout == log
 
-    # Another key of the service, or another service, does not open it.
+    # Another key of the service, or another service, does not open the sealed key.
     settings.write_text("\n".join(kept) + "\n" + done.text.replace("kms.key=kafka", "kms.key=other"))
     tieredstore("fetch", "-c", settings, "single", 0, 0).fails(
         2, f"{sealed} cannot be opened by safe: another key has sealed it"

@@ -218,7 +218,7 @@ def test_a_killed_run_is_completed_by_the_next_one(
     more = ("--passphrase-env", "PASS") if with_passphrase else ()
     add = ("keys", "new", "k1", "-c", settings, "--bits", 2048, *more)
     before, draft = settings.read_bytes(), settings.with_name(f".{settings.name}.draft")
-    # Killed before the settings were replaced, and before the public key was written.
+    # Simulate a kill before the settings were replaced and before the public key was written.
     assert tieredstore(*add).code == 0
     added, private = settings.read_bytes(), (tmp_path / "k1.private.pem").read_bytes()
     settings.write_bytes(before)

@@ -135,7 +135,7 @@ def test_mirror_reports_copied_and_existing_segments(source: Path, target: Path)
     done = mirror(source, target)
     assert (done.code, done.stderr) == (0, "")
     assert "5 segments copied" in done.text
-    # Objects that were not read are not called equal.
+    # The report does not call objects equal that the mirror has not read.
     assert "5 already there (manifests and sizes compared, not bytes)" in mirror(source, target).text
     rows, summary = mirror(source, target, "--json").rows
     assert [row["code"] for row in rows].count("there") == 5
@@ -236,12 +236,12 @@ def test_a_rate_holds_up_and_down(source: Path, target: Path, monkeypatch: pytes
     monkeypatch.setattr(TokenBucket, "take", noting(TokenBucket.take))
     _, summary = mirror(source, target, "--rate-limit", "3MiB", "--json").rows
     assert min(taken.values()) == summary["stored_size"]
-    assert max(taken.values()) >= 2 * summary["stored_size"]  # the source's bytes, and the target's, read back
+    assert max(taken.values()) >= 2 * summary["stored_size"]  # read from the source, and read back from the target
     assert len(taken) == 2
 
 
 HOSTILE = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CASES]
-"""Every tenth here, all in `make soak`."""
+"""Here every tenth case runs, in `make soak` all."""
 
 
 @pytest.mark.slow

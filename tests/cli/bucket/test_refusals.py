@@ -27,7 +27,7 @@ def settings_for(folder: Path, server: S3Server, key_id: str, secret: str, token
 
 @pytest.fixture
 def reader(minio: S3Server, tmp_path: Path) -> Path:
-    """Write the settings of a login that may only read, with an uploader of one topic."""
+    """Write settings with a read-only login, and with an uploader for one topic's log directory."""
     shutil.copytree(ORIGINALS, tmp_path / "data")
     own = {"uploader.log.dirs": str(tmp_path / "data"), "uploader.leadership": "static"}
     return settings_for(tmp_path, minio, *read_only_login(minio), **own)

@@ -164,7 +164,7 @@ def test_a_segment_of_other_leader_epochs_or_of_another_end_is_another_one(setti
     single = log_dir / SINGLE
     assert tieredstore("upload", "-c", settings, single).code == 0
     for path in single.glob("00000000000000000001.*"):
-        path.unlink()  # now the first segment ends where the second one ended
+        path.unlink()  # now the first segment reaches to the end of the deleted second one
     assert codes(tieredstore("upload", "-c", settings, single, "--json")) == ["copied", "there"]
     assert sorted(row["last_offset"] for row in rows(settings) if row["base_offset"] == 0) == [0, 1]
     (single / "leader-epoch-checkpoint").write_text("0\n1\n9 0\n")

@@ -167,7 +167,7 @@ def test_what_makes_no_sense_is_told_in_a_sentence(tmp_path: Path, line: str, co
 
 
 HOSTILE = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CASES]
-"""Every tenth here, all in `make soak`."""
+"""Here every tenth case runs, in `make soak` all."""
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_hostile_bucket_is_reported_and_hides_nothing_of_an_honest_topic(case:
 
 
 def test_the_brokers_metadata_topic_is_compared_in_both_directions(kafka: KafkaServer, tmp_path: Path) -> None:
-    """The only test that creates the topic under Kafka's own name, on the shared broker."""
+    """No other test creates the metadata topic under Kafka's own name on the shared broker."""
     make_topic(kafka, name=METADATA_TOPIC)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     planted = PlantedBucket.of("plain", FilesystemObjectStore(write_settings(tmp_path).parent / "store"))
@@ -209,7 +209,7 @@ def test_the_brokers_metadata_topic_is_compared_in_both_directions(kafka: KafkaS
 
 
 def _check_that_tools_ask_them_too(settings: Path, brokers: str) -> None:
-    """Check that ``rm`` leaves segments the brokers list unless forced; and that ``gc`` asks them."""
+    """Check that ``rm`` keeps segments that brokers list, unless forced, and that ``gc`` asks the brokers."""
     asked = ("--bootstrap-server", brokers, "--json")
     done = tieredstore("rm", "-c", settings, "events", *asked, "--yes")
     assert done.code == 6

@@ -27,7 +27,7 @@ from tieredstore.testing.segments import Record, build_batch
 pytestmark = pytest.mark.slow
 
 TWO = "01-none"  # two partitions of two segments
-TXN = "07-txn"  # one, with aborted transactions
+TXN = "07-txn"  # one partition, with aborted transactions
 UNCOMMITTED = ("--isolation", "read_uncommitted")
 
 
@@ -63,7 +63,7 @@ def cat_bucket(bucket: Bucket, *arguments: object, topic: str = "orders") -> Res
 def test_n_are_shown_and_no_more(count: int) -> None:
     everything = places(TWO)
     assert shown(cat(TWO, "-n", count, *OFFSETS)) == everything[:count]
-    # Also if the first partition ends in between.
+    # This also holds if the count goes beyond the first partition.
     both = next(at for at, (partition, _) in enumerate(everything) if partition == 1)
     assert shown(cat(TWO, "-n", both + 1, *OFFSETS)) == everything[: both + 1]
 
@@ -321,7 +321,7 @@ def test_the_columns_are_as_wide_as_what_they_hold(bucket: Bucket) -> None:
     for _ in range(2):
         bucket.write(600)
     lines = cat_bucket(bucket).text.splitlines()
-    # The greatest offset sets this width, the first rows all others.
+    # The greatest offset sets the width of OFFSET; the first rows set all other widths.
     assert lines[0] == "PARTITION  OFFSET  TIMESTAMP                 KEY   VALUE"
     assert lines[2].startswith("        0       0  ")
     assert {line.index("null") for line in lines[2:]} == {lines[0].index("KEY")}
@@ -374,7 +374,7 @@ def test_left_out_of_a_read_that_was_stopped_asks_nobody() -> None:
 
 
 def test_a_damaged_copy_of_a_segment_is_not_read_where_only_offsets_are_wanted(tmp_path: Path) -> None:
-    """Tests share the store of a golden case: copy it before changing it."""
+    """Tests share a golden case's store, so the test damages a copy."""
     store = tmp_path / "store"
     shutil.copytree(case_path(TWO) / "store", store)
     damage_log(store, -1)

@@ -408,7 +408,7 @@ def test_sql_that_is_nested_too_deep_is_a_sentence(bucket: Bucket, sandbox: tupl
 
 
 def test_an_older_topic_of_the_same_name_is_read_by_its_id(tmp_path: Path) -> None:
-    """Without an id the newest is read, and a line names the other one, as ``cat`` and ``ls`` do."""
+    """Without an id, the query reads the newest topic and names the other one on stderr, as ``cat`` and ``ls`` do."""
     lives = Bucket(tmp_path)
     lives.write(10)
     lives.write(20, topic_id=SECOND_ID)

@@ -63,7 +63,7 @@ def test_a_logs_records() -> None:
     ]
     assert "partition" not in rows[0]
     shown = tieredstore("show", TXN.original("log"), "--records").text.splitlines()
-    assert len(shown) == len(expected) + 2  # names and a rule
+    assert len(shown) == len(expected) + 2  # the column names and a rule
 
 
 def test_the_entries_of_each_index() -> None:

@@ -60,7 +60,7 @@ def test_a_picture_comes_beside_the_same_table(tmp_path: Path) -> None:
     again = picture.read_bytes()
     assert tieredstore("ls", "-c", settings, "--plot", picture, "--json").code == 0
     assert picture.read_bytes() == again
-    # At the end of the picture, the larger topic is as high as its share of the stored bytes.
+    # At the right end of the picture, the heights of the two topics are in proportion to their stored bytes.
     columns = [painted(picture, color).sum(axis=0) for color in COLORS[:2]]
     end = max(at for at in range(len(columns[0])) if columns[0][at] > 100)
     sizes = sorted((row["stored_size"] for row in by_topic(settings)), reverse=True)
@@ -144,7 +144,7 @@ def test_a_hole_is_red_and_where_there_is_none_nothing_is(tmp_path: Path) -> Non
     assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", 605, "--yes").code == 0
     assert tieredstore("ls", "-c", settings, "txn", "-p", 0, "--plot", picture).code == 0
     assert colors_of(picture) == {BUCKET, RED}
-    # Across the middle of the picture, which only the bar crosses; the legend is above it.
+    # Count pixels in the middle row of the picture: only the bar crosses it, and the legend is above.
     held, lost = (colored[len(colored) // 2].sum() for colored in (painted(picture, color) for color in (BUCKET, RED)))
     ((row,), _) = tieredstore("ls", "-c", settings, "txn", "--json").rows
     (gap,) = row["lost"]
@@ -182,14 +182,14 @@ def test_the_brokers_offsets_are_beside_the_buckets(kafka: KafkaServer, tmp_path
     heading, _, line, *_ = tieredstore(*asked, "-p", 0, "--wide").text.splitlines()
     assert "BROKER FROM  BROKER END  NOT STORED  LOST" in heading
     assert str(ends[0] + 5) in line.split()
-    # All before the newest stored record is stored: --until agrees.
+    # Every record before the newest stored one is stored: --until agrees.
     for row in (first, second):
         assert row["complete_up_to"] == row["newest_timestamp"]
         until = (*asked, "-p", row["partition"], "--until")
         assert tieredstore(*until, row["complete_up_to"]).code == 0
         assert tieredstore(*until, f"@{row['complete_up_to_ms'] + 1}").code == 3
     assert "COMPLETE UP TO" in heading
-    # Both sides are counted in a window. It leaves segments out, so no time is claimed.
+    # With a window, both bucket and broker are counted within it. It omits segments, so there is no COMPLETE UP TO.
     window = (*asked, "-p", 1, "--from", 590, "--to")
     ((one,), of_window) = tieredstore(*window, 595, "--json").rows
     assert (one["segments"], one["lost"], one["complete_up_to"]) == (0, [], None)
@@ -201,7 +201,7 @@ def test_the_brokers_offsets_are_beside_the_buckets(kafka: KafkaServer, tmp_path
     assert line.split()[:6] == [topic.topic, "1", "590", "595", "5", "none"]
     assert tieredstore(*asked, "-p", 1, "--from", "now", "--json").rows[1]["not_stored"] == 0
     tieredstore(*asked, "-p", 1, "--from", 601).fails(2, f"offset 601 is beyond the end of {topic.topic}-0 (600)")
-    # What matters fits 80 columns, times in full.
+    # The important columns fit 80 columns, with times in full.
     (tmp_path / "narrow").mkdir()
     shutil.copy(settings, tmp_path / "narrow" / "store.properties")
     line = " ".join(("ls", *asked[3:]))

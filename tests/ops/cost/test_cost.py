@@ -69,7 +69,7 @@ def test_growth_is_what_was_added_within_thirty_days() -> None:
 
 
 def test_of_a_young_topic_the_growth_is_projected() -> None:
-    """The growth is that of the days whose segments still exist. It is the same if retention has deleted older ones."""
+    """Growth is measured over the days that still have segments, so deletions by retention do not change it."""
     sums = sums_of(listed(segment_of(day, number) for number, day in enumerate((90, 92, 94, 96, 98))))
     assert sums.growth_days(NOW_MS) == 10
     assert monthly_cost(sums, PRICES, NOW_MS).growth_segments == 15
@@ -199,7 +199,7 @@ def test_a_total_is_the_sum_of_its_parts() -> None:
 
 
 def test_one_object_is_not_enough_for_a_segment_to_be_new() -> None:
-    """The manifest has the time of a segment, so a log without one does not count as new."""
+    """Only the manifest has a segment's time, so a log without a manifest does not count as new."""
     store = MemoryObjectStore()
     segment_of(99).put(store)
     store.delete([segment_of(99).key()])

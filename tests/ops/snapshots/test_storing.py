@@ -58,7 +58,7 @@ FULL = ClusterSnapshot(
 
 
 class ClockStore(DelegatingObjectStore):
-    """A store whose clock the test sets; objects have the time of their write by it."""
+    """A store whose clock the test sets. This clock also gives the modification times of objects."""
 
     def __init__(self, now_ms: int | None = NOON_MS) -> None:
         super().__init__(MemoryObjectStore())

@@ -26,7 +26,7 @@ Reading = tuple[list[object], list[OffsetAndTimestamp | None], int]
 
 
 def read(planted: PlantedBucket) -> Reading:
-    """Read all committed records, a window from and to each offset of the segment, and from each of its times."""
+    """Read all committed records, one window per offset of the segment, and the offsets of its times."""
     with RemoteStorageManager(memory_settings(), store=planted.store) as manager:
         catalog = load_catalog(manager)
         lineage, reader = catalog.lineage(EVENTS.topic, 0), RecordReader(manager, catalog, COMMITTED)

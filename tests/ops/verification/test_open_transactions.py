@@ -1,4 +1,4 @@
-"""Tests of transactions across segments: verification reports an index that lacks their first part, and no other."""
+"""Tests of transactions across segments: verification reports only an index that lacks a transaction's first part."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.support.cli.cli_process import environment
 from tests.support.core_alone import WINGS
 from tests.support.paths import REPOSITORY
 
-yaml: Any = importlib.import_module("yaml")  # it has no types
+yaml: Any = importlib.import_module("yaml")  # yaml has no types
 PAGE: Final = REPOSITORY / "CONTRIBUTING.md"
 TEXT: Final = PAGE.read_text()
 SPANS: Final = re.compile(r"`([^`\n]+)`")
@@ -34,7 +34,7 @@ def changes() -> list[list[str]]:
 
 
 def places(text: str) -> Iterator[Path]:
-    """Yield the files and folders that a text names; those of the package without ``tieredstore/``."""
+    """Yield the files and folders that a text names. The text may omit ``tieredstore/`` from a path."""
     for span in SPANS.findall(text):
         is_room = span in {"backends", "config", "kms", "transform", "values"}
         if PATH.fullmatch(span) and (is_room or "/" in span or span.endswith((".md", ".py", ".toml"))):
@@ -43,7 +43,7 @@ def places(text: str) -> Iterator[Path]:
 
 
 def is_made(place: Path) -> bool:
-    """Return whether a target of make makes it."""
+    """Return True if a target of make creates the place."""
     return any(place.is_relative_to(REPOSITORY / folder) for folder in (".venv", "build", "dist"))
 
 

@@ -28,7 +28,7 @@ ERRORS: list[Callable[[], BaseException]] = [
     KeyboardInterrupt,
 ]
 COPY_OPERATIONS = ["head", "put", "put", "get", "get", "put"]
-# The head of a fresh id never succeeds, so its answer cannot get lost.
+# The first head is for a new segment id: it finds no object, so there is no answer to lose.
 FAILURES: list[tuple[int, Moment]] = [
     (number, moment) for number in range(len(COPY_OPERATIONS)) for moment in MOMENTS if (number, moment) != (0, "after")
 ]

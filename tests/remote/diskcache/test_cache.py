@@ -201,7 +201,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
 
 
 def leave_orphans(path: Path) -> list[Path]:
-    """Leave files like a process killed before it lists what it wrote: long ago, and just now."""
+    """Leave an old and a new file that no row lists, like a process killed after writing a file."""
     orphans = [own_folder(path) / "ab" / f"{name * 62}.val" for name in "12"]
     for orphan in orphans:
         orphan.parent.mkdir(exist_ok=True)
@@ -253,7 +253,7 @@ def test_threads_share_a_cache_and_leave_no_connection_behind(tmp_path: Path) ->
             for thread in threads:
                 thread.join()
         stats = cache.stats
-        # three for this thread; SQLite itself delays closing while others hold locks
+        # this thread has three open; SQLite delays closing the others' while locks are held
         assert 1 <= open_databases(tmp_path) < 10
     assert open_databases(tmp_path) == 0
     assert (stats.failures, stats.damaged) == (0, 0)

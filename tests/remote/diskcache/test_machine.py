@@ -53,7 +53,7 @@ class DiskCacheMachine(RuleBasedStateMachine):
         data = (fill * size)[:size]
         self.caches[who].put(key, data)
         self.last_put[key] = data
-        if self.is_intact:  # then a put is never lost, and readable at once
+        if self.is_intact:  # no put is lost, and each is readable at once
             assert got(self.caches[1 - who], key, size) == data
 
     @rule(key=KEYS, who=st.integers(0, 1), off=st.sampled_from([0, 0, 0, -1, 1]))

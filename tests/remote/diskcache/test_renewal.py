@@ -129,7 +129,7 @@ def test_a_database_that_cannot_be_used_is_made_anew(tmp_path: Path, damage: str
 
 
 def test_a_database_that_only_takes_no_writes_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file belongs to another user, or is not writable. Tests run as root, so SQLite simulates it."""
+    """Open the file read-only, like a file of another user or without write permission: tests run as root."""
     database = filled(tmp_path)
     refused, honest = database.stat().st_ino, sqlite3.connect
 

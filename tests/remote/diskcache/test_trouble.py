@@ -147,7 +147,7 @@ def on_the_tables_thread(cache: DiskChunkCache, use: Callable[[Cache], object]) 
 def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(CHUNKS[0], CHUNK)
-        # the limit applies to the connection: reached as if the file system were full
+        # a limit on the connection's pages has the effect of a full file system
         on_the_tables_thread(cache, lambda table: table.reset("sqlite_max_page_count", 1, update=False))
         for number in range(300):
             cache.blobs.put(f"{number}", b"x")
@@ -160,8 +160,8 @@ def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
 
 
 def test_a_locked_database_costs_hits_nothing_and_puts_their_time_out(tmp_path: Path) -> None:
-    names = [str(number) for number in range(70)]  # more than enough to have their uses written
-    # Two caches share a folder; the uses that the first records wait until the lock is free.
+    names = [str(number) for number in range(70)]  # enough uses that the cache would write them to the database
+    # Two caches share a folder. The first one's record of uses waits until the lock is free.
     with opened(tmp_path, lock_timeout_s=60.0) as cache, opened(tmp_path, lock_timeout_s=0.2) as hasty:
         for name in names:
             cache.blobs.put(name, CHUNK)
@@ -169,7 +169,7 @@ def test_a_locked_database_costs_hits_nothing_and_puts_their_time_out(tmp_path: 
         with closing(sqlite3.connect(own_folder(tmp_path) / "cache.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             assert [cache.blobs.get(name) for name in names] == [CHUNK] * 70
-            # `cache.stats` itself writes the noted uses.
+            # Do not call `cache.stats`, which would write the recorded uses first.
             counted = cache._table.counters.stats  # pyright: ignore[reportPrivateUsage]
             assert counted.failures == 0, "a hit waited for the lock"
             hasty.put(CHUNKS[2], CHUNK)
@@ -194,7 +194,7 @@ class FailingCommits(sqlite3.Connection):
 
 
 def test_a_transaction_left_open_by_a_failed_commit_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise neither this process nor any other could write again."""
+    """If the transaction stayed open, no process could write to the database again."""
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **named: connect(*args, factory=FailingCommits, **named))
     with opened(tmp_path) as cache:

@@ -78,7 +78,7 @@ def _helped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def beside(monkeypatch: pytest.MonkeyPatch, get_into: Callable[[GetInto], GetInto]) -> None:
-    """Replace the way in which chunks are taken from the cache; the replacement receives the usual one."""
+    """Replace the cache's ``get_into`` with ``get_into(original)``."""
     monkeypatch.setattr(DiskChunkCache, "get_into", get_into(DiskChunkCache.get_into))
 
 

@@ -124,7 +124,7 @@ class Damaged:
             self.store.put(key, whole)
 
     def outcome(self) -> str:
-        self.manager.fetch_manifest(OTHER_METADATA)  # which evicts the previous one
+        self.manager.fetch_manifest(OTHER_METADATA)  # evicts the previous manifest
         outcomes = {self._read(kind) for kind in IndexType} | {self._read(None)}
         return next(kind for kind in (OTHER, ERROR, SAME) if kind in outcomes)
 
@@ -185,7 +185,7 @@ def test_every_flipped_bit_of_encrypted_data_is_an_error(segment: GoldenSegment,
 
 @pytest.mark.parametrize("segment", UNENCRYPTED[::3], ids=str)
 def test_data_that_is_not_encrypted_gives_an_error_or_what_is_stored(segment: GoldenSegment) -> None:
-    """The format does not protect it: only Kafka's CRC of each record batch does, for readers that check it."""
+    """The format does not protect unencrypted data: only Kafka's CRC of each batch does, for readers that check it."""
     target = Damaged(segment)
     compressed = manifest_of(segment).compression
     bits = range(8 * segment.stored("log").stat().st_size)

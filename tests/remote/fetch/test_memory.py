@@ -48,7 +48,7 @@ def peaks_above_imports(folder: Path, size: int) -> tuple[int, int]:
     build_segment(folder / "logs", size)
     (folder / "store").mkdir()
     settings = {"storage.backend.class": "filesystem", "storage.root": str(folder / "store"), "chunk.size": "4194304"}
-    # Two threads on any machine. The shell in between is needed: a child is charged its parent's peak.
+    # Use two threads on any machine, and a shell in between: the system counts a parent's peak as its child's.
     settings |= ZSTD | ENC | {"transform.thread.pool.size": "2"}
     command = shlex.join([sys.executable, "-c", CHILD, json.dumps(settings), str(folder / "logs")])
     shell = ["sh", "-c", f"{command}; exit $?"]

@@ -68,7 +68,7 @@ def test_a_reader_that_is_left_alone_has_all_of_it(tmp_path: Path) -> None:
     with readers.manager:
         for stream in readers.streams:
             stream.read(1)
-        # The first reader was alone and took the whole limit; the last got the remainder.
+        # The first reader took the whole limit while it was alone, so nothing is left for the last one.
         before = readers.manager.fetch_stats.bytes_fetched
         readers.streams[-1].read(1)
         assert readers.manager.fetch_stats.bytes_fetched == before
@@ -95,7 +95,7 @@ def test_what_is_granted_together_is_never_more_than_the_limit(limit: int, steps
             held[number] = 0
         else:
             granted = read_ahead.grant(readers[number])
-            # A reader keeps its share; it may be granted less than it has.
+            # A later grant may be less than the reader holds; it keeps its share until it reads on.
             held[number] = max(held[number], granted) if step == "hold" else min(held[number], granted)
             read_ahead.hold(readers[number], held[number])
         assert sum(held.values()) <= limit

@@ -159,7 +159,7 @@ class Readers(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1 << 16), place=st.integers(0, 1 << 16), bit=st.integers(0, 7))
     def damage_a_cache_file(self, which: int, place: int, bit: int) -> None:
-        # Values only: the cache's own tests cover a damaged database. Entries may be evicted in between.
+        # Damage only files of values: the cache's own tests cover a damaged database. A file may be evicted meanwhile.
         with suppress(FileNotFoundError):
             files = sorted(path for path in self.folder.glob("**/*.val") if path.stat().st_size)
             if files:
@@ -206,7 +206,7 @@ def test_a_caller_that_gives_up_does_not_cancel_the_load(tmp_path: Path) -> None
         opened.set()
 
         def is_read() -> bool:
-            """On a busy machine it may still not arrive within a twentieth of a second."""
+            """Return True once the read succeeds: on a busy machine, loading may still take longer than 0.05 s."""
             with suppress(StoreUnavailableError):
                 return stream.read() == LOG[:50]
             return False

@@ -313,7 +313,7 @@ def test_a_prepared_segment_that_is_not_wanted_is_dropped(tmp_path: Path) -> Non
     with slow.manager as manager:
         stream = manager.fetch_log_segment(slow.segments[0], 60 * KIB, next_segment=lambda: slow.segments[1])
         stream.read(KIB)
-        stream.close()  # early: no reader continues
+        stream.close()  # closed early, so no reader continues with the next segment
         with manager.fetch_log_segment(slow.segments[1], 3 * KIB, 4 * KIB) as other:
             assert other.read() == LOG[3 * KIB : 4 * KIB + 1]
 
