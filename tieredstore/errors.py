@@ -85,7 +85,7 @@ def excerpt(foreign: object, most: int = 120) -> str:
 def quoted(foreign: object, most: int = 60) -> str:
     """Quote a value from elsewhere, shortened as by :func:`excerpt`.
 
-    Of a value that is neither text nor bytes, only the shown part of the ``repr`` is computed: the value may be large.
+    For a value that is neither text nor bytes, compute only the shown part of its ``repr``: the value may be large.
     """
     if isinstance(foreign, bytes):
         foreign = foreign.decode("utf-8", "replace")

@@ -61,7 +61,7 @@ class Extra:
 def install_command(extra: str) -> str:
     """Return the command that adds ``extra`` to this installation, for the tool that installed it (uv, pipx or pip).
 
-    These tools recreate the environment, so the command repeats the present extras: ``uv tool install
+    pipx and ``uv tool`` recreate the environment, so their commands repeat the present extras: ``uv tool install
     'tieredstore[query,s3]'``.
     """
     import sys  # noqa: PLC0415  all of this is needed only to tell a user
@@ -85,7 +85,7 @@ def install_command(extra: str) -> str:
 
 
 _ONE_RUN: Final = ("archive-v", "builds-v", "environments-v")
-"""A folder in uv's cache whose name begins like this is an environment for a single run."""
+"""Prefixes of the folders in uv's cache that are environments for a single run."""
 
 
 def _pip(python: Path) -> str:

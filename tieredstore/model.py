@@ -321,7 +321,7 @@ SettingValue: TypeAlias = "str | int | bool | os.PathLike[str] | timedelta | Seq
 commas."""
 
 GivenProperties: TypeAlias = Mapping[str, SettingValue]
-"""Settings as a program gives them."""
+"""Settings in the form that a Python program passes: names, and values of several types."""
 
 
 def name_of(where: TopicPartition) -> str:

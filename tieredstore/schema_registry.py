@@ -56,8 +56,7 @@ _MAX_SCHEMA_BYTES: Final = 8 << 20
 
 _KEPT: Final = 1_000
 _REFUSED_S: Final = 60.0
-"""An id without a readable schema is not requested again for this time in seconds. Thousands of messages may have this
-id.
+"""The seconds for which an id without a readable schema is not requested again. Thousands of messages may have this id.
 """
 
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"

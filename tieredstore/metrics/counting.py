@@ -116,7 +116,9 @@ class Histogram:
 
 
 Snapshot: TypeAlias = Callable[[], Mapping[str, float]]
-"""Returns totals so far by name. A name that ends with ``entries`` or ``bytes`` is a current value, which may fall."""
+"""A function that returns the totals so far, by name. A name that ends with ``entries`` or ``bytes`` is a current
+value, which may fall.
+"""
 
 
 class Snapshots:

@@ -29,8 +29,8 @@ def choose_life(
     """Find the incarnation that bucket and broker share. ``live`` is the broker's topic id, ``wanted`` the requested
     id.
 
-    If the broker's id is unknown or not the wanted id, choose from the bucket. This is the wanted incarnation or, if no
-    id is wanted, the bucket's only incarnation.
+    If the broker's id is unknown or not the wanted id, choose from the bucket: the wanted incarnation or, if no id is
+    wanted, the bucket's only incarnation.
 
     Raise ConfigError if no id is wanted and the bucket has several incarnations. Raise ResourceNotFoundError if the
     bucket lacks the wanted id.

@@ -1,8 +1,8 @@
 """Describes a raw segment (a segment in Pinterest's layout) for its manifest. It reads only the ends of the segment's
 files.
 
-Kept apart from ``raw_store``, because this module needs neither stores nor object keys. The caller gives a function
-that reads the files.
+This module is separate from ``raw_store``, because it needs neither stores nor object keys. The caller passes a
+function that reads the files.
 """
 
 from __future__ import annotations

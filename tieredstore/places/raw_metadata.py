@@ -31,7 +31,7 @@ METADATA: Final = "_metadata"
 _logger: Final = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 64 << 20
-"""Enough for about 700,000 segments."""
+"""The largest object that is read: enough for about 700,000 segments."""
 _TRIES: Final = 20
 
 _Long: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=MAX_INT64)]
@@ -203,7 +203,8 @@ class MetadataKeeper:
 
     def _read(self, key: str) -> tuple[tuple[NamedSegment, ...] | None, str | None]:
         """Return the entries and the object's etag. The entries are None if the object is absent or damaged. The etag
-        is None if it is absent."""
+        is None if the object is absent.
+        """
         try:
             # Read the etag first. If another process then replaces the object before its content is read, the
             # conditional write fails.

@@ -135,7 +135,7 @@ class RawStore(LaidOutStore):
         return 1
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Read one after the other."""
+        """Read the objects one after the other."""
         return ObjectStore.get_small_batch(self, keys, most)
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
@@ -165,7 +165,7 @@ class RawStore(LaidOutStore):
         return super().replace(key, body, etag)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete the files behind these objects. The file behind a manifest is the log.
+        """Delete the stored files of these objects. For a manifest, this is the log.
 
         Before deleting a log, remove the log's entry from Pinterest's ``_metadata``.
         """

@@ -61,7 +61,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The object as written."""
+    """The JSON document in the layout object."""
 
     layout: Literal["plugin", "pinterest"]
     entropy_bits: Annotated[int, Field(ge=0, le=128)]

@@ -104,7 +104,7 @@ class RoutedStore(DelegatingStore):
         return min(place.store.small_batch for place in self.places)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Read one after the other."""
+        """Read the objects one after the other."""
         return ObjectStore.get_small_batch(self, keys, most)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
@@ -175,7 +175,7 @@ class RoutedStore(DelegatingStore):
         return min(known) if len(known) == len(times) else None
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return the sentences of all places."""
+        """Return the sentences about retention of deleted objects from all places."""
         return [sentence for place in self.places for sentence in admin_of(place.store).kept_after_delete()]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:

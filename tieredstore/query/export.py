@@ -84,8 +84,8 @@ def export_files(
 ) -> Generator[Exported]:
     """Write the files, several in parallel, with the plan's columns and types. Yield each file when it is complete.
 
-    Raise errors of reading, and OSError of the folder. After an error, files that are complete stay. The caller must
-    have entered ``export_folder``.
+    Raise the errors of a read, or OSError if the folder cannot be written. After an error, complete files stay. The
+    caller must have entered ``export_folder``.
     """
     with ThreadPool(at_once, "tieredstore-export") as pool:
         # The caller closes this generator. So an export that ends early does not wait for running reads.

@@ -66,7 +66,7 @@ class StreamedScan(Protocol):
         ...
 
     def streams(self) -> Iterator[Callable[[], Iterator[pa.RecordBatch]]]:
-        """Yield the streams. Calling one begins it."""
+        """Yield a function for each stream. The function begins the stream and returns its batches."""
         ...
 
 

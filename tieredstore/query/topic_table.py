@@ -342,7 +342,7 @@ class SegmentDataset(TopicDataset):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of a segment."""
+        """The columns of the table of segments."""
         return _SEGMENTS
 
     def scanner(

@@ -100,7 +100,7 @@ def write_csv(reader: BatchRows, file: BinaryIO) -> int:
 
 
 def write_json_lines(reader: BatchRows, file: BinaryIO) -> int:
-    """Write one object per row.
+    """Write one JSON object per row.
 
     Times and durations are ISO 8601. Bytes are text, or ``0x…`` if they are not UTF-8. NaN and infinities are text. A
     map is an object if its keys are text or whole numbers. JSON values are written as JSON, not as text.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 _MAX_SPLITS: Final = 1_000_000
 _LEAST_BATCH: Final = 64
-"""About the size of the smallest batch with a record, in bytes."""
+"""The approximate size of the smallest batch with a record, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ class NotificationQueueTests:
         assert queue.offset_at(0, entries[-1].appended_ms + 3_600_000) >= entries[-1].offset + 1
 
     def test_an_absent_partition_raises_invalid_range_error(self, queue: NotificationQueue) -> None:
-        """Every verb raises InvalidRangeError."""
+        """Every method raises InvalidRangeError."""
         with pytest.raises(InvalidRangeError):
             self.append(queue, b"a", partition=2)
         with pytest.raises(InvalidRangeError):

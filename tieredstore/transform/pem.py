@@ -83,7 +83,7 @@ def _from_pkcs1(key: bytes) -> RsaKey:
     version, n, e, d, p, q = cast("list[int]", numbers)[:6]
     if version != 0 or not (1 < e < n and 1 < d < n and 1 < p < n and n == p * q):
         raise ValueError("its numbers do not belong together")
-    private = RSA.construct((n, e, d, p, q), consistency_check=False)  # refuses an n of too many bits
+    private = RSA.construct((n, e, d, p, q), consistency_check=False)  # raises an error if n has too many bits
     if (e * d - 1) % (p - 1) or (e * d - 1) % (q - 1):
         raise ValueError("its numbers do not belong together")
     return private

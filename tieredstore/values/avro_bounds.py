@@ -100,7 +100,7 @@ def check_schema(schema: AvroType, named: Named) -> None:
 def is_bounded(schema: AvroType, named: Named) -> bool:
     """Return True if data of the schema can neither nest too deeply nor have many more values than bytes.
 
-    If False, call :func:`check_data` on each message.
+    If the result is False, call :func:`check_data` on each message.
     """
     try:
         _, excess = _Shapes(named).of(schema, 0)

@@ -228,7 +228,7 @@ def json_values(column: Column) -> list[object]:
 
 
 def is_json(kind: pa.DataType) -> bool:
-    """Return whether this is Arrow's JSON type."""
+    """Return True if ``kind`` is Arrow's JSON type."""
     return kind.equals(_JSON)
 
 

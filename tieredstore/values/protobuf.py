@@ -1,7 +1,7 @@
 """Decodes Protocol Buffers messages by a descriptor set, as ``protoc --descriptor_set_out --include_imports`` writes
 it.
 
-Google's library reads them, https://googleapis.dev/python/protobuf/latest/: needs ``tieredstore[protobuf]``.
+Google's library (https://googleapis.dev/python/protobuf/latest/) parses the messages. Needs ``tieredstore[protobuf]``.
 """
 
 from __future__ import annotations

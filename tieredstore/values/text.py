@@ -11,7 +11,7 @@ from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, P
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """UTF-8. The bytes are not copied.
+    """Text in UTF-8. The conversion does not copy the bytes.
 
     ``way_out`` is the advice in an error about bytes that are not UTF-8; ``nulls`` counts the values that became null.
     """
