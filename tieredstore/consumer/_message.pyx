@@ -64,7 +64,8 @@ cdef class Message:
         return self._value
 
     def headers(self):
-        """Return pairs of a name and a value (bytes or None), in the record's order; None without headers."""
+        """Return the headers in the record's order, as pairs of a name and a value (bytes or None); None without
+        headers."""
         return self._headers
 
     def error(self):
@@ -72,7 +73,7 @@ cdef class Message:
         return self._error
 
     def timestamp(self):
-        """Return the timestamp's type, a constant of confluent_kafka, and its milliseconds since 1970."""
+        """Return the timestamp type (a constant of confluent_kafka) and the timestamp in milliseconds since 1970."""
         return (self._timestamp_type, self._timestamp)
 
     def latency(self):
@@ -93,12 +94,12 @@ cdef class Message:
         self._may_refer()
 
     def set_key(self, value):
-        """Replace the key, for example by a deserialized one."""
+        """Replace the key, for example by the deserialized key."""
         self._key = value
         self._may_refer()
 
     def set_value(self, value):
-        """Replace the value, for example by a deserialized one."""
+        """Replace the value, for example by the deserialized value."""
         self._value = value
         self._may_refer()
 
@@ -238,8 +239,8 @@ cdef class BatchMessages:
         message._key = _bytes(&self._key, row)
         message._value = _bytes(&self._value, row)
         message._headers = self._headers(row)
-        # Bytes and numbers cannot form a cycle. If tracked, the garbage collector would examine each message
-        # repeatedly, at five times the cost of making the message.
+        # A message without headers has only bytes and numbers, which cannot form a cycle. If the garbage collector
+        # tracked such messages, its repeated checks would cost five times as much as making them.
         if message._headers is None:
             PyObject_GC_UnTrack(message)
         return message

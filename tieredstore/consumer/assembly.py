@@ -44,13 +44,13 @@ class Makers:
     reassign_s: float = 1.0
     """The minimum time between two full assignments. Each full assignment drops the client's read-ahead."""
     silent_s: float = 10.0
-    """How long, after its assignment, a partition may return no message although the broker has records."""
+    """Seconds without a message from a newly assigned partition, after which the partition counts as stalled."""
     held_bytes: int = 8 * 1024 * 1024
-    """The maximum bytes of the Kafka client's messages that wait here for ``poll_arrow``. The client limits only its
-    own queue."""
+    """The maximum size in bytes of the client's messages that the consumer holds for ``poll_arrow``. The client limits
+    only its own queue."""
     closing_s: float = 8.0
-    """How long ``close`` waits for threads in a call to the store or the broker. After this time, it leaves the threads
-    running."""
+    """Seconds that ``close`` waits for threads that are calling the store or the broker. After that, it leaves the
+    threads running."""
 
 
 class Parts:
@@ -62,7 +62,7 @@ class Parts:
         self.settings = settings
         self.measures = Measures(self.levels)
         self.news = threading.Event()
-        """Set whenever a look-up or a read of the bucket has results."""
+        """An event that is set whenever a look-up or a read of the bucket has results."""
         self._closing_s = makers.closing_s
         with contextlib.ExitStack() as opened:
             self.manager = makers.manager(settings.store, shares_read_ahead=True)

@@ -137,8 +137,8 @@ def place_at(where: TopicPartition, at: Position, metadata: str | None = None) -
 def position_of(place: KafkaPartition | Received) -> Position:
     """Convert a partition or message of confluent-kafka to a position.
 
-    A position needs the leader epoch of the record before it. A message has only its own epoch, which is the same or
-    later. Use this epoch for a message. confluent-kafka represents an unknown epoch by -1 or None.
+    A position includes the leader epoch of the record before its offset. A message has only its own epoch, which is the
+    same or later, so use the message's epoch. confluent-kafka represents an unknown epoch by -1 or None.
     """
     epoch: int | None
     if isinstance(place, KafkaPartition):

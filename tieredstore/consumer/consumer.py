@@ -101,7 +101,8 @@ class Consumer(confluent_kafka.Consumer):
         parts = self._expect_open()
         end = _end(timeout)
         parts.commits.commit_when_due()
-        # The client must take part in the group. So call it once, even if the bucket always has more records.
+        # Call the client at least once, even if the bucket always has more records: these calls keep the consumer in
+        # its group.
         self._take_live(parts, 0.0, max_rows or _MANY)
         while True:
             self._tick(parts)
@@ -318,7 +319,7 @@ class Consumer(confluent_kafka.Consumer):
         return parts.commits.commit_async() if asynchronous else parts.commits.commit_and_wait()
 
     def store_offsets(self, message: Any = None, offsets: list[KafkaPartition] | None = None) -> None:
-        """Set the offsets that ``commit()`` and automatic commits use. Requires ``enable.auto.offset.store`` false."""
+        """Set the offsets that ``commit()`` and automatic commits use. Requires ``enable.auto.offset.store=false``."""
         if self._parts is None:
             given = {"message": message, "offsets": offsets}
             _base.store_offsets(self, **{name: value for name, value in given.items() if value is not None})
@@ -437,7 +438,7 @@ def _is_message(message: object) -> TypeGuard[Received]:
 
 _WORDS: Final = """A consumer that deserializes keys and values with ``key.deserializer`` and ``value.deserializer``.
 
-It is the class of confluent-kafka on top of :class:`Consumer`.
+It combines ``DeserializingConsumer`` of confluent-kafka with :class:`Consumer`.
 """
 
 # Create the class by a call of ``type``, because type checkers reject a class statement: confluent-kafka's class

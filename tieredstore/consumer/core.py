@@ -1,4 +1,4 @@
-"""The state machine of each assigned partition: look-ups of where to continue, reads of the bucket or the broker.
+"""The state machine of each assigned partition: look-ups of its next offset, and reads of the bucket or the broker.
 
 ``partition.py`` has the table of a partition's phases. Only the polling thread changes a partition. The threads that
 read or look up only store their results. The next call of the consumer applies a result, or drops it if the partition's
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from tieredstore.consumer.streams import StoredStreams
 
 _CHECK_S: Final = 0.02
-"""Seconds to wait before the Kafka client checks a partition for truncation again."""
+"""Seconds between two attempts to let the Kafka client check a partition for truncation."""
 
 
 class Core:
@@ -110,8 +110,7 @@ class Core:
     def move(self, partition: Partition, start: Position | Start) -> None:
         """Continue a partition at ``start``. Clear its error and its retries."""
         if isinstance(partition.phase, Failed):
-            # Forget the topic's id, to accept a topic that was created again: the consumer has already reported the
-            # loss.
+            # Forget the topic's id, so that a re-created topic is accepted: the consumer has already reported the loss.
             partition.log = replace(partition.log, topic_id=None)
         self._leave(partition)
         partition.at, partition.retry, partition.eof_at = start, Retry(), -1
@@ -298,8 +297,8 @@ class Core:
                 if self.policy.accepts(partition, sentence):
                     self._go_on(partition, at, lineage)
             case EndsEarlier(end):
-                # From the end of the broker's log on, prefer the broker. The bucket still has later records. From the
-                # bucket, the consumer would return them again, and find the same loss again.
+                # From the end of the broker's log on, prefer the broker. If the consumer read the bucket's later
+                # records there, it would return them again, and find the same loss again.
                 partition.left_at = end
                 ends = f"the broker's log of {partition} ends at offset {end}, but it was read up to offset {position}"
                 if self.policy.accepts(partition, ends):
@@ -334,7 +333,7 @@ class Core:
             case Cut():
                 return True
             case InBucket(stop) if found.lineage is not None and found.at is not None:
-                # If the settings prefer the broker, the answer is the bucket only if the broker lacks the position.
+                # With ``kafka_preferred``, a look-up answers `InBucket` only if the broker lacks the position.
                 return self._settings.mode is Mode.KAFKA_PREFERRED or lags(found.at.offset, stop, found.lineage)
             case _:
                 return False
@@ -423,8 +422,8 @@ class Core:
         self._due_at = min([phase.until for _, phase in resting if phase.until > now] + [self._review_at])
 
     def _ask_reviews(self) -> None:
-        """Begin a look-up of each partition that the Kafka client fetches. It shows if the bucket should be read
-        instead."""
+        """Begin a look-up of each partition that the Kafka client fetches. The answer shows if the consumer should read
+        the bucket instead."""
         self.live.locate()
         looks: list[Look] = []
         for partition, live in self.live:

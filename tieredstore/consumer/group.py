@@ -31,7 +31,7 @@ _STARTS: Final[dict[int, Start]] = {
     _STORED: "committed",
     _INVALID: "committed",
 }
-"""The starts that librdkafka's logical offsets mean."""
+"""The start that each logical offset of librdkafka stands for."""
 
 RebalanceCallback: TypeAlias = Callable[[Any, list[KafkaPartition]], None]
 
@@ -301,7 +301,7 @@ class Commits:
         return None if topic_id is None else f"{_METADATA}{topic_id}"
 
     def place_behind(self, message: Received) -> KafkaPartition:
-        """Return the partition with the offset after a message, for a commit."""
+        """Return the message's partition with the offset after the message, for a commit."""
         where, at = (message.topic(), message.partition()), position_of(message)
         return place_at(where, Position(at.offset + 1, at.epoch), self.metadata(where))
 
@@ -370,7 +370,7 @@ class Commits:
 
 
 def topic_id_in(metadata: str | None) -> Uuid | None:
-    """Return the topic id in the metadata of our commit; None for commits of other clients."""
+    """Return the topic id from the metadata of a consumer's commit; None if another kind of client made the commit."""
     text = (metadata or "").removeprefix(_METADATA)
     try:
         return None if text == (metadata or "") else Uuid.parse(text)

@@ -71,8 +71,8 @@ class LiveSide:
         """Pause or resume a partition in the client, as the partition's flag says."""
         where = partition.where
         if partition.paused:
-            # Pause again, even after an earlier pause. The client ignores the call for a partition that is not assigned
-            # yet.
+            # Repeat the pause even if it was made before: the client ignores a pause of a partition that is not
+            # assigned yet.
             self._client.pause([where])
             self._paused.add(where)
         elif where in self._paused:
@@ -179,8 +179,8 @@ class LiveSide:
         After an outage of a broker, librdkafka sometimes fetches nothing from a partition for minutes. It waits for a
         lost answer about the leader epoch. A new assignment ends the wait.
 
-        Return True only once for the same position and end: there may be only transaction markers, and the client never
-        returns markers.
+        Return True only once for the same position and end: the remaining offsets may be transaction markers, which the
+        client never returns.
         """
         position, now = partition.position, self._clock()
         if end is None or position is None or position >= end or partition.paused or live.held:

@@ -99,7 +99,7 @@ class Look:
     is_commit: bool = False
     """True if ``start`` is the group's commit. The group has read the log up to there, even if the epoch is unknown."""
     topic_id: Uuid | None = None
-    """The id of the topic that has this name now."""
+    """The current id of the topic with this name."""
     broker: BrokerSpan | None = None
     """The broker's offsets. None if the broker lacks the partition, or if the look-up does not ask the broker."""
     was_reset: int | None = None
@@ -164,7 +164,7 @@ class Lookups:
 
     @property
     def refreshes(self) -> int:
-        """The number of listings of the bucket."""
+        """The number of times that the look-ups have listed the bucket."""
         return self._bucket.logs.listings
 
     def ask(self, looks: Iterable[Look]) -> None:
@@ -225,7 +225,7 @@ class Lookups:
                 self._ask_bucket(looks)
 
     def _take_all(self, waiting: list[Look]) -> list[Look] | None:
-        """Wait for look-ups, and take all that are queued: a few requests then answer hundreds of partitions. Return
+        """Wait for look-ups, and take all that are queued, so that a few requests answer hundreds of partitions. Return
         None after ``close``.
         """
         with self._changed:
@@ -308,7 +308,7 @@ class BrokerInquiry:
         asked = [look for look in looks if look.start == "committed"]
         commits: Mapping[TopicPartition, GroupCommit] = {}
         if asked and self._cluster is not None:
-            # The cluster uses a separate client, because the group member's client blocks while one of its callbacks
+            # The cluster's client is separate from the group member's client, which blocks while one of its callbacks
             # runs.
             commits = self._cluster.within(self._left_s).commits(self._group, [look.where for look in asked])
         for look in asked:
@@ -567,7 +567,7 @@ class BucketInquiry:
 
 
 def seconds_left(end: float, settings: ConsumerSettings, clock: Callable[[], float]) -> float:
-    """Return the time left for a request, at least a second: a broker that has just restarted needs that long."""
+    """Return the seconds left for a request, at least one: a broker that has just restarted needs that long."""
     return max(min(_LEAST_S, settings.timeout_s), round(end - clock(), 1))
 
 

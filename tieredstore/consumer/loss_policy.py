@@ -1,4 +1,5 @@
-"""The policy for failures and losses of partitions. Errors are logged, or a later call to the consumer raises them."""
+"""The policy for failures and lost records of partitions. Errors are logged, or a later call to the consumer raises
+them."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class LossPolicy:
         self._first_pause_s = first_pause_s
         self._clock = clock
         self._to_raise: dict[str, Exception] = {}
-        # Log each loss once: every look-up of a partition that waits at a loss finds the same loss again.
+        # Log each loss once: while a partition waits before lost offsets, every look-up finds the same loss again.
         self._log = LogOnce(_logger)
 
     def take_error(self) -> Exception | None:

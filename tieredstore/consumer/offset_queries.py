@@ -120,8 +120,8 @@ class OffsetQueries:
         return lineage.earliest_offset, self._seam(bucket, lineage)
 
     def _stored_time(self, bucket: BucketInquiry, where: TopicPartition, moment: int) -> int | None:
-        """Return the bucket's offset of a time. Return None if the bucket has no such offset: the broker's answer then
-        counts, or -1 without a broker.
+        """Return the bucket's first offset at or after a time, or None if the bucket has none. Without an offset from
+        the bucket, the caller uses the broker's answer, or -1 without a broker.
         """
         lineage = self._lineage(bucket, where, fresh=self._is_remote)
         if moment in (_BEGINNING, _END):

@@ -65,8 +65,8 @@ class Tail:
 
 
 Start: TypeAlias = int | Literal["committed"] | Reset | Tail
-"""Where to start: an offset; the group's commit, or the reset if there is none; the reset (``auto.offset.reset``); or a
-number of offsets before the end."""
+"""Where to start: an offset; the group's commit, or ``auto.offset.reset`` if there is no commit; always
+``auto.offset.reset``; or a number of offsets before the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Commit:
     """A partition's pending and last commit."""
 
     stored: KafkaPartition | None = None
-    """The place passed to ``store_offsets``."""
+    """The partition and offset passed to ``store_offsets``."""
     committed: int | None = None
     """The offset of the last automatic commit."""
     has_given: bool = False

@@ -173,7 +173,8 @@ def _store(own: Mapping[str, Any], mode: Mode, given: StoreLike) -> Settings | N
 
 
 def _topic_ids(own: Mapping[str, Any], mode: Mode) -> dict[str, Uuid]:
-    """Parse ``{"orders": "<topic id>"}``, or the text ``orders=<topic id>``, several separated by commas."""
+    """Parse a mapping such as ``{"orders": "<topic id>"}``, or a text such as ``orders=<topic id>`` with commas between
+    pairs."""
     name = f"{PREFIX}topic.ids"
     given = own.get(name)
     if given is None:

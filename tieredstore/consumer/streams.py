@@ -91,7 +91,7 @@ class StoredStreams:
             isolation=settings.isolation,
             on_corrupt="fail" if settings.on_data_loss == "fail" else "skip",
             on_data_loss="report",
-            # Let several batches fit into the limit.
+            # Make batches small enough that two for each thread fit into the limit.
             target_bytes=max(64 * 1024, min(_BATCH_BYTES, self._limit // (2 * self._threads_wanted))),
         )
         self._news = news
@@ -185,7 +185,7 @@ class StoredStreams:
                 goes_on = self._keep(stream, batch, read_bytes)
         except TieredStoreError as error:
             self._fail(stream, error)
-        except BaseException as error:  # otherwise the partition would wait forever
+        except BaseException as error:  # otherwise the stream would never end, and its partition would wait forever
             self._fail(stream, CorruptDataError(f"reading {stream.lineage.partition} failed: {error!r}"))
             raise
         else:

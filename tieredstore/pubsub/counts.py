@@ -16,7 +16,7 @@ class ProducerCounts:
     """Counts of one producer, changed only under its lock.
 
     Records are counted when their Message is closed. The export to Prometheus adds the records of the open Message, and
-    two current levels (held bytes, waiting records)."""
+    two gauges (held bytes, waiting records)."""
 
     records: int = 0
     record_bytes: int = 0
@@ -120,7 +120,7 @@ CONSUMERS: Final = Snapshots("tieredstore_pubsub_consumer", levels=("partitions"
 """Summed counts of all consumers of this process."""
 
 AUDIT: Final = Snapshots("tieredstore_pubsub_audit", levels=("unread", "unread_records", "lag_ms_max"))
-"""Summed counts of the audit records that this process writes, or reads to pair sent with read Messages."""
+"""Summed counts of the audit records that this process writes, or reads to compare sent and read Messages."""
 
 BROKERS: Final = Snapshots(
     "tieredstore_broker", levels=("connections", "held_bytes", "held_bytes_limit", "waiting_connections", "topics")

@@ -13,7 +13,7 @@ class BufferFullError(TieredStoreError):
 
 
 class DeliveryFailedError(TieredStoreError):
-    """By their deadline, records were not stored, or were stored without a notification.
+    """Records that were not stored by their deadline, or that were stored without a notification.
 
     ``maybe_stored`` is True if the records may be stored, now or later. Sending them again may then duplicate them.
     True is the safe default.
@@ -28,18 +28,18 @@ class DeliveryFailedError(TieredStoreError):
 
 
 class InvalidRecordError(TieredStoreError):
-    """MemQ's format cannot hold a record, or MemQ's readers would misread it."""
+    """A record that MemQ's format cannot hold, or that MemQ's readers would misread."""
 
     exit_code = 2
 
 
 class MessageCorruptError(CorruptDataError):
-    """The bytes of a batch's index, of a Message or of its records are inconsistent."""
+    """Inconsistent bytes in a batch's index, in a Message or in its records."""
 
 
 class NotificationCorruptError(CorruptDataError):
-    """Bytes in a notification queue are no valid notification, or point outside the topic's objects."""
+    """Bytes in a notification queue that are not a valid notification, or that point outside the topic's objects."""
 
 
 class PacketCorruptError(CorruptDataError):
-    """Bytes received over a connection are no packet of MemQ's."""
+    """Bytes received over a connection that are not a MemQ packet."""

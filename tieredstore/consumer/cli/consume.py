@@ -141,7 +141,7 @@ class ConsumedTopic:
         self._is_assigned = True
         if self._start is None:
             return  # auto.offset.reset places partitions without a commit
-        # Only this answer shows which partitions have no commit.
+        # Ask the coordinator, because only its answer shows which partitions have no commit.
         known = consumer.committed(places, _ANSWER_S)
         placed = self._place_all([place.partition for place in known if place.offset < 0])
         offsets = {place.partition: place.offset for place in placed}

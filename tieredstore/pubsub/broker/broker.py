@@ -183,7 +183,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + seconds
         await _wait_until(is_over, end_s)
-        if not self.serves_any():  # otherwise no other broker has the topics
+        if not self.serves_any():  # a broker that keeps its topics has no other broker to redirect clients to
             await _wait_until(self._has_told_all, min(end_s, loop.time() + _TOLD_S))
 
     def _has_told_all(self) -> bool:
@@ -247,7 +247,7 @@ class Broker:
             self._all_gone.set()
 
     def request(self, connection: Connection, frame: memoryview, held: int) -> None:
-        """Handle one request. In every outcome, release the ``held`` bytes that it reserves in the broker's buffer."""
+        """Handle one request. In every outcome, release the request's ``held`` bytes in the broker's buffer."""
         try:
             request = view_request(frame)
         except PacketCorruptError as error:
@@ -351,7 +351,7 @@ class Broker:
                 return True
         except Exception:
             # The authorizer is the operator's code. Its error goes to the log, but not to clients.
-            _logger.exception("the authorizer failed over a %s by %s", operation.name, _name(connection))
+            _logger.exception("the authorizer failed for a %s request of %s", operation.name, _name(connection))
             _refuse(connection, request, Code.INTERNAL_ERROR, "the authorizer failed")
         else:
             _refuse(connection, request, Code.UNAUTHORIZED, f"{_name(connection)} has no access to topic {topic}")
@@ -461,7 +461,7 @@ class MetadataAnswers:
                 try:
                     loop = asyncio.get_running_loop()
                     if await loop.run_in_executor(self._lookups, self._directory.look, name) is None:
-                        break  # the topic does not exist, so the request is refused whatever the other topics are
+                        break  # refuse the request as soon as one of its topics does not exist
                 except TieredStoreError as error:
                     _refuse(connection, request, Code.REQUEST_FAILED, str(error))
                     return
@@ -527,7 +527,7 @@ def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
 
 
 class ReadAnswers:
-    """READ answers of one broker. A connection sends one answer at a time. Otherwise, parts of different answers would
+    """READ answers of one broker. A connection sends one answer at a time, so that parts of different answers do not
     mix."""
 
     def __init__(self, threads: Executor, *, at_once: int) -> None:

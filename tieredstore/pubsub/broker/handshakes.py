@@ -37,10 +37,10 @@ limit, the oldest socket that has sent nothing is closed, because a TLS client a
 """
 
 WAIT_S: Final = 10.0
-"""Longest time in seconds from a client's connection to the begin of its TLS handshake."""
+"""Longest time in seconds from a client's connection to the beginning of its TLS handshake."""
 
 HANDSHAKE_S: Final = 10.0
-"""Timeout in seconds for a client's wait for memory, and again for the TLS handshake after it."""
+"""Timeout in seconds, applied first to a client's wait for memory, and then to its TLS handshake."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class Handshakes:
         self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._silent: dict[_Arrival, None] = {}  # oldest first
-        self._spoken: dict[str, deque[_Arrival]] = {}  # by address, in order
+        self._spoken: dict[str, deque[_Arrival]] = {}  # by client address; each queue is in order of arrival
         self._waiting: Counter[str] = Counter()
         self._shaking: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,7 +122,7 @@ class Handshakes:
         self._loop.add_reader(client, self._speak, arrival)
 
     def _speak(self, arrival: _Arrival) -> None:
-        """Queue a client after its first byte, or dismiss a client that has disconnected."""
+        """Queue a client after its first byte, or drop a client that has disconnected."""
         try:
             is_there = bool(arrival.socket.recv(1, socket.MSG_PEEK))
         except (BlockingIOError, InterruptedError):
@@ -165,7 +165,7 @@ class Handshakes:
             waiting = self._spoken.pop(address)
             arrival = waiting.popleft()
             if waiting:
-                self._spoken[address] = waiting  # after the other addresses
+                self._spoken[address] = waiting  # moves this address behind all other addresses
             self._leave(arrival)
             self._shaking[address] += 1
             task = self._loop.create_task(self._shake_hands(arrival))
@@ -201,8 +201,8 @@ class Handshakes:
                 self.release(connection)
 
     async def _take_memory(self, connection: Connection) -> bool:
-        """Reserve memory for a TLS connection, waiting if necessary. Return False if TLS connections would hold over
-        half of the broker's buffer.
+        """Reserve memory for a TLS connection, waiting if necessary. Return False if all TLS connections together would
+        then hold over half of the broker's buffer.
         """
         if (len(self._holding) + 1) * TLS_COST > self._room.size // 2:
             if not self._has_warned:

@@ -1,6 +1,6 @@
 """A broker's topics: check, hold, write and acknowledge Messages.
 
-The first write to a topic creates the topic's processor, and further writes wait for it.
+The first write to a topic creates the topic's processor; further writes wait until the processor exists.
 
 This module is separate from ``broker``: this module handles batches, and ``broker`` handles connections and requests.
 """
@@ -118,7 +118,7 @@ class TopicProcessor:
     """
 
     def __init__(self, writer: BatchWriter, intake: Intake) -> None:
-        """Bind to the running loop."""
+        """Create the processor of a topic on the running event loop."""
         topics = writer.topics
         self.most_bytes: int = topics.batches.batch_bytes - index_size(1)  # largest Message
         self._topic = writer.topic
@@ -252,7 +252,8 @@ class TopicProcessor:
 
 
 Waiting = Callable[[TopicProcessor | None, TieredStoreError | None], None]
-"""Callback that gets a topic's processor, or None if this broker has none. It also gets the error if there was one."""
+"""Callback that gets a topic's processor (None if this broker has none), and the error of a failed look-up (else
+None)."""
 
 _UPLOADS_A_SETTING: Final = 4
 
@@ -402,7 +403,7 @@ def check_message(write: WriteRequest, most: int) -> MessageHeader:
 
 
 def _holds_something(compression: Compression, body: memoryview) -> bool:
-    """Return True if the body decompresses to at least one byte. This decompresses only one byte."""
+    """Return True if the body decompresses to at least one byte. Decompress no more than this byte."""
     if compression is Compression.NONE or not body:
         return bool(body)
     try:

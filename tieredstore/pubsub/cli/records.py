@@ -117,7 +117,7 @@ RECORD: Final[Row[ConsumedRecord]] = Row(
     field("headers", lambda record: [[name, _encode(value)] for name, value in record.headers] or None),
     field("timestamp", lambda record: record.timestamp),
 )
-"""A record of a batch as shown, with MemQ's field names."""
+"""The columns that show a batch's record, with MemQ's field names."""
 _CONSUMED: Final[Row[ConsumedRecord]] = Row(
     field("partition", lambda record: record.partition),
     field("offset", lambda record: record.offset),

@@ -198,7 +198,7 @@ class BatchConsumer(Closing):
         a date or a text)."""
         moment = time_of("time", time)
         if moment is None:
-            raise ConfigError("time is None: give a time, as yesterday or 2026-01-31T08:00Z")
+            raise ConfigError("time is None: give a time, such as yesterday or 2026-01-31T08:00Z")
         for partition in list(self._partitions):
             self._move(partition, Position(self._queue.offset_at(partition, moment.timestamp_ms)))
 

@@ -31,7 +31,7 @@ from tieredstore.values.filters import refused_filter
 
 _TIME: Final = pa.timestamp("ms", "UTC")
 _TEXT: Final = Text()
-_DECODED: Final = {"messageId": "message_id"}  # names that differ in the decoder
+_DECODED: Final = {"messageId": "message_id"}  # columns that the decoder names differently
 _OF_THE_BATCH: Final = ("topic", "partition", "offset")
 
 
@@ -225,7 +225,7 @@ class BatchTables:
         return self._topics.names()
 
     def has(self, name: str) -> bool:
-        """Return True if there is a topic of this name. An invalid name returns False."""
+        """Return True if there is a topic of this name. Return False for an invalid name."""
         return self._topics.has(name)
 
     def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
@@ -249,7 +249,8 @@ def _schema(key: ValueType, value: ValueType) -> pa.Schema:
 def _prune_batches(
     batches: Sequence[QueuedBatch], filter: ds.Expression, schema: pa.Schema, topic: str
 ) -> list[QueuedBatch]:
-    """Select batches with Arrow, as if each were a file of a dataset with a partition expression. No file is opened."""
+    """Select batches with Arrow, as if each batch were a file of a dataset with a partition expression. No file is
+    opened."""
     guarantees = [_guarantee(batch, topic) for batch in batches]
     names = [str(number) for number in range(len(batches))]
     files = ds.FileSystemDataset.from_paths(

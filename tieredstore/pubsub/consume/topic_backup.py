@@ -64,10 +64,10 @@ class BatchBackup:
             for partition in range(log.queue.partitions)
         }
         self._missing: dict[TopicPartition, list[QueuedBatch]] = {where: [] for where in self._queued}
-        """Batches in a queue whose objects are missing."""
+        """For each partition, the batches in its queue whose objects are missing."""
         self._lost_entries: list[str] = []
         self._unknown = {name: self._look_for_objects(name) for name in logs}
-        """The number of objects that no entry of the queue names."""
+        """For each topic, the number of objects that no entry of its queue names."""
 
     def _look_for_objects(self, name: str) -> int:
         log = self._logs[name]

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """CRC-32 of concatenated bytes from the CRC-32 of their parts, without reading the bytes again.
 
-A CRC is the remainder of a polynomial over GF(2), whose coefficients are the bits. Bits that follow shift the earlier
-ones. The CRC of both parts is therefore the first CRC, times x to the number of following bits, plus the second CRC. As
-in CRC-32, bits are reversed: the highest bit is the coefficient of x to the 0.
+A CRC is the remainder of a polynomial over GF(2), whose coefficients are the bits. Appending n bits multiplies the
+polynomial by x to the n. The CRC of both parts is therefore the first CRC, times x to the number of following bits,
+plus the second CRC. As in CRC-32, bits are reversed: the highest bit is the coefficient of x to the 0.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -14,7 +14,7 @@ cdef enum:
 cdef uint32_t POLYNOMIAL = 0xEDB88320
 cdef uint32_t ONE = 0x80000000
 
-# A cache of one size, since Messages of one producer mostly have the same. The interpreter's lock guards it.
+# The shift of one size is cached, because most Messages of a producer have the same size. The GIL guards the cache.
 cdef uint64_t last_size = 0
 cdef uint32_t last_shift = ONE
 
@@ -47,5 +47,5 @@ cdef uint32_t shift_by(uint64_t size) noexcept:
 
 
 def joined_crc(uint32_t first, uint32_t second, uint64_t second_size):
-    """Return the CRC-32 of bytes followed by ``second_size`` others, from the CRC-32 of both."""
+    """Return the CRC-32 of two joined parts from their CRC-32; the second part has ``second_size`` bytes."""
     return times(shift_by(second_size), first) ^ second

@@ -15,7 +15,7 @@ cdef enum:
 
 
 cdef const uint8_t* behind_ascii(const uint8_t* at, const uint8_t* end) noexcept:
-    """Return the end of a text like ``behind_text``; also return NULL if the text is not ASCII."""
+    """Return the end of a text like ``behind_text``, but return NULL also for a text that is not ASCII."""
     cdef const uint8_t* after = behind_text(at, end)
     if after != NULL and not is_ascii(at + 2, <int32_t>(after - at - 2)):
         return NULL
@@ -23,7 +23,7 @@ cdef const uint8_t* behind_ascii(const uint8_t* at, const uint8_t* end) noexcept
 
 
 cdef const uint8_t* behind_text(const uint8_t* at, const uint8_t* end) noexcept:
-    """Return the end of a text that follows its length at ``at``; NULL if it ends after ``end``."""
+    """Return the end of a text that follows its length at ``at``; return NULL if the text would pass ``end``."""
     cdef int32_t size
     if at == NULL or end - at < 2:
         return NULL
@@ -32,10 +32,10 @@ cdef const uint8_t* behind_text(const uint8_t* at, const uint8_t* end) noexcept:
 
 
 def write_fields(const uint8_t[::1] packet):
-    """Parse a whole write request of version 2 to 5; return None for anything else or text that needs decoding.
+    """Parse a write request of version 2 to 5. Return None for any other packet, or if an id or address is not ASCII.
 
-    The result has the version, the request id, True if no answer is wanted, the topic in UTF-8, the CRC-32 of the data,
-    and where the data begins. The data is the rest of the packet.
+    The result has the version, the request id, a flag (True if the client wants no answer), the topic in UTF-8, the
+    CRC-32 of the data, and where the data begins. The data is the rest of the packet.
     """
     cdef Py_ssize_t length = packet.shape[0]
     cdef const uint8_t* start

@@ -23,11 +23,11 @@
 enum fault {
     NO_FAULT,
     CUT_OFF,          /* a field would end after the body */
-    NEGATIVE_LENGTH,  /* of a field */
+    NEGATIVE_LENGTH,  /* a field has a negative length */
     FIELDS_DISAGREE,  /* L is not 11 + k + h */
     HEADERS_DISAGREE, /* the headers do not fill their h bytes */
-    TOO_FEW_RECORDS,  /* the body ends before `count` of them */
-    BYTES_LEFT,       /* after the last record */
+    TOO_FEW_RECORDS,  /* the body ends before `count` records */
+    BYTES_LEFT,       /* bytes follow the last record */
     OUTGROWN          /* the bytes have changed since they were measured */
 };
 
@@ -73,7 +73,7 @@ static inline uint8_t *write_64(uint8_t *at, uint64_t number) {
     return write_32(write_32(at, (uint32_t)(number >> 32)), (uint32_t)number);
 }
 
-/* Take a field with its length of four bytes. On a fault `*at` is at the length. */
+/* Take a field after its length of four bytes. On a fault, `*at` is at the length. */
 static inline enum fault take_long(const uint8_t **at, const uint8_t *end, struct span *field) {
     if (end - *at < 4) return CUT_OFF;
     int32_t size = signed_32(*at);
@@ -125,7 +125,7 @@ static inline int is_ascii(const uint8_t *at, int32_t size) {
     return seen < 128;
 }
 
-/* Walk over the headers of a record and count them; on a fault `*place` is the byte. */
+/* Walk over the headers of a record and count them; on a fault, `*place` is the faulty byte. */
 static inline enum fault count_headers(const struct span *headers, struct totals *totals, const uint8_t **place) {
     const uint8_t *at = headers->at, *end = at + headers->size;
     struct span name, value;

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Decoding of expanded Messages into the buffers of Arrow columns.
 
-A body is checked completely when it is added: it has the exact number of records, and no byte left. Then columns of
-exactly the needed size are filled, some rows at a time. Filling checks every access again, because the caller may have
-changed the body's memory.
+A body is checked completely when it is added: it must have exactly the given number of records, and no other bytes.
+Then columns of exactly the needed size are filled, some rows at a time. Filling checks every access again, because the
+caller may have changed the body's memory.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -107,7 +107,8 @@ cdef class RecordReader:
     def add(self, const uint8_t[::1] body, int64_t count, int32_t message):
         """Add the body of Message ``message``, which must hold exactly ``count`` records.
 
-        Return None on success. Otherwise add nothing, and return the fault, its byte in the body, and its record.
+        Return None on success. Otherwise add nothing, and return the fault, its byte offset in the body, and the
+        record's number.
         """
         cdef const uint8_t* start = &body[0] if body.shape[0] else NULL
         cdef const uint8_t* at = start
@@ -136,7 +137,7 @@ cdef class RecordReader:
         return None
 
     def take(self, object pool, int64_t most_rows, int64_t most_bytes):
-        """Take up to ``most_rows`` rows from about ``most_bytes`` of bodies, in slabs of ``pool``.
+        """Decode up to ``most_rows`` rows, from about ``most_bytes`` of bodies, into slabs of ``pool``.
 
         Return the number of rows; the null counts of key, id, timestamp and headers; the number of headers; True if all
         header names are ASCII; and for each buffer its slab and used bytes, or None. If no rows are left, release the
@@ -251,7 +252,7 @@ cdef void start_ends(Target* target) noexcept nogil:
 
 
 cdef inline void mark(uint8_t* valid, int64_t row, bint is_valid) noexcept nogil:
-    # Rows are written in order, so the first row of a byte clears the slab's old content.
+    # Rows are written in order, so the first of eight rows clears their byte of the slab's old content.
     if row & 7 == 0:
         valid[row >> 3] = 0
     valid[row >> 3] |= <uint8_t>(is_valid << (row & 7))

@@ -35,13 +35,13 @@ cdef enum:
     LENGTHS = 21
     # Bytes before the body; a header has at most 163.
     HEAD_ROOM = 192
-    # From this size on, memory grows at once to the size of a whole Message, and is kept for later ones.
+    # From this size on, memory grows at once to the size of a whole Message, and is kept for later Messages.
     LEAST_KEPT = 262144
     MOST_KEPT = 4194304
     MOST_KEPT_TOGETHER = 67108864
     BLOCKS = 64
 
-# Free blocks of one size, that of recent large Messages. The interpreter's lock guards them.
+# Free blocks of memory, all of the size of recent large Messages. The interpreter's lock guards them.
 cdef void* kept_blocks[BLOCKS]
 cdef Py_ssize_t kept_size = 0
 cdef int kept_count = 0
@@ -58,7 +58,7 @@ cdef void* take_block(Py_ssize_t size) noexcept:
 cdef void give_block(void* block, Py_ssize_t size) noexcept:
     global kept_count, kept_size
     if size != kept_size and LEAST_KEPT <= size <= MOST_KEPT:
-        # Messages now have another size.
+        # Free the kept blocks, because recent Messages have another size.
         while kept_count:
             kept_count -= 1
             free(kept_blocks[kept_count])
@@ -223,7 +223,7 @@ cdef class BodyWriter:
     def extend(self, list records, Py_ssize_t start):
         """Append records (value, key, headers, message_id, timestamp_ms) from ``start`` on.
 
-        Return the place of the first that does not fit, or their number.
+        Return the index of the first record that does not fit, or the length of ``records`` if all fit.
         """
         cdef Py_ssize_t place
         for place in range(start, len(records)):

@@ -102,7 +102,8 @@ class BatchIndex:
         return len(self._entries) // _ENTRY.size
 
     def byte_range(self, number: int) -> tuple[int, int]:
-        """Return the byte range (end exclusive) of a Message. Raise InvalidRangeError if there is none."""
+        """Return the byte range (end exclusive) of a Message. Raise InvalidRangeError if the batch has no such
+        Message."""
         if not 0 <= number < len(self):
             raise InvalidRangeError(f"{self.name} has no Message {number}, only {len(self)} Messages")
         _, start, size = _ENTRY.unpack_from(self._entries, number * _ENTRY.size)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tieredstore.pubsub.format._reading import Taken
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-_FIELDS: Final = (  # in the order of the kernel's bits
+_FIELDS: Final = (  # in the order of the bits of ``wanted`` in ``_reading``
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
     pa.field("headers", pa.list_(_HEADER)),
@@ -125,9 +125,9 @@ class BatchDecoder:
     only that Message is left out and reported in :attr:`skipped`. A damaged index always raises the error, because
     without it the Messages cannot be found.
 
-    A record batch holds about ``target_bytes`` of records, and at most 131,072. ``max_expanded_bytes`` limits the size
-    of a Message's body after decompression. The format does not state this size. A decoder takes at most a small
-    multiple of the two limits in memory.
+    A record batch holds about ``target_bytes`` of records, and at most 131,072 records. ``max_expanded_bytes`` limits
+    the size of a Message's body after decompression. The format does not state this size. A decoder takes at most a
+    small multiple of the two limits in memory.
 
     A decoder is for one thread. Several decoders run in parallel, because decoding releases the interpreter's lock.
     """
@@ -171,14 +171,14 @@ class BatchDecoder:
     def decode(
         self, batch: Buffer, name: str = "the batch", checksums: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a whole object; ``name`` is for errors.
+        """Yield the records of a whole object; errors call the object ``name``.
 
         ``checksums`` are the CRC-32 of each Message's body, if they were computed before by
         :func:`~tieredstore.pubsub.format.batches.split_checksums`."""
         return self.decode_messages(BatchIndex(batch, name, len(batch)).messages(batch), checksums)
 
     def decode_message(self, message: Buffer, place: MessagePlace) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one Message, which begins with its header, at ``place``."""
+        """Yield the records of one Message at ``place``. The Message begins with its header."""
         return self.decode_messages([(place, memoryview(message))])
 
     def decode_messages(

@@ -50,7 +50,7 @@ Headers: TypeAlias = Sequence[tuple[str, bytes]]
 """Headers of a record: unique names with their values."""
 
 RecordFields: TypeAlias = tuple[bytes, bytes | None, Headers | None, bytes | None, int]
-"""Value, key, headers, message id and timestamp in ms: the order of the body writer's arguments."""
+"""A record's value, key, headers, message id and timestamp in ms, in the order of ``BodyWriter``'s arguments."""
 
 VERSION: Final = 100
 BARE_HEADER_SIZE: Final = 19

@@ -29,7 +29,7 @@ MOST_BYTES: Final = 1 << 20
 has 100 KiB."""
 
 _MOST_VALUES: Final = 50_000
-_MOST_MESSAGES: Final = 100_000  # of a batch that this project writes, because readers enumerate its requests
+_MOST_MESSAGES: Final = 100_000  # in a batch that this project writes: readers enumerate its requests
 _MAX_INT64: Final = (1 << 63) - 1
 _NO_NUL: Final = r"^[^\x00]*$"
 
@@ -96,8 +96,8 @@ class BatchFacts:
 class Notification:
     """One batch: its object (``bucket`` and ``key``, or ``path`` of MemQ's file handler), and its sizes.
 
-    ``object_size`` is MemQ's number. ``object_size`` excludes the index of an object in a bucket, but includes the
-    index of a file. ``total_size`` is the size of the whole object.
+    ``object_size`` is the size as MemQ counts it: without the index for an object in a bucket, with the index for a
+    file. ``total_size`` is the size of the whole object.
     """
 
     topic: Annotated[str, Strict(), Field(min_length=1, max_length=255, pattern=_NO_NUL)]
@@ -266,6 +266,6 @@ def check_path(path: str) -> str:
 
 
 def key_hash(client_request_id: int) -> str:
-    """Return ``hh`` of a key: the first two hexadecimal digits of the MD2 of the decimal number."""
+    """Return ``hh`` of a key: the first two hexadecimal digits of the MD2 hash of the request id in decimal."""
     digest = MD2.new(str(client_request_id).encode()).hexdigest()  # noqa: S303  it only spreads keys, as in MemQ
     return digest[:2]

@@ -227,7 +227,7 @@ def view_request(packet: memoryview) -> Request:
 
 
 def _head(packet: Buffer, at: int) -> tuple[int, int, PacketType]:
-    """Return version, id and type at ``at``."""
+    """Return the version, request id and type that begin at byte ``at`` of a packet."""
     numbers: tuple[int, int, int] = _HEAD.unpack_from(packet, at)
     version, request_id, kind = numbers
     if version not in VERSIONS or not 0 <= kind < len(_TYPES):
@@ -298,14 +298,14 @@ class _Fields:
             raise PacketCorruptError(f"a response has the unknown code {number}") from None
 
     def text(self) -> str:
-        """Read a text with its length."""
+        """Read a text that follows its length."""
         try:
             return str(self._take(self.take_signed(2)), "utf-8")
         except UnicodeDecodeError:
             raise PacketCorruptError(f"a packet has invalid UTF-8 before byte {self._at}") from None
 
     def data(self) -> bytes:
-        """Read bytes with their length."""
+        """Read bytes that follow their length."""
         return bytes(self._take(self.take_signed(4)))
 
     def count(self, least: int) -> int:
@@ -329,7 +329,7 @@ class _Fields:
         return port
 
     def end(self) -> None:
-        """Check that nothing is left."""
+        """Raise PacketCorruptError if any bytes are left."""
         if self.left:
             raise PacketCorruptError(f"a packet has {self.left} bytes after its last field")
 

@@ -16,7 +16,7 @@ from tieredstore.pubsub.format.packets import BrokerAddress
 DEFAULT: Final = "free-capacity"
 
 STICKY_MS: Final = 5 * 60_000
-"""An assigned topic stays at its living broker for this time, even if other brokers have more free capacity."""
+"""Time in ms for which a topic stays at its living broker, even if other brokers have more free capacity."""
 
 FORMING_MS: Final = 60_000
 """Time for which an assigned topic may still move to a broker without topics. Otherwise the first of several starting

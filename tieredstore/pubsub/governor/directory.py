@@ -245,8 +245,8 @@ class Governor(Assignment):
 
     @abstractmethod
     def leave(self) -> bool:
-        """Withdraw this broker, so that its topics go to other brokers. Call :meth:`follow` to see them go. Return
-        False if there is no other broker.
+        """Withdraw this broker, so that its topics go to other brokers. Call :meth:`follow` to learn when they have
+        moved. Return False if there is no other broker.
         """
 
     @abstractmethod
