@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from setuptools import Extension, setup
 
-# Their types are partial.
+# Untyped: these modules have incomplete types.
 Cython: Any = importlib.import_module("Cython")
 cythonize: Any = importlib.import_module("Cython.Build").cythonize
 build_ext: Any = importlib.import_module("setuptools.command.build_ext").build_ext
@@ -30,10 +30,10 @@ KERNELS: Final = {
     "tieredstore/pubsub/format": ("_checksums", "_packets", "_reading", "_writing"),
 }
 USING_RECORDS: Final = {"tieredstore/kafka", "tieredstore/remote/diskcache"}
-# Debug information is most of a module's size, and a quarter of the time.
+# Debug information would be most of a module's size, and take a quarter of the compile time.
 FLAGS: Final = ["-O3", "-Wno-unused-function", *([] if "CFLAGS" in os.environ else ["-g0"])]
 # A wheel's modules use Python's stable interface alone, so one wheel fits this version and all later ones, at no cost
-# (scripts/cross_wheels.py). Modules built in place use the full one.
+# (scripts/cross_wheels.py). Modules built in place use the full interface.
 OLDEST: Final = (3, 11)
 STABLE: Final = [("Py_LIMITED_API", f"0x{OLDEST[0]:02x}{OLDEST[1]:02x}0000"), ("CYTHON_LIMITED_API", "1")]
 
@@ -42,9 +42,9 @@ class BuildExtensions(build_ext):
     """Compile modules in parallel. In place, reuse those that any clone compiled from the same bytes."""
 
     def finalize_options(self) -> None:
-        """Use all cores, and no file times: they say nothing about a checkout, or about the compiler."""
-        # First, because the names of files depend on it. Set both ways: an editable installation asks for the sources
-        # as of a wheel before.
+        """Use all cores. Ignore file times, which change with a checkout and do not change with the compiler."""
+        # Set this first: the file names depend on it. Set it for both cases, because an editable installation first
+        # lists the sources as for a wheel.
         in_place = bool(self.inplace or self.editable_mode)
         for ext in self.distribution.ext_modules:
             ext.py_limited_api = not in_place
@@ -52,10 +52,10 @@ class BuildExtensions(build_ext):
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
         self.force = True
-        self.cython = threading.Lock()  # its compiler serves one thread
+        self.cython = threading.Lock()  # Cython's compiler serves one thread at a time
 
     def run(self) -> None:
-        """Build; a source distribution has no scripts, and so no cache."""
+        """Build. Use the cache only in a clone: a source distribution lacks ``scripts``, which implements it."""
         self.reuses = bool(self.inplace) and (ROOT / "scripts").is_dir()
         if self.reuses:
             sys.path.insert(0, str(ROOT))
@@ -83,7 +83,7 @@ class BuildExtensions(build_ext):
             shutil.copy(self.get_ext_fullpath(ext.name), folder)
 
     def tools(self) -> list[str]:
-        """Return what affects the result besides the sources: Python, Cython, the compiler and its options."""
+        """Return what affects the compiled module besides its sources: Python, Cython, the compiler and its options."""
         command = self.compiler.compiler_so
         asked = [command[0], "--version"]
         version = subprocess.run(asked, capture_output=True, text=True, check=True).stdout  # noqa: S603
@@ -95,7 +95,7 @@ def _text(path: str) -> str:
 
 
 def extension(folder: str, name: str) -> Extension:
-    """Return one module; its ``depends`` are all declarations and headers of the folders that it may include."""
+    """Return one module, which depends on all declarations and headers of the folders that it may include."""
     folders = [folder, *(["tieredstore/kafka/records"] if folder in USING_RECORDS else [])]
     shared = (path.relative_to(ROOT) for one in folders for path in (ROOT / one).iterdir())
     return Extension(

@@ -1,12 +1,12 @@
-"""Uploads and ranged reads through our stores, compared with the fastest plain use of the same SDK; JSON on stdout.
+"""Uploads and ranged reads through our stores, compared with the fastest direct use of the same SDK; JSON on stdout.
 
     python -m benchmarks.bench_backends [--mib 256] [--runs 5] [--what upload reads] [--store s3-minio azure ...]
 
 Every job runs once in each round, so that all see the same machine; a figure is the median of the counted rounds.
-``ratios`` are ours / each plain use; ``ratio`` is that of the fastest use with the same checksums and chunk size as
-ours. MB are 10^6 bytes. CPU is this process's alone, all threads: the server is another process on the same processors.
-Our store gets uploads as a stream of 1 MiB pieces; plain uses have the whole body in memory. Reads are 4 MiB each, in a
-random order, over the whole object.
+``ratios`` compare our rate with each direct use of the SDK; ``ratio`` compares it with the fastest one that has our
+checksums and chunk size. MB are 10^6 bytes. CPU counts all threads of this process; the server is another process on
+the same processors. Our store gets uploads as a stream of 1 MiB pieces; the direct uses have the whole body in memory.
+Reads are 4 MiB each, in a random order, over the whole object.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def read_all(read: Read, data: bytes, parallelism: int) -> Job:
 
 
 def jobs_of(contest: Contest, data: bytes, what: Sequence[str]) -> dict[str, dict[str, CpuTimed]]:
-    """Return the compared ways by name, for each comparison."""
+    """Return the competing jobs by name, for each comparison."""
     contenders = {"upload": {name: CpuTimed(partial(upload, data)) for name, upload in contest.uploads.items()}}
     for parallelism in PARALLELISM if "reads" in what else ():
         contenders[f"reads at parallelism {parallelism}"] = {

@@ -9,8 +9,8 @@ the call, ``cpu_us`` the processor time per segment, ``peak_mib`` the process's 
 folder was just written, so its files are in the page cache: this measures our own work, not a disk.
 
 ``beside`` are loops over the same folder in plain Python, in the same run: ``walk and read`` walks the tree and reads
-each manifest, ``with sizes`` also gets the size of each file, as any listing of a store does, and the last also parses
-the JSON. ``ratios`` compare the planning's processor time with theirs; the loops check nothing.
+each manifest, ``with sizes`` also gets the size of each file, as any listing of a store does, and the last loop also
+parses the JSON. ``ratios`` compare the processor time of planning with that of each loop; the loops check nothing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The same sum over a topic by every supported engine, compared with its base; JSON on stdout.
+"""The same sum over a topic by every supported engine, compared with plain reading; JSON on stdout.
 
     python -m benchmarks.bench_compute [--records 5000000] [--runs 3] [--folder DIR] [--without-broker]
         [--kafka-source JARS] [--stored {zstd+encrypted,plain}]
 
 JSON records of about 490 bytes in one partition, stored zstd and encrypted or plain, chunks of 4 MiB, in a folder. The
-broker has the same log, uncompressed. The sum counts records and the bytes of their values. Every job runs once in each
-round; a figure is million records per second at the median of the counted rounds, from the call to the sum. A ratio is
-the median of the rounds' ratios, since within a round the machine is equally busy for all; with ``_by_cpu`` it is of
-the processor time of all processes, including the broker's and Spark's.
+broker has the same log, uncompressed. The sum is the number of records and the total size of their values. Every job
+runs once in each round; a figure is million records per second at the median of the counted rounds, from the call to
+the sum. A ratio is the median of the rounds' ratios, since within a round the machine is equally busy for all. Ratios
+named ``_by_cpu`` compare the processor time of all processes, including the broker's and Spark's.
 
 - read_topic: the columns partition and value, two splits at once, nothing computed.
 - DuckDB: count(*), sum(octet_length(value)) GROUP BY partition, through ``tieredstore.duckdb.attach``.
@@ -15,8 +15,8 @@ the processor time of all processes, including the broker's and Spark's.
 - processes: two processes without Spark that read the source's planned tasks and add up.
 - map_records, mapInArrow: the same function in Spark, in the decoding task, and after the source; one row per task is
   collected and added up. The session (local[2]) is warm: small jobs of each kind have been compiled by the JVM.
-- Spark's own Kafka source: mapInArrow after it, with defaults, one task for the one partition; its jars are those in
-  JARS, or Maven fetches them; without either it is left out.
+- Spark's own Kafka source: mapInArrow after it, with defaults, one task for the one partition. Its jars come from JARS
+  or from Maven; without either, this job is left out.
 - confluent-kafka: consume(10000) in a loop over the same records, plain, from a local broker; value lengths added up.
 """
 
@@ -103,14 +103,14 @@ class Computing:
         return int(rows[0][0])
 
     def polars(self) -> int:
-        """Query by a lazy frame."""
+        """Add up with a lazy frame."""
         frame: Any = scan(self._manager, self._topic.name, parallelism=CORES)
         sums = [polars.len().alias("records"), polars.col("value").bin.size().sum()]
         return int(frame.group_by("partition").agg(sums).collect(engine="streaming")["records"].sum())
 
 
 class AddingProcesses:
-    """Two persistent processes that each take the next task as soon as one is added up."""
+    """Two persistent processes, each of which takes the next task as soon as it has added up the previous one."""
 
     def __init__(self, planned: PlannedTasks) -> None:
         self._planned = planned
@@ -139,16 +139,16 @@ class Sparking:
         self._options = {**topic.options, "columns": "value"}
 
     def map_records(self, **window: str) -> int:
-        """Run in the task that decodes."""
+        """Add up within the task that decodes."""
         return _summed(map_records(self._spark, add_up, SCHEMA, **self._options, **window))
 
     def map_in_arrow(self, **window: str) -> int:
-        """Run after the source."""
+        """Add up with mapInArrow after our source."""
         source = self._spark.read.format("tieredstore").options(**self._options, **window).load()
         return _summed(source.mapInArrow(add_up, SCHEMA))
 
     def kafka_source(self, kafka: KafkaTopic, **window: str) -> int:
-        """Run after Spark's own source."""
+        """Add up with mapInArrow after Spark's own source."""
         options = {
             "kafka.bootstrap.servers": kafka.server.bootstrap_servers, "subscribe": kafka.name,
             "startingOffsets": "earliest", "kafka.max.poll.records": "5000",

@@ -6,22 +6,22 @@ Topics of the same JSON records in a local broker, whose closed segments are cop
 jobs read the same offsets of one partition, each with a new consumer:
 
 - read_records: the columns, by the reader that a consumer's streams use: the limit.
-- poll_arrow: the same columns by a consumer, remote_only.
+- poll_arrow: the same columns by our consumer, remote_only.
 - plain: confluent-kafka, consume(10000) in a loop, value lengths added up, from the broker.
-- bucket: the same loop over ours, remote_only. live: the same loop over ours, kafka_preferred, all from the broker.
+- bucket: the same loop over our consumer, remote_only. live: the same, kafka_preferred, all from the broker.
 
 The records are stored in four ways; in all except the third both sides read the very same stored bytes:
 
 - uncompressed: batches without a codec, plain segments.
 - zstd_batches: the producer's codec is zstd, plain segments.
-- zstd_segments: batches without a codec, compressed in the bucket only (compression.enabled): ours must decompress data
-  that the plain client receives uncompressed.
+- zstd_segments: batches without a codec, compressed in the bucket only (compression.enabled): our consumer must
+  decompress data that the plain client receives uncompressed.
 - zstd_batches_of_4_partitions: like zstd_batches; read_records reads one partition after the other, as much as the
   others return.
 
-Ratios are of the wall; with ``_by_cpu`` of processor time, including the broker's, which a loaded machine affects less.
-Also measured: the switch of sides (from the bucket's last record to the broker's first, 50 times), fairness among eight
-equal partitions, the cost of 500 idle partitions, and memory with 1, 4 and 500.
+Ratios compare wall-clock time; those named ``_by_cpu`` compare processor time, including the broker's, which a loaded
+machine affects less. Also measured: the switch of sides (from the bucket's last record to the broker's first, 50
+times), fairness among eight equal partitions, the cost of 500 idle partitions, and memory with 1, 4 and 500.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Contest:
 
 
 def changes_of_side(log: TieredLog, count: int = 50) -> dict[str, float]:
-    """Return the seconds between the bucket's last record and the broker's first one."""
+    """Return how long the consumer waits, in seconds, between the bucket's last record and the broker's first one."""
     waits: list[float] = []
     with Consumer(log.client(tiered_storage_mode="remote_preferred")) as consumer:
         for _ in range(count):
@@ -131,7 +131,7 @@ def changes_of_side(log: TieredLog, count: int = 50) -> dict[str, float]:
 
 
 def ratio(taken: Mapping[str, list[Taken]], job: str, other: str, of: Callable[[Taken], float]) -> float:
-    """Return how many times as fast a job is as another: the median of the rounds' ratios."""
+    """Return how many times as fast ``job`` is as ``other``: the median of the rounds' ratios."""
     pairs = zip(taken[other], taken[job], strict=True)
     return round(statistics.median(of(theirs) / of(ours) for theirs, ours in pairs), 2)
 

@@ -1,6 +1,7 @@
 """The decoder compared with aiokafka's and with the underlying limits, in one run on one thread; JSON on stdout.
 
-Rates are of processor time; ratios are the median of the rounds', those with a target also by the wall.
+Rates are per second of processor time. A ratio is the median over the rounds; if it has a target, it is also given for
+wall-clock time.
 
     python benchmarks/bench_decode.py [--runs 15]
 
@@ -63,7 +64,7 @@ def random_records(value_size: int) -> Iterator[Record]:
 
 
 def build_piece(records: Iterator[Record], compress: Callable[[bytes], bytes], codec: CompressionType) -> bytes:
-    """Return batches of 16 KiB before compression, as many as fit the piece."""
+    """Return as many batches as fit the piece, each of 16 KiB before compression."""
     piece, offset = bytearray(), 0
     while True:
         taken, room = [next(records)], BATCH - HEADER_SIZE
@@ -123,7 +124,7 @@ class Figures:
     sizes: Mapping[str, int]
 
     def rate(self, job: str) -> float:
-        """Return millions per second of processor time, at the median."""
+        """Return the job's rate in millions per second of processor time, at the median."""
         seconds = [run.cpu_seconds for run in self.taken[job]]
         return rates({job: seconds}, self.sizes[job] * REPEATS)[job]
 
@@ -132,7 +133,7 @@ class Figures:
         return self._share(job, steps, lambda run: run.cpu_seconds)
 
     def shares(self, name: str, job: str, *steps: str) -> dict[str, float]:
-        """Return :meth:`share` by processor time, and by the wall."""
+        """Return :meth:`share` by processor time, and the same share by wall-clock time."""
         return {
             name: self.share(job, *steps),
             f"{name}, by wall": self._share(job, steps, lambda run: run.seconds),
@@ -148,7 +149,7 @@ class Figures:
 
 
 def measure_jobs(jobs: Mapping[str, Job], sizes: Mapping[str, int], runs: int) -> Figures:
-    """Measure on one thread, by processor time, which other programs affect less than the wall's."""
+    """Measure on one thread, by processor time, which other programs affect less than wall-clock time."""
     return Figures(interleaved({name: repeated(job) for name, job in jobs.items()}, runs), sizes)
 
 
@@ -241,7 +242,7 @@ COMPRESS: dict[CompressionType, Callable[[bytes], bytes]] = {
 
 
 def library_alone(codec: CompressionType, memory: memoryview) -> Callable[[memoryview], int]:
-    """Return the fastest use of each codec's library, which returns the number of bytes."""
+    """Return a function that decompresses with the codec's library alone, as fast as possible, and returns the size."""
     zstd: Any = zstandard.ZstdDecompressor()
 
     def decompress(body: memoryview) -> int:

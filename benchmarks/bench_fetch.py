@@ -153,7 +153,7 @@ def run(folder: Path, mib: int, runs: int, server: str) -> dict[str, object]:
 
 
 def ratios(rate: dict[str, float], server: str) -> dict[str, dict[str, float]]:
-    """Return measured / limit, with the targets. The SDK's download is of stored bytes, counted as original ones."""
+    """Return each measured / limit, with its target. The SDK downloads stored bytes; its rate counts original ones."""
     figures = {
         "warm disk cache / plain files and CRC-32C": (rate["warm disk cache"] / rate["plain files and CRC-32C"], 0.6),
         "cold from a folder / zstd decompress": (rate["cold from a folder"] / rate["zstd decompress"], 0.65),

@@ -4,8 +4,8 @@
 
 *many*: list, du, verify (level listing), rotate and gc of a folder of real keys and manifests (compressed, encrypted,
 256 chunks of 4 MiB; the logs are sparse files of the right size), each in a separate process: manifests per second, and
-the process's peak memory. This rotation is between two RSA-2048 pairs, once there and once over already rotated
-manifests; gc must find and delete a hundredth of the segments.
+the process's peak memory. This rotation is between two RSA-2048 pairs: once of all manifests, and once over already
+rotated ones. gc must find and delete a hundredth of the segments.
 
 *rotate*: ``--rotations`` manifests between two RSA-4096 pairs, compared with its limits, in alternating rounds: the
 same RSA (open, wrap, open) on all processors, as many plain replacements, and both in sequence.

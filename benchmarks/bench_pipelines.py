@@ -7,16 +7,17 @@ stdout.
 JSON records of about 470 bytes in one partition, stored zstd and encrypted in a folder; local[2], a warm session;
 Parquet files with zstd, in directories of 10,000,000 offsets. Every job runs once in each round, into an empty folder:
 
-- bucket, broker: a pipeline that ends when everything is written. With JSON time: filed by a field of the value.
+- bucket, broker: a pipeline that ends when everything is written. "With JSON time": records are filed by a field of
+  their value.
 - Spark's: its Kafka source into its Parquet files, as a batch in as many tasks; with --kafka-source, the folder of its
   jars (see benchmarks/bench_spark.py for how to get them).
-- R: the same windows read by two persistent processes. W: the same rows written by pyarrow in two.
+- R: the same windows read by two persistent processes. W: the same rows written with pyarrow by two.
 
-A ratio is the median of the rounds' ratios, by the wall and by processor time of all processes, including the broker.
-Then, each also by --what alone: ``age``, from append to listing at 5,000 records per second and an age of 5 s;
-``memory``, the peak of a process that writes windows of 200 MB and of 2 GB (give at least 4,200,000 records);
-``requests`` to a MinIO for a small file and a batch; ``limits``, a batch planned over 10,000 partitions, and 100,999
-commits opened. --folder keeps the topic for the next time.
+A ratio is the median of the rounds' ratios, by wall-clock time and by processor time of all processes, including the
+broker. Other figures follow; --what selects among them: ``age``, from append to listing at 5,000 records per second and
+an age of 5 s; ``memory``, the peak of a process that writes windows of 200 MB and of 2 GB (give at least 4,200,000
+records); ``requests`` to a MinIO for a small file and a batch; ``limits``, a batch planned over 10,000 partitions, and
+100,999 commits opened. --folder keeps the topic for the next time.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ TARGETS: Final[Mapping[str, tuple[str, str, float]]] = {
     "bucket / (1/(1/R + 1/W))": ("bucket", "limit", 0.8),
     "JSON time / offset": ("bucket, JSON time", "bucket", 0.8),
 }
-"""Compared rates and their minimum. A quarter more time is a rate of 0.8."""
+"""Jobs whose rates are compared, with the minimum ratio: 0.8 allows a quarter more time."""
 
 
 def ratios(taken: Mapping[str, Sequence[Taken]], seconds_of: Callable[[Taken], float]) -> dict[str, dict[str, float]]:

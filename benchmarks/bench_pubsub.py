@@ -92,7 +92,7 @@ def flushed(records: list[RecordFields]) -> bytes:
 
 
 def medians(taken: Mapping[str, list[Taken]], size: int) -> dict[str, float]:
-    """Return MB/s (10^6 bytes) by the wall."""
+    """Return each job's MB (10^6 bytes) per second of wall-clock time, at the median."""
     return {
         name: round(rate, 1)
         for name, rate in rates({name: [run.seconds for run in runs] for name, runs in taken.items()}, size).items()

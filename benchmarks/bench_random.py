@@ -3,11 +3,11 @@ of 16 MiB from a warm disk cache; JSON on stdout.
 
     python -m benchmarks.bench_random [--reads 200] [--rounds 5] [--mib 64] [--beside CHECKOUT] [--folder DIR]
 
-Each read is a separate range (``fetch_log_segment``) at a random place, compressed and encrypted, in a folder:
-milliseconds per read at the median and at the 95th percentile, on the wall and of processor time. Each checkout has a
-separate disk cache, filled by its first round; a cached read is of the whole segment. ``--beside`` is another checkout
-of this project with built kernels: its code makes the same reads in a separate process. The two alternate, so that
-drift of the machine affects both. ``ratios`` are ours to its.
+Each read requests a separate range (``fetch_log_segment``) at a random place of a compressed and encrypted segment in a
+folder: milliseconds per read at the median and at the 95th percentile, on the wall and of processor time. Each checkout
+has a separate disk cache, filled by its first round; a cached read is of the whole segment. ``--beside`` is another
+checkout of this project with built kernels: its code makes the same reads in a separate process. The two alternate, so
+that drift of the machine affects both. ``ratios`` divide our times by the other checkout's.
 
 ``limits`` are the same places of the same rounds without a reader: open, ``pread``, AES-GCM over whole chunks, zstd to
 the end of the read or of each whole chunk, one copy; and 16 MiB from plain files of 4 MiB with their CRC-32C, by one
@@ -136,7 +136,7 @@ class Composed:
 
 
 class PlainFiles:
-    """As many bytes as a warm read, in chunk-sized files, read and compared with a checksum."""
+    """Files of a chunk's size, with as many bytes as a round's warm reads. Reading one includes its CRC."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
         self._rounds = rounds
@@ -145,7 +145,7 @@ class PlainFiles:
             path.write_bytes(random.Random(0).randbytes(CHUNK))
 
     def read(self, buffer: memoryview, over: Callable[..., object]) -> None:
-        """Read all files, passing those of each read to ``over``."""
+        """Read all files; ``over`` maps the reading function over the files of one warm read."""
         pieces = [buffer[at : at + CHUNK] for at in range(0, WARM_READ, CHUNK)]
         for turn in range(self._rounds):
             paths = self._paths[turn * len(pieces) : (turn + 1) * len(pieces)]
@@ -159,7 +159,7 @@ class PlainFiles:
 
 
 class Reader:
-    """Code of one checkout, which reads on request."""
+    """Process that runs the code of one checkout, and reads on request."""
 
     def __init__(self, checkout: Path, texts: dict[str, str], reads: int, *, with_limits: bool) -> None:
         self.times: dict[str, Times] = {}
@@ -208,7 +208,7 @@ class Reader:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that this share of them does not exceed."""
+    """Return the value that this share of ``values`` does not exceed."""
     return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]
 
 

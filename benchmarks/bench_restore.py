@@ -1,4 +1,4 @@
-"""Restores compared with the plain way of the same work; JSON on stdout.
+"""Restores compared with plain downloads and with a plain producer; JSON on stdout.
 
     python -m benchmarks.bench_restore [--mib 256] [--segments 2] [--records 500000] [--runs 5] [--folder DIR]
 

@@ -8,7 +8,8 @@ of Spark's Kafka source; local[2], a warm session. Every job runs once in each r
 second at the median of the counted rounds, timed from spark.read to the result, including the source's look-up and
 planning. Compared with ours in the same rounds:
 
-- A: a source that returns one batch of our rows repeatedly, with as many tasks: Spark's maximum rate from Python.
+- A: a source with the same number of tasks that returns one batch of our rows repeatedly: Spark's maximum rate from
+  Python.
 - B: our planned tasks read and converted by two processes without Spark.
 - confluent-kafka: consume(10000) in a loop over the same records, plain, from a local broker; value lengths added up.
 
@@ -16,9 +17,9 @@ Spark's own Kafka source runs too with --kafka-source, the folder of its jars:
 
     mvn -f benchmarks/kafka_source_jars/pom.xml dependency:copy-dependencies -DoutputDirectory=JARS
 
-At the end: stored bytes of a window of 1 % of the time compared with the full scan's, and CPU seconds: of the JVM and
-of the Python workers in one scan, ours and A, and of our stages alone, one task after the other. --folder keeps the
-topic for the next time.
+At the end: the stored bytes that a window of 1 % of the time reads, compared with the full scan's. Then CPU seconds: of
+the JVM and of the Python workers in one scan of ours and of A, and of our stages alone, one task after the other.
+--folder keeps the topic for the next time.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Contest:
         return self._spark.read.format("tieredstore").options(**self._topic.options).load()
 
     def synthetic(self) -> DataFrame:
-        """Return as many synthetic rows."""
+        """Return the same number of synthetic rows."""
         return read_synthetic(self._spark, *self._synthetic)
 
     def jobs(self, processes: ReadingProcesses) -> dict[str, Job]:

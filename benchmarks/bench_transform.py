@@ -103,7 +103,7 @@ class Limits:
 
 
 class CopyAndFetch:
-    """One of our modes, with its own store: one segment copied repeatedly, and fetched into one buffer."""
+    """One mode (compression, encryption) with its own store: one segment copied repeatedly, fetched into a buffer."""
 
     def __init__(self, mode: str, segment: LogSegment, folder: Path, keys: dict[str, str]) -> None:
         compress, encrypt = MODES[mode]

@@ -4,12 +4,12 @@
 
 *many*: ten segments of 64 KiB of each partition into a folder, in alternating rounds: by ``copy_log_segment_data`` in
 ten threads, and by the running uploader, with ten workers, from its start until the last watermark has moved. Unlike
-the copies, it checks the store before each segment and its checksums, and writes the watermarks.
+the copies, the uploader checks the store before each segment, verifies the segment's checksums, and writes watermarks.
 
-*large*: one segment of ``--mib``, the same two ways, without checksums, since a copy does not check them.
+*large*: one segment of ``--mib``, in the same two ways; the uploader does not verify checksums either.
 
 *idle*: two thousand fully shipped partitions; processor time of the process per second. Then one of them is rolled
-repeatedly: milliseconds from the new log's name to the manifest of the closed one.
+repeatedly: milliseconds from the creation of the new log file to the manifest of the closed segment.
 
 *appends*: one hundred fully shipped partitions; the share of a core that 20,000 appends per second to their active logs
 add to the process, in alternating rounds with none.
@@ -17,10 +17,10 @@ add to the process, in alternating rounds with none.
 *produce*: waits of a producer (acks=all, messages of 1 kB) at a real broker whose segments of 1 MiB close repeatedly,
 in alternating rounds with and without the uploader.
 
-*memory*: the uploader's peak memory in a separate process: for *many* and *large*, and for ten segments at once of
-``--mib`` in all, compressed and encrypted.
+*memory*: the uploader's peak memory in a separate process: for *many*, for *large*, and for ten concurrent segments
+with a total of ``--mib``, compressed and encrypted.
 
-Ratios are of the wall, and, as ``by CPU``, of processor time, which other programs on the machine affect less.
+Ratios compare wall-clock time and, as ``by CPU``, processor time, which other programs on the machine affect less.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def beside_copies(disk: Disk, runs: int, check_crcs: str) -> dict[str, object]:
-    """Return the rates of both, and their ratio."""
+    """Return the rates of the copies and of the uploader, and their ratio."""
     closed = [described for segment in discover(disk.log_dir).segments if (described := closed_one(segment))]
     size = sum(segment.size_in_bytes for segment in closed)
     jobs = {"copies": lambda: copied(disk, closed), "uploader": lambda: shipped(disk, len(closed), check_crcs)}

@@ -32,7 +32,7 @@ class Taken:
 
 @contextmanager
 def home_in(folder: Path | None) -> Generator[Path]:
-    """Yield the absolute path of the folder, created if missing, and kept; without one, of a temporary folder."""
+    """Yield the absolute path of ``folder``, created if missing, and kept; or that of a temporary folder if None."""
     with tempfile.TemporaryDirectory() as temporary:
         home = folder or Path(temporary)
         home.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def interleaved(
     processor_seconds: Callable[[], float] = time.process_time,
     clean_up: Job | None = None,
 ) -> dict[str, list[Taken]]:
-    """Return :func:`interleaved_seconds` with processor time, which other programs affect less.
+    """Return the result of :func:`interleaved_seconds` with processor time, which other programs affect less.
 
     ``clean_up`` follows each run, and is not counted.
     """
@@ -78,7 +78,8 @@ def rates(taken: Mapping[str, list[float]], size: int) -> dict[str, float]:
 
 
 def to_the_limit(taken: Mapping[str, list[Taken]], job: str, limits: tuple[str, ...]) -> dict[str, float]:
-    """Return the speed of ``job`` relative to all ``limits`` in sequence: 1 is as fast, for wall and processor time.
+    """Return the speed of ``job`` relative to all ``limits`` in sequence (1: equally fast), by wall-clock and processor
+    time.
 
     The median of the rounds' ratios: within a round the machine is equally busy for all.
     """

@@ -15,8 +15,8 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 class ProcessTree:
     """The process ``root`` with its descendants.
 
-    Ended processes count with their full time if their parent waited for them, otherwise with the time at the last
-    look: the sums never decrease.
+    An ended process counts with its full time if its parent waited for it, otherwise with its time at the last sample.
+    So the sums never decrease.
     """
 
     root: int
@@ -73,6 +73,6 @@ def _process(folder: Path) -> _Process | None:
         text = (folder / "stat").read_text()
     except OSError:
         return None  # it has just ended
-    fields = text.rpartition(")")[2].split()  # its name may contain spaces and parentheses
+    fields = text.rpartition(")")[2].split()  # the process's name may contain spaces and parentheses
     user, system, waited_user, waited_system = (int(field) / _TICKS for field in fields[11:15])
     return _Process(int(fields[1]), int(fields[19]), user + system, waited_user + waited_system)

@@ -1,4 +1,4 @@
-"""The user's cache folder: keeps slow builds and downloads, by their pin, for all clones."""
+"""The user's cache folder: keeps slow builds and downloads for all clones, named by what they are made of."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 OWN: Final = Path(__file__).resolve().parent.parent / ".venv" / "cache"
-"""Folder of this clone, for a machine where the user's cannot be written."""
+"""Cache folder of this clone, used if the user's cannot be written."""
 
 
 def cache_folder() -> Path:
@@ -30,7 +30,7 @@ def cache_folder() -> Path:
 
 
 def recipe_key(*ingredients: str | bytes) -> str:
-    """Return a short name for a recipe on this platform; it differs if any ingredient differs."""
+    """Return a short name for a recipe on this platform; the name differs if any ingredient differs."""
     digest = hashlib.sha256(f"{sys.platform} {platform.machine()}".encode())
     for ingredient in ingredients:
         data = ingredient.encode() if isinstance(ingredient, str) else ingredient
@@ -39,7 +39,7 @@ def recipe_key(*ingredients: str | bytes) -> str:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the cached folder ``name``; if missing or damaged, fill it by ``make``, completely or not at all."""
+    """Return the cached folder ``name``. If it is missing or damaged, ``make`` fills it, completely or not at all."""
     folder = cache_folder() / name
     with locked(folder.with_name(f"{name}.sha256")) as stated:
         if stated.read() != _digest(folder):
@@ -58,7 +58,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Generator[BinaryIO]:
-    """Open a file for reading and appending, and hold its lock against other threads and processes."""
+    """Open a file for reading and appending, with an exclusive lock against other threads and processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -80,9 +80,9 @@ def _digest(folder: Path) -> bytes:
 
 
 def place(source: Path, target: Path) -> None:
-    """Place ``source``, a file or a folder, at ``target``: by hard links if the file system has them, else copied.
+    """Place ``source``, a file or a folder, at ``target``: by hard links if the file system has them, else by copying.
 
-    So emptying the cache removes nothing from a clone.
+    So a clone keeps its files when the cache is emptied.
     """
     _remove(target)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,14 +2,14 @@
 
     python -m scripts.cross_wheels FOLDER
 
-The Makefile calls it for `make wheels`, after it has installed Zig and auditwheel apart from other packages. Python's
-own headers serve all platforms: what they say of x86-64 Linux holds for arm64 and for musl too.
+The Makefile runs this for `make wheels`, after it has installed Zig and auditwheel apart from other packages. This
+machine's Python headers serve all platforms: their definitions for x86-64 Linux hold for arm64 and for musl too.
 
 Each wheel fits Python 3.11 and later, because setup.py compiles its modules for the stable interface alone (abi3). One
-per version would be no faster. Processor time with abi3 as a share of that without, least of 7 processes each, in turn
-on a busy machine: 0.93 to 1.02 for bench_decode's jobs, 0.90 to 1.03 for bench_transform's without compression. With
-compression 1.00 to 1.19, where 8 copies in each of 3 processes gave 0.98 and 1.03 at the median: the time is zstd's,
-which is the same in both. A copy of memory gave 1.02.
+wheel per version would be no faster. Processor time with abi3, divided by the time without (the least of 7 processes
+each, in turn on a busy machine): 0.93 to 1.02 for bench_decode's jobs, 0.90 to 1.03 for bench_transform's without
+compression. With compression it was 1.00 to 1.19, but 0.98 and 1.03 at the median of 8 copies in each of 3 processes:
+zstd takes most of that time, and is the same in both. Copying memory gave 1.02.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from scripts.sdist import commit_time, write_sdist
 from scripts.steps import numbered, run_main
 
 _TOOLS: Final = VENV / "wheels"
-# The headers enable SSE 4.2 in single functions and ask the processor before they call them. Zig's baseline excludes
-# the instruction that SSE 4.2 implies; nothing else emits it.
+# The C headers enable SSE 4.2 in single functions, and check the processor before calling them. SSE 4.2 implies the
+# crc32 instruction, which Zig's baseline excludes; no other code emits it.
 _MACHINES: Final = {"x86_64": ("-mcrc32",), "aarch64": ()}
 
 # auditwheel checks wheels for all platforms, but offers only those of the machine it runs on.

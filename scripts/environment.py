@@ -27,12 +27,12 @@ PYTHON: Final = VENV / "bin" / "python"
 UV: Final = (VENV / "bin" / "uv", "pip", "install", "--no-progress", "--python", PYTHON)
 _LOCK: Final = ROOT / "requirements.lock"
 _PINNED: Final = ("--constraints", _LOCK, "--build-constraints", _LOCK)
-# PySpark is 450 MB of jars, and a wheel is built of them: do not compress them again.
+# PySpark has 450 MB of jars, of which uv builds a wheel: do not compress them again.
 _STORED: Final = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
 
 
 def main() -> None:
-    """Create or update it; keep existing parts."""
+    """Create or update .venv; keep existing parts."""
     extras = sys.argv[1:]
     wanted = [word for extra in extras for word in ("--extra", extra)]
     requirements: tuple[str | Path, ...] = (
@@ -49,7 +49,7 @@ def main() -> None:
         )
     )
     with create:
-        # Another Python could not find the packages, which would waste disk space.
+        # Another version of Python could not find the installed packages, and they would waste disk space.
         if _python_of(VENV) not in (None, _version()):
             shutil.rmtree(VENV)
         create.run((sys.executable, "-m", "venv", VENV))
@@ -88,7 +88,7 @@ def uv_variables() -> dict[str, str]:
 
 
 def _with_compiler() -> dict[str, str]:
-    """Return an environment with a compiler: ``cc`` if the one that built Python has another name here."""
+    """Return variables that choose a compiler: ``cc`` if the compiler that built Python is missing under its name."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     return {**({} if shutil.which(compiler) else {"CC": "cc"}), **os.environ}
 

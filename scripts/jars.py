@@ -2,9 +2,9 @@
 
     python -m scripts.jars        rewrites the locks from the poms (this needs Maven)
 
-A jar comes from the cache, else from Maven's local repository, else from the network: from the default repository of
-the package maven-artifact, or from the one in the variable TIEREDSTORE_MAVEN_REPOSITORY. From any origin, it is
-accepted only if its SHA-256 matches the lock.
+A jar comes from the cache, else from Maven's local repository, else from the network. There, the variable
+TIEREDSTORE_MAVEN_REPOSITORY names the repository; by default it is that of the package maven-artifact. A jar of any
+origin is accepted only if its SHA-256 matches the lock.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _fetched(jar: Jar) -> Path:
     if local.exists() and _sha256(local) == jar.sha256:
         return local
     cached.parent.mkdir(parents=True, exist_ok=True)
-    # A unique name and a rename: other processes never see half a jar.
+    # Download under a unique name, then rename: other processes never see half a jar.
     with tempfile.NamedTemporaryFile(dir=cached.parent, suffix=".part", delete=False) as file:
         part = Path(file.name)
     try:
@@ -160,7 +160,7 @@ def _write(lock: Path) -> None:
 
 
 def _locked(line: str) -> str:
-    """Return the lock's line for ``group:artifact:jar:[classifier:]version:scope:/path`` from Maven's list."""
+    """Convert Maven's ``group:artifact:jar:[classifier:]version:scope:/path`` to a line of the lock."""
     words, _, path = re.sub(r"\x1b\[[0-9;]*m", "", line).strip().partition(":/")
     group, artifact, _, *classifier, version, _ = words.split(":")
     return f"{':'.join((group, artifact, version, *classifier))} {_sha256(Path('/' + path.split(' -- ')[0]))}\n"

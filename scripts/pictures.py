@@ -48,7 +48,7 @@ _FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 class _Log(NamedTuple):
-    """Partition with this number of ``segments``, one in so many hours, and the number of the missing one."""
+    """Partition with a segment every ``hours`` hours. The bucket lacks the segment with the number ``missing``."""
 
     topic: str
     partition: int
@@ -110,7 +110,7 @@ def screen(folder: Path, commands: tuple[str, ...]) -> str:
     with Path(os.devnull).open("w") as nowhere:
         console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True)
         console.print(Text.from_ansi(shown.rstrip("\n")))
-        # Without fonts to be downloaded by a browser: local fonts with these names suffice.
+        # Remove the web fonts that a browser would download: local fonts with these names suffice.
         return _FONTS.sub("", console.export_svg(title="tieredstore", unique_id="tieredstore"))
 
 

@@ -4,7 +4,7 @@
     python -m scripts.plain_words --count               # the rates alone
     python -m scripts.plain_words --sample 40 --seed 7  # passages drawn at random, for a reader with fresh eyes
 
-Fail if code or pages have more such places in 1,000 words than ``LIMIT`` accepts.
+Fail if code or pages have more archaic phrases per 1,000 words than ``LIMIT``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CODE: Final = (
 )
 PAGES: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 LIMIT: Final = 6.0
-"""Accepted places in 1,000 words, of code and of pages."""
+"""Accepted archaic phrases per 1,000 words, in code and in pages each."""
 
 OPENINGS: Final = re.compile(
     r"(?:What|Whatever|Whether|Who|Whoever|Whose|Whom|Of|That|Where|So|Such|These|Those|All that|None)\b"
@@ -92,7 +92,7 @@ WORDS: Final = re.compile(
     )\b""",
     re.VERBOSE | re.IGNORECASE,
 )
-"""Wordings from the left columns of the house's English, as far as words reveal them."""
+"""Wordings to avoid, from the left columns of the house's tables, as far as a pattern can find them."""
 
 SUFFIXES: Final = {".py", ".pyx", ".pxd", ".h", ".c", ".md"}
 _C_COMMENT: Final = re.compile(
@@ -111,7 +111,7 @@ class Passage(NamedTuple):
     line: int
     text: str
     opening: bool = False
-    """True for a docstring, whose first words count."""
+    """True for a docstring, whose first word is checked too."""
 
     def places(self) -> list[str]:
         """Return each archaic phrase of the passage."""
@@ -150,7 +150,7 @@ def _paragraphs(path: Path, text: str) -> Iterator[Passage]:
 
 
 def _strings(path: Path, module: ast.Module) -> Iterator[Passage]:
-    """Yield docstrings, and messages: any string of four words or more. Those of tests are data."""
+    """Yield docstrings, and messages: any string of four words or more. Leave out tests' strings, which are data."""
     skipped: set[ast.AST] = set()
     for node in ast.walk(module):
         match node:

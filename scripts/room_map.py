@@ -1,4 +1,4 @@
-"""Write the map of rooms into CONTRIBUTING.md: ``python -m scripts.room_map``.
+"""Write the map of subpackages (rooms) into CONTRIBUTING.md: ``python -m scripts.room_map``.
 
 Layers come from import-linter's first contract, descriptions from the rooms' docstrings.
 """
@@ -17,13 +17,13 @@ HEADER: Final = "layer | package | contents\n---|---|---"
 
 
 def layers() -> list[list[str]]:
-    """Return the rooms of each layer, from the top to the ground."""
+    """Return the rooms of each layer, from the top to the bottom."""
     tables = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     return [[room.strip() for room in layer.split("|")] for layer in tables[0]["layers"]]
 
 
 def room_map() -> str:
-    """Return the table: a row a room, layers numbered from the ground."""
+    """Return the table, with one row per room. Layers are numbered from the bottom."""
     rows = [HEADER]
     for height, rooms in zip(range(len(layers()), 0, -1), layers(), strict=True):
         rows += [f"{height} | `{room}` | {_description(room)}" for room in rooms]
@@ -44,7 +44,7 @@ def _description(room: str) -> str:
 
 
 def renew_page(page: str) -> str:
-    """Return the page with the map in place of the one that it has."""
+    """Return the page with its map replaced by the current one."""
     before, _, rest = page.partition(HEADER)
     return before + room_map() + "\n\n" + rest.partition("\n\n")[2]
 

@@ -1,7 +1,7 @@
 """Make `examples/sample` again: `python -m scripts.sample [FOLDER]`.
 
-It is a small bucket of the topic ``orders`` and a broker's log directory of the same topic, which begins with the
-last segment of the bucket. The examples of `docs` run in a copy. Each run gives the same records and segment ids.
+The sample is a small bucket of the topic ``orders``, and a broker's log directory that begins with the bucket's last
+segment. The examples of `docs` run in a copy. Each run gives the same records and segment ids.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _EXECUTABLE: Final = 0o100
 
 
 def main() -> None:
-    """Write it into the folder that the command line names."""
+    """Write the archive into the folder that the command line names."""
     print(write_sdist(ROOT, Path(sys.argv[1])))
 
 
@@ -51,7 +51,7 @@ def commit_time(repository: Path) -> int:
 
 
 def _uniform(archive: Path, time: int) -> bytes:
-    """Return the tar file with sorted members that tell nothing about the machine that packed it."""
+    """Return the tar file with its members sorted, and without any trace of the machine that packed it."""
     uniform = io.BytesIO()
     with tarfile.open(archive) as files, tarfile.open(fileobj=uniform, mode="w", format=tarfile.PAX_FORMAT) as sorted_:
         for member in sorted(files.getmembers(), key=lambda each: each.name):

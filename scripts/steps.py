@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Self
 
 _TERMINAL_EVERY_S: Final = 1.0
-# Files and CI logs keep every line: print fewer of them.
+# Files and CI logs keep every line, so print fewer lines there than on a terminal.
 _LOG_EVERY_S: Final = 15.0
 _LINES_OF_A_FAILURE: Final = 40
 _WIDTH: Final = 110
@@ -28,7 +28,7 @@ class SetupError(Exception):
 
 
 class Step:
-    """Context manager: prints ``1/4 what``, then at intervals ``status`` with the seconds, and finally the duration."""
+    """Context manager that prints its label (``1/4 …``), then status and seconds at intervals, then the duration."""
 
     def __init__(self, label: str) -> None:
         self.status = ""
@@ -59,7 +59,8 @@ class Step:
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """Run ``command`` in ``folder``; ``describe`` returns a status for each output line, or None to keep the last.
+        """Run ``command`` in ``folder``; ``describe`` maps an output line to a status, or to None to keep the last
+        status.
 
         On failure, print the end of its output and raise SetupError.
         """

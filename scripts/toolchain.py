@@ -23,8 +23,8 @@ from scripts.environment import LOCKS, UV, VENV, uv_variables
 from scripts.steps import SetupError, Step, run_main
 
 _BIN: Final = VENV / "bin"
-# Spark's launcher always requests this module, which only speeds up MLlib's vectors. The wheel's runtime lacks it, and
-# java exits if a module is missing: so leave out this option, and pass all others on.
+# Spark's launcher always requests the module jdk.incubator.vector, which only speeds up MLlib's vectors. The wheel's
+# runtime lacks it, and java exits if a module is missing. So drop this option, and pass on all others.
 _JAVA_WITHOUT_VECTORS: Final = """\
 #!/bin/sh
 # The Java of the wheel that scripts/toolchain.py installed, without the one module that it lacks.
@@ -40,7 +40,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True)
 class Tool:
-    """Command that a machine may have; ``pattern`` finds its major and minor version in its output."""
+    """Program that the machine may have. ``pattern`` finds the major and minor version in the output of ``command``."""
 
     name: str
     command: str
@@ -118,7 +118,8 @@ def environment() -> dict[str, str]:
     """Return the variables for programs that look for these tools themselves, especially Spark."""
     variables = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     if (_BIN / JAVA.command).exists():
-        # The wheel is installed because no other Java fits: one named by JAVA_HOME would take precedence.
+        # The wheel is installed only if no other Java fits. Unset JAVA_HOME: the Java that it names would take
+        # precedence.
         variables.pop("JAVA_HOME", None)
     return variables
 
@@ -146,7 +147,7 @@ def _of_machine(tool: Tool) -> list[Path]:
     if tool is JAVA and home:
         return [Path(home, "bin", "java")]
     if tool is NODE and shutil.which("npm") is None:
-        return []  # some systems package the two separately; the wheel has both
+        return []  # some systems package Node.js and npm separately; the wheel has both
     program = shutil.which(tool.command)
     return [Path(program)] if program else []
 
@@ -202,7 +203,7 @@ def npm() -> list[str | Path]:
 
 
 def main() -> None:
-    """Provide what ``demo`` or ``test`` needs."""
+    """Install the programs that ``demo`` or ``test`` needs."""
     purpose = sys.argv[1]
     if purpose == "test":
         provide(NODE)

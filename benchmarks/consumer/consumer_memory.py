@@ -2,8 +2,8 @@
 
     python -m benchmarks.consumer.consumer_memory PROPERTIES TOPIC RECORDS   (as :func:`memory` starts it)
 
-It is assigned all partitions, pauses until its queues are full, and reads bucket and broker in columns; then once more,
-by ``consume``.
+The consumer reads all partitions from bucket and broker in columns, with pauses that let its queues fill. A second
+consumer reads the same by ``consume``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
 
 _QUEUED_KIB: Final = 65_536
-"""Each of the two limits; the default."""
+"""Limit of each of the two queues: the default."""
 
 _STANDS_S: Final = 3.0
 _MIB: Final = 1024 * 1024
@@ -53,7 +53,7 @@ def _read_all(properties: dict[str, Any], places: list[TopicPartition], records:
                 read += 0 if batch is None else batch.records.num_rows
             else:
                 read += len(consumer.consume(10_000, 1.0))
-            # Twice: while reading the bucket, and while reading the broker.
+            # Pause twice, so that the queues fill: while reading the bucket, and while reading the broker.
             if read >= stands_at:
                 time.sleep(_STANDS_S)
                 stands_at += records * 45 // 100

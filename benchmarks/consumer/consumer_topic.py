@@ -22,7 +22,7 @@ _WORDS_A_NOTE: Final = 30
 
 
 class TieredLog:
-    """The topic in both places. ``codec`` is its batches' codec; ``compresses``: segments are compressed (zstd)."""
+    """Topic in broker and bucket. The producer uses ``codec`` for batches; ``compresses`` stores segments with zstd."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TieredLog:
 
     @property
     def seam(self) -> int:
-        """End offset of the first partition's copies."""
+        """Offset after the last copied record of the first partition."""
         return self.seams[0]
 
     @property
@@ -62,7 +62,7 @@ class TieredLog:
         return [TopicPartition(self.topic, partition, 0) for partition in self.seams]
 
     def client(self, **own: Any) -> dict[str, Any]:
-        """Return a consumer's properties; ``own`` with ``_`` for ``.``. A plain consumer's if no mode is given."""
+        """Return a consumer's properties and ``own`` (``_`` for ``.``). Without a mode, they are a plain consumer's."""
         named = {name.replace("_", "."): value for name, value in own.items()}
         store = {"tiered.storage.settings": self.settings} if "tiered.storage.mode" in named else {}
         return {

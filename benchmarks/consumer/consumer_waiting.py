@@ -21,9 +21,9 @@ _IDLE_S: Final = 60.0
 
 
 def fairness(folder: Path) -> float:
-    """Return the ratio of the most to the least served of eight equal partitions.
+    """Return the records of the most served of eight equal partitions, divided by those of the least served.
 
-    Measured when half of everything was returned, in calls of 500.
+    Counted when half of all records were returned, in calls of 500.
     """
     bucket = Bucket(folder)
     for number in range(_FAIR_PARTITIONS):

@@ -76,7 +76,7 @@ class RotationJobs:
                 pass
 
     def replace(self) -> None:
-        """Replace as many manifests by others, with a rotation's concurrency."""
+        """Replace the same number of manifests, with a rotation's concurrency."""
         last = bytes([self._body[-1] ^ 1])
         self._body = self._body[:-1] + last
 
@@ -143,7 +143,7 @@ class DataJobs:
             assert sum(in_parallel(pool, read, range(SEGMENTS), at_once=SEGMENTS)) == self.size
 
     def check(self) -> None:
-        """Compute the CRC of each batch, with as many threads."""
+        """Compute the CRC of each batch, with the same number of threads."""
         with ThreadPool(SEGMENTS, "bench") as pool:
             for _ in in_parallel(pool, self._check_one, range(SEGMENTS), at_once=SEGMENTS):
                 pass

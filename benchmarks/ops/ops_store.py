@@ -19,7 +19,7 @@ from tieredstore.transform.keyring import KeyRing
 
 PAIRS: Final = ("old", "new")
 _WRAPPINGS: Final = 64
-"""Number of data keys: wrapping one for each of 100,000 manifests would take longer than writing them."""
+"""Number of data keys that all manifests share: wrapping one for each manifest would take longer than writing them."""
 _LONG_AGO: Final = (1_700_000_000, 1_700_000_000)
 
 
@@ -36,7 +36,7 @@ def key_files(folder: Path, bits: int) -> Mapping[str, tuple[Path, Path]]:
 
 
 def key_settings(files: Mapping[str, tuple[Path, Path]], active: str) -> dict[str, str]:
-    """Return the settings of a ring of these pairs."""
+    """Return the settings of a key ring with these pairs."""
     texts = {"encryption.enabled": "true", "encryption.key.pair.id": active, "encryption.key.pairs": ",".join(files)}
     for name, (public, private) in files.items():
         texts[f"encryption.key.pairs.{name}.public.key.file"] = str(public)
@@ -61,7 +61,7 @@ class EncryptedStoreBuilder(StoreBuilder):
         return replace(SegmentManifest.from_bytes(raw), encryption=encryption).to_bytes()
 
     def build(self) -> None:
-        """Write the objects; logs have their size, but occupy no space."""
+        """Write the objects; logs and indexes are sparse files of the right size."""
         super().build()
         for path in self.folder.rglob(f"*.{Suffix.MANIFEST.value}"):
             manifest = SegmentManifest.from_bytes(path.read_bytes())
@@ -74,7 +74,7 @@ class EncryptedStoreBuilder(StoreBuilder):
 
 
 def without_manifests(folder: Path, every: int) -> int:
-    """Delete the manifest of every ``every``-th segment and age the rest, as garbage; return their number."""
+    """Turn each ``every``-th segment into garbage: delete the manifest, age the other objects. Return their number."""
     manifests = sorted(folder.rglob(f"*.{Suffix.MANIFEST.value}"))[::every]
     for path in manifests:
         path.unlink()

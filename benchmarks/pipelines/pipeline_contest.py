@@ -35,7 +35,7 @@ from tieredstore.spark import start_pipelines
 
 PROCESSES: Final = 2
 WINDOWS: Final = 24
-"""Approximate number for the whole topic: the same for both cores, and fewer than a batch's maximum."""
+"""Approximate number of windows of the topic: equally many for both cores, and fewer than a batch's maximum."""
 CODEC: Final = "zstd"
 PER_DIRECTORY: Final = 10_000_000
 _NEVER_REPEATED: Final = ("offset", "timestamp")
@@ -129,9 +129,9 @@ def write_properties(
 
 
 class Limits:
-    """Limits: the same windows read by two processes, and their batches written by two.
+    """Limits: the pipeline's windows read by two processes, and their rows written by two.
 
-    The processes persist, like Spark's workers. Close it after use.
+    The processes persist, like Spark's workers, until :meth:`close`.
     """
 
     def __init__(self, topic: SparkTopic, folder: Path) -> None:
@@ -187,7 +187,7 @@ def _read(file: Path, window: Window) -> int:
 
 
 def _keep(file: Path, folder: Path, window: Window) -> None:
-    """Store a window's rows as in its file, in row groups, in a memory-mappable file."""
+    """Store the rows of a window's output file in a memory-mappable file, in the same row groups."""
     rows = [envelope(batch, window.topic, window.partition) for batch in batches_of(file, window)]
     table = pa.Table.from_batches(rows).combine_chunks()
     with pa.ipc.new_file(_kept(folder, window), table.schema) as kept:
@@ -206,7 +206,7 @@ def _write(folder: Path, window: Window) -> None:
 
 
 def _encoded(schema: Any) -> list[str]:
-    """Return the columns with dictionaries, as in a pipeline's files, so that the limit does the same work."""
+    """Return the columns that a pipeline's files encode with dictionaries, so that the limit does the same work."""
     file = io.BytesIO()
     pq.write_table(schema.empty_table(), file)
     columns = pq.read_metadata(file).schema

@@ -45,13 +45,13 @@ _AGE_S: Final = 5
 _RECORDS_S: Final = 5_000
 _PARTITIONS: Final = 10_000
 _COMMITS: Final = 100_999
-"""The maximum number of entries after the last snapshot."""
+"""Number of commits that leaves the maximum number of entries after the last snapshot of the log."""
 _ID: Final = Uuid(bytes(16))
 _VALUE: Final = b'{"timestamp":1700000000000,"padding":"' + b"x" * 430 + b'"}'
 
 
 def measure_memory(topic: SparkTopic, home: Path) -> dict[str, float]:
-    """Return the peak memory of a process that writes all windows in sequence, for two sizes."""
+    """Return the peak memory of a process that writes all windows in sequence, for two sizes of window."""
     peaks: dict[str, float] = {}
     for name, size in {"200 MB": _SMALL, "2 GB": _LARGE}.items():
         with tempfile.TemporaryDirectory(dir=home) as folder:
@@ -146,7 +146,8 @@ def measure_requests(home: Path) -> dict[str, float]:
         topic.close()
     uploads = sum("uploadId=" in one.path or "uploads" in one.path for one in seen)
     commits = sum("/commits/" in one.path and one.method in {"PUT", "HEAD"} for one in seen)
-    # The begin and "published" entries take one each; a batch has its entry, and a check for a later one.
+    # The entries "begin" and "published" take one request each. A batch takes two: its entry, and the check for a later
+    # entry.
     return {"a small file": uploads / files, "target of a file": 3, "a batch": commits - 2, "target of a batch": 2}
 
 
@@ -176,7 +177,7 @@ def _planned(home: Path) -> dict[str, float]:
         for number in range(_PARTITIONS):
             topic.copy(0, batches, partition=replace(PARTITION, partition=number))
         moments = itertools.count(0, 3600)
-        # The clock makes each look outdate the previous one.
+        # The clock jumps an hour at each reading, so that each listing is outdated at once.
         with closing(Planner(pipeline_of(), topic.manager, clock=lambda: float(next(moments)))) as planner:
             for name in (" first", " again"):
                 start, start_cpu = time.perf_counter(), time.process_time()

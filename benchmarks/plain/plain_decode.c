@@ -1,5 +1,5 @@
 /* The least that a decoder of batches can do: each record parsed once, each byte of keys and values copied once, and the
-   columns of fixed width written, into memory that is there already. Nothing is checked, so it is no decoder. */
+   columns of fixed width written, into allocated memory. It checks nothing, so it is not a full decoder. */
 
 #include <stdint.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static inline int32_t copy(uint8_t *to, int32_t end, const uint8_t **at) {
     return end + (int32_t)size;
 }
 
-/* How many records there were. */
+/* Return the number of records. */
 int64_t plain_decode(const uint8_t *piece, int64_t size, const struct columns *to) {
     int64_t row = 0;
     int32_t key_end = 0, value_end = 0;

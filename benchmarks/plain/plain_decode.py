@@ -34,7 +34,7 @@ def plain_decoder(piece: bytes, count: int) -> Callable[[], int] | None:
 
     def decode() -> int:
         rows = int(loop(piece, len(piece), ctypes.byref(columns)))
-        # the job owns the memory
+        # refer to the memory, so that it lives as long as the job
         return rows if memory else 0
 
     return decode

@@ -1,4 +1,4 @@
-"""The clouds' own SDKs in plain, fast use, compared with our store on the same server."""
+"""The clouds' own SDKs in direct, fast use, compared with our store on the same server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 KEY: Final = "object"
 PART: Final = 26214400
-"""Our default size of parts, blocks and chunks, and the bare clients' here."""
+"""Size of parts, blocks and chunks: our default, which the bare clients use here too."""
 PARALLEL_PARTS: Final = 4
 PIECE: Final = 1 << 20
 """Our store gets the body in pieces of this size, like from the transforms."""
@@ -46,14 +46,14 @@ GCS_CHUNK: Final = 104857600
 
 Upload = Callable[[bytes], object]
 Read = Callable[[int, memoryview], object]
-"""Fills the buffer with the object's bytes from a position."""
+"""Function that fills the buffer with the object's bytes from a position."""
 
 
 @dataclass(frozen=True)
 class Contest:
     """Ways of uploading ``KEY`` and of reading from it, by name; ``ours`` is one of them.
 
-    ``unlike`` names ways that do less, or that the server handles differently: measured, but not compared.
+    ``unlike`` names ways that are measured but not compared: they do less, or the server handles them differently.
     """
 
     uploads: dict[str, Upload]
@@ -101,7 +101,7 @@ def s3(name: str, compatibility: Compatibility) -> Generator[Contest, None, None
 
 
 def _s3_client(server: S3Server) -> S3Client:
-    # The stubs of one service do not cover this method, which has an overload for each of some 400.
+    # Untyped: this method has an overload for each of some 400 services, and the stubs of one service lack it.
     session: Any = boto3.Session()
     client: S3Client = session.client(
         "s3",

@@ -111,7 +111,7 @@ def _load(port: int, packets: list[bytes]) -> None:
 
 
 def measure_broker(mib: int, message_kib: int, runs: int) -> dict[str, object]:
-    """Measure by the wall, and by the processor time of the server's process alone."""
+    """Compare the two by wall-clock time, and by the processor time of the server process alone."""
     context = multiprocessing.get_context("spawn")
     value = os.urandom(message_kib << 10)
     count = max(1, (mib << 10) // message_kib)

@@ -54,7 +54,7 @@ class KafkaTopic:
             "enable.auto.commit": False,
             "log_level": "2",
         }
-        # Its messages have no types.
+        # Untyped: confluent-kafka's messages have no types.
         consumer: Any = Consumer({**config, **TUNED})
         consumer.assign([TopicPartition(self.name, 0, 0)])
         read = lengths = 0
@@ -70,7 +70,7 @@ class KafkaTopic:
 
 @contextmanager
 def topic_on_broker(topic: SparkTopic) -> Generator[KafkaTopic]:
-    """Run a broker with the topic's segments, without writing any again."""
+    """Run a broker with the topic's segments as they are, without producing their records again."""
     home = topic.folder / "broker"
     shutil.rmtree(home, ignore_errors=True)
     overrides = _BROKER | {"log.dirs": str(home)}
@@ -97,7 +97,7 @@ def _create(topic: SparkTopic, server: KafkaServer) -> None:
 def _plant(topic: SparkTopic, home: Path) -> None:
     """Put the segments into the partition of a stopped broker, as if it had written them itself.
 
-    The topic id stays the broker's. The recovery point makes the broker skip reading them at startup.
+    The topic keeps the broker's topic id. The recovery point makes the broker skip reading the segments at startup.
     """
     target = home / f"{topic.name}-0"
     for path in target.iterdir():

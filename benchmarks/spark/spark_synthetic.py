@@ -1,4 +1,4 @@
-"""Data source without cost: one Arrow batch, read from a file once per worker, returned repeatedly.
+"""Data source that costs almost nothing: it returns one Arrow batch repeatedly, read from a file once per worker.
 
 Measures how fast Spark itself takes rows from Python. Spark's workers import this module.
 """
@@ -26,7 +26,7 @@ class SyntheticSource(DataSource):
         return "synthetic"
 
     def schema(self) -> StructType:
-        """Return the schema of the source it is compared with."""
+        """Return the schema of our source, with which this one is compared."""
         return RowShape(COLUMNS).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's name
@@ -61,7 +61,7 @@ def write_batch(batch: pa.RecordBatch, file: str) -> None:
 
 
 def read_synthetic(spark: SparkSession, file: str, rows: int, tasks: int) -> DataFrame:
-    """Return a DataFrame of it."""
+    """Return a DataFrame of synthetic rows."""
     spark.dataSource.register(SyntheticSource)
     return spark.read.format("synthetic").options(file=file, rows=rows, tasks=tasks).load()
 

@@ -50,7 +50,7 @@ class PlannedTasks:
 
 
 class ReadingProcesses:
-    """Persistent processes, like Spark's workers, that take the next task as soon as one is read."""
+    """Persistent processes, like Spark's workers. Each takes the next task as soon as it has read the previous one."""
 
     def __init__(self, planned: PlannedTasks) -> None:
         self._planned = planned
@@ -89,9 +89,7 @@ class _Nowhere:
 
 
 def stage_seconds(planned: PlannedTasks) -> dict[str, float]:
-    """Return the CPU seconds of all threads for each stage alone, beyond the previous stages; the better of two
-    runs.
-    """
+    """Return the CPU seconds, of all threads, that each stage adds to the previous ones; the better of two runs."""
     stages: dict[str, Callable[[PlannedTasks], None]] = {
         "fetch, decrypt, decompress": _fetch,
         "decode": _decode,

@@ -1,4 +1,4 @@
-"""Topic of JSON records for the Spark source's benchmark: its log as on a broker, and as tiered."""
+"""Topic of JSON records for the Spark source's benchmark: its log as on a broker's disk, and in tiered storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEGMENTS: Final = 8
 """Minimum number of segments."""
 
 _RECORD_BYTES: Final = 495
-"""Log bytes per record, slightly more than a record takes."""
+"""Log bytes assumed per record: slightly more than a record takes."""
 
 _FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
 

@@ -15,13 +15,13 @@ _LONG_S: Final = 3600.0
 
 @dataclass(slots=True)
 class UploaderProcess:
-    """``tieredstore uploader``. ``peak_mib`` is its peak memory at the last look."""
+    """Process of ``tieredstore uploader``. ``peak_mib`` is its peak memory as last recorded."""
 
     process: subprocess.Popen[bytes] = field(repr=False)
     peak_mib: float = 0.0
 
     def is_looked_at_until(self, is_done: Callable[[], bool]) -> bool:
-        """Record its peak memory; return ``is_done``. Linux keeps the peak only while the process lives."""
+        """Record the peak memory, which Linux reports only while the process lives; return ``is_done()``."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         for line in status.splitlines():
             if line.startswith("VmHWM:"):
@@ -31,7 +31,7 @@ class UploaderProcess:
 
 @contextmanager
 def uploader_process(settings: dict[str, str], folder: Path, *words: str) -> Generator[UploaderProcess]:
-    """Run it with settings from a file in ``folder``; stop it at the end of the block."""
+    """Run the uploader with settings from a file in ``folder``; stop it at the end of the block."""
     file = folder / "uploader.properties"
     file.write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
     command: list[str | Path] = [Path(sys.executable).with_name("tieredstore"), "uploader", "-c", file, *words]

@@ -1,1 +1,1 @@
-"""The site of the documentation: the configuration of Sphinx, and the page of the API."""
+"""The documentation's web site: the configuration of Sphinx, and the API page."""

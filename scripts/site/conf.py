@@ -1,7 +1,7 @@
-"""The site: the pages of ``docs`` as they are, and the API out of the docstrings. ``make site`` builds it.
+"""Configuration of the web site: the pages of ``docs`` as they are, and the API from the docstrings (``make site``).
 
-Sphinx reads the repository's root, so that every link between its pages is checked. The order of the pages is that of
-the links in ``docs/README.md``, their one list.
+Sphinx reads the repository's root, so that it checks every link between pages. The links in ``docs/README.md``, the
+only list of the pages, give their order.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def contents(text: str) -> str:
 
 
 def without_folders(text: str, page: Path) -> str:
-    """Return the page's text without links to folders of the repository, which are no part of the site."""
+    """Return the page's text without links to folders of the repository, because the site does not contain them."""
 
     def shown(link: re.Match[str]) -> str:
         return link[1] if (page.parent / link[2]).is_dir() else link[0]
@@ -74,5 +74,5 @@ def _read(_: object, name: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> None:
-    """Connect to Sphinx, which calls this."""
+    """Register our handler with Sphinx, which calls this function."""
     app.connect("source-read", _read)

@@ -20,7 +20,7 @@ ORDERS: Final = ("orders", 0)
 OTHERS: Final = ("orders", 1)
 PLACE: Final = TopicPartition(*ORDERS)
 DEADLINE_S: Final = 60.0
-"""Time limit of waits. No wait takes nearly as long."""
+"""Time limit of waits. A wait that succeeds takes much less."""
 
 
 def at(offset: int, partition: int = 0) -> TopicPartition:
@@ -29,7 +29,7 @@ def at(offset: int, partition: int = 0) -> TopicPartition:
 
 @contextmanager
 def reader_of(bucket: Bucket, *assigned: TopicPartition, makers: Any = None, **own: Any) -> Generator[Consumer]:
-    """Yield a consumer of the bucket alone, with this assignment. ``own`` are its properties, with ``_`` for ``.``."""
+    """Yield a consumer of the bucket alone, with this assignment and the properties ``own`` (``_`` for ``.``)."""
     named = {
         (f"tiered.storage.{name}" if name == "loss_cb" else name.replace("_", ".")): value
         for name, value in own.items()
@@ -47,7 +47,7 @@ def reader_of(bucket: Bucket, *assigned: TopicPartition, makers: Any = None, **o
 
 
 def until(consumer: Consumer, is_enough: Callable[[list[Any]], bool], *, count: int = 100) -> list[Any]:
-    """Return messages until there are enough."""
+    """Consume until ``is_enough`` accepts the messages; return them."""
     messages: list[Any] = []
     end = time.monotonic() + DEADLINE_S
     while not is_enough(messages):
@@ -70,7 +70,7 @@ def offsets_of(messages: list[Any], partition: int = 0) -> list[int]:
 
 
 def raised(consumer: Consumer, kind: type[BaseException]) -> BaseException:
-    """Return the error that a call raises, perhaps after some empty calls."""
+    """Poll until an error of this kind is raised; return it."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         try:

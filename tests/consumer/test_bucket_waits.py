@@ -1,4 +1,4 @@
-"""Slow and failing stores, turns, bounds and waits of a consumer of the bucket alone."""
+"""Consumer of the bucket alone: slow and failing stores, turns of partitions, limits of queues, and waits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_two_partitions_take_turns(bucket: Bucket) -> None:
 
 
 def rests(consumer: Consumer) -> bool:
-    """Return True if the read-ahead is full."""
+    """Return True if the partition's stream rests because its read-ahead is full."""
     phase = parts_of(consumer).core.partitions["orders", 0].phase
     return isinstance(phase, InBucket) and phase.stream.turn is Turn.RESTING
 
@@ -67,7 +67,7 @@ def all_are_read(consumer: Consumer) -> bool:
 
 
 def waits_to_be_taken(consumer: Consumer, limit: int) -> bool:
-    """Return True if no stream can read before something is taken: all rest, or the queue is full."""
+    """Return True if no stream can read before the caller takes records: all streams rest, or the queue is full."""
     core = parts_of(consumer).core
     phases = [partition.phase for partition in core.partitions.values()]
     rest = [isinstance(phase, InBucket) and phase.stream.turn is Turn.RESTING for phase in phases]
@@ -75,7 +75,7 @@ def waits_to_be_taken(consumer: Consumer, limit: int) -> bool:
 
 
 def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
-    """Each of the four partitions alone could have its whole segment read ahead."""
+    """The limit of the read-ahead would allow each of the four partitions alone to read its whole segment ahead."""
     draw, ahead, piece = random.Random(3), 512 * 1024, 64 * 1024
     for partition in range(4):
         batches = [build_batch([Record(draw.randbytes(1000))] * 10, start) for start in range(0, 400, 10)]

@@ -47,7 +47,7 @@ def code_of(call: Callable[[], object]) -> int:
 def test_a_fatal_error_of_the_client_is_an_exception(
     bucket: Bucket, call: Callable[[Consumer], object], mode: str
 ) -> None:
-    """confluent-kafka raises a bare KafkaError, which would end the process."""
+    """confluent-kafka raises a bare KafkaError, which is no exception and would end the process."""
     properties: dict[str, Any] = {
         "bootstrap.servers": "127.0.0.1:9", "group.id": "none", "log_level": 0, "statistics.interval.ms": 1,
         "stats_cb": raise_fatal, "tiered.storage.settings": bucket.options, "tiered.storage.mode": mode,
@@ -121,7 +121,7 @@ def test_manually_assigned_partitions_stay_when_a_group_is_left(bucket: Bucket) 
 
 
 def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket) -> None:
-    """The call raises the refusal, and a retry follows. Other results of the look-up are kept."""
+    """The call raises the client's error; the partition is retried. The other partition's look-up result is kept."""
     broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in BOTH})
     with broker.consumer(bucket, *BOTH) as (consumer, member):
         member.fetching[ORDERS] = 0
@@ -160,7 +160,7 @@ def test_a_callback_for_losses_that_raises_ends_no_partition(bucket: Bucket) -> 
 @EAGER
 @MODES
 def test_a_pause_outlives_the_assignment(bucket: Bucket, mode: str, *, is_eager: bool) -> None:
-    """A pause made while reading the broker also holds for the bucket. A resume ends it on both sides of the seam."""
+    """A pause made while reading the broker also holds for the bucket. A resume ends the pause in both."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40), OTHERS: ScriptedLog(0, 10)}, is_eager=is_eager)
     with broker.consumer(bucket, *BOTH, mode=mode) as (consumer, member):
@@ -279,7 +279,7 @@ def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket) -> No
 
 
 def test_a_commit_right_after_a_seek_is_of_where_it_stands(bucket: Bucket) -> None:
-    """The commit is right even before the look-up, and if the partition is revoked then."""
+    """The commit has the sought offset even before the look-up, and if the partition is revoked before the look-up."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS) as (consumer, _):
         read(consumer, 20)

@@ -86,7 +86,7 @@ def test_what_cannot_be(stored: Path, options: tuple[str, ...], code: int, sente
 
 @pytest.mark.slow
 def test_a_group_goes_on_where_it_was_written_to(kafka: KafkaServer, tmp_path: Path) -> None:
-    """One run reads bucket and broker. Records that were not written are returned again."""
+    """One run reads bucket and broker. The next run returns the records that the first run did not write."""
     tiered = TieredTopic(kafka, tmp_path)
     tiered.produce([Produced(b"%d" % at, b"v" * 100) for at in range(COUNT)])
     seam = tiered.tier(but_last=0)

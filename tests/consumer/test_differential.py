@@ -45,9 +45,9 @@ _library: Any = confluent_kafka
 
 
 class WholeLog:
-    """Topic of about 300 records of all kinds, partly copied. Other clients read it before it is truncated.
+    """Topic of about 300 records of all kinds, partly copied. Other clients read it before the broker deletes records.
 
-    It has codecs, nulls, headers, and transactions of both outcomes. One transaction is open where the bucket ends.
+    It has codecs, nulls, headers, and transactions of both outcomes. One transaction is still open at the bucket's end.
     """
 
     def __init__(self, server: KafkaServer, folder: Path, config: Mapping[str, str] = SMALL_SEGMENTS) -> None:
@@ -75,7 +75,7 @@ class WholeLog:
         return seam
 
     def _twin(self, isolation: Isolation) -> list[Row]:
-        """Return the records on which aiokafka and the plain client agree."""
+        """Return the records that aiokafka and the plain client read; assert that they agree."""
         rows = consumed(self.server, self.topic, 0, self.end, isolation=isolation)
         client = _library.Consumer(
             {
@@ -155,7 +155,7 @@ def log(kafka: KafkaServer, tmp_path: Path) -> Iterator[WholeLog]:
 
 
 def test_some_offsets_are_as_others_read_them(log: WholeLog) -> None:
-    """Test about one offset in fifty, with a seam in the middle of a segment."""
+    """Test about one offset in fifty, with a broker's log that starts in the middle of a segment."""
     middle = log.places_of_the_seam()[2]
     delete_records(log.server, log.topic, middle)
     starts = sorted({0, 71, middle - 1, middle, log.seam - 1, log.seam, log.end - 1})
@@ -168,7 +168,7 @@ def test_some_offsets_are_as_others_read_them(log: WholeLog) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_all_offsets_are_as_others_read_them(log: WholeLog) -> None:
-    """Test each mode, isolation and seam. Test also with a missing segment that the broker has."""
+    """Test each mode, isolation level and start of the broker's log; also without a segment that the broker has."""
     modes = ("kafka_preferred", "remote_preferred", "remote_only")
     for place in log.places_of_the_seam():
         if place:
@@ -191,7 +191,7 @@ def test_a_missing_segment_is_filled_by_the_broker(log: WholeLog) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_each_offset_of_a_log_with_holes(kafka: KafkaServer, tmp_path: Path) -> None:
-    """Includes offsets removed by compaction at a segment's end, where librdkafka alone reports oversized records."""
+    """Test offsets that compaction removed at a segment's end: there, librdkafka alone reports oversized records."""
     compacted = CompactedLog(kafka, tmp_path)
     for place in (0, compacted.segments[len(compacted.segments) // 2] + 7):
         if place:

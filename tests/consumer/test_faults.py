@@ -64,7 +64,7 @@ def test_the_store_fails_at_each_single_operation(bucket: Bucket, moment: Moment
 
 
 def test_a_broker_that_is_away_holds_up_nobody_who_reads_the_bucket(bucket: Bucket) -> None:
-    """A lasting outage is reported; the consumer recovers by itself."""
+    """A lasting outage of the broker is reported; the consumer recovers by itself."""
     bucket.write(400)
     broker = ScriptedBroker({ORDERS: ScriptedLog(400, 430), OTHERS: ScriptedLog(0, 10)})
     with broker.consumer(bucket, ORDERS, timeout_ms=200) as (consumer, member):
@@ -101,7 +101,7 @@ def _all_of(consumer: Any, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
 def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> None:
-    """librdkafka detects an unclean election by the leader epoch that the consumer has passed to it."""
+    """The consumer passes a leader epoch to librdkafka, which detects the unclean election by it."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
     with broker.consumer(bucket, ORDERS, on_data_loss=policy) as (consumer, member):
@@ -122,8 +122,8 @@ def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> 
 def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, policy: str, *, is_eager: bool
 ) -> None:
-    """At the switch to the broker, only a seek passes on the leader epoch of the bucket's last record. The client
-    must have started the partition before.
+    """At the switch to the broker, only a seek passes on the leader epoch of the bucket's last record. Before the seek,
+    the client must have started fetching the partition.
     """
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 50, cut_at=12)})
@@ -162,7 +162,7 @@ def test_a_broker_whose_log_ends_before_what_was_read(bucket: Bucket, policy: st
             consumer.seek(TopicPartition(*ORDERS, 12))
         else:
             until(consumer, lambda _: _phase(consumer) == "live")
-        # From there on, the bucket's offsets belong to a discarded log.
+        # From the cut on, the bucket's records belong to a discarded log.
         broker.logs[ORDERS].end = 25
         assert offsets_of(read(consumer, 13)) == list(range(12, 25))
 
@@ -174,7 +174,7 @@ def test_a_bucket_whose_log_is_another_one_than_was_read(bucket: Bucket, policy:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
     options = {"on_data_loss": policy, "mode": "remote_preferred"}
     with broker.consumer(bucket, ORDERS, **options) as (consumer, _):
-        read(consumer, 30)  # the broker returns ten of them
+        read(consumer, 30)  # the broker returns ten of these records
         for _ in range(2):
             bucket.write(10, epochs=((0, 0), (1, 20)))
         broker.logs[ORDERS] = ScriptedLog(40, 40)
@@ -202,7 +202,7 @@ def _phase(consumer: Any) -> str | None:
 
 
 def test_each_call_serves_the_client_while_the_store_hangs(bucket: Bucket, fetches: Fetches) -> None:
-    """If the client is not served, it leaves the group. A slow store must not cause that."""
+    """A client that is not polled leaves the group. A slow store must not cause that."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 5)})
     goes_on = fetches.hold()

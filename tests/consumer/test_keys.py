@@ -1,4 +1,4 @@
-"""Missing and wrong keys of a consumer: each call names the key, and nothing is skipped."""
+"""Missing and wrong keys of a consumer: the error of each call names the key, and nothing is skipped."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def write_encrypted(bucket: Bucket, keys: Mapping[str, str], count: int) -> None
 
 
 def test_a_key_that_is_not_at_hand(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call reports the missing key until a seek. If losses are reported, the loss is counted and the following
-    records are read.
+    """Each call reports the missing key until a seek. With the policy "report", the loss is counted and reading
+    continues after it.
     """
     monkeypatch.chdir(tmp_path)
     bucket.write(20)
@@ -68,7 +68,7 @@ CALLS: Final[dict[str, Callable[[Consumer], Any]]] = {
 def test_another_key_under_the_same_name(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Each call names the key until a seek. The consumer closes normally, and a wrong key is not reported as damage."""
+    """Each call's error names the key, until a seek. The consumer closes normally. Damage is not reported."""
     monkeypatch.chdir(tmp_path)
     call = CALLS[name]
     bucket.write(20)

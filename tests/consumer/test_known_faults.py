@@ -1,8 +1,8 @@
 """Faults of Pinterest's consumer of bucket and broker, which ours must not have.
 
-Here: an index of two entries, and positions cleared by a cooperative rebalance. Other tests have the rest: the stall at
-a hole, all partitions paused, ending one segment early (``test_bucket_alone``), returned markers, commit before
-delivery, patterns (``test_live``), membership lost through a slow store (``test_faults``).
+Tested here: an index of two entries, and positions cleared by a cooperative rebalance. Other tests cover the rest: a
+stall at a hole, a pause of all partitions, reading that ends one segment early (``test_bucket_alone``), returned
+markers, commit before delivery, patterns (``test_live``), membership lost through a slow store (``test_faults``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PADDING: Final = (("padding", b"." * 4000),)
 
 @pytest.mark.parametrize("batches", [1, 2, 3, 4])
 def test_each_start_in_a_segment_whose_index_is_short(bucket: Bucket, batches: int) -> None:
-    """The index has one entry about every 4 KiB: none, one, two or three."""
+    """The index has an entry about every 4 KiB, so its length is zero to three."""
     where = TopicIdPartition(FIRST_ID, *ORDERS)
     built = [
         build_batch([Record(value_of(*ORDERS, at), None, headers=_PADDING) for at in (start, start + 1)], start)
@@ -61,7 +61,7 @@ def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(bucket: Bucket,
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 def test_the_beginning_is_none_that_an_old_listing_tells(bucket: Bucket, mode: str) -> None:
-    """A segment is found even if it was copied after the listing, and the broker deleted it before it was asked."""
+    """A segment is found even if it was copied after the listing, and the broker then deleted its own copy."""
     bucket.write(20, partition=1)
     broker = ScriptedBroker({OTHERS: ScriptedLog(20, 25)})
     with broker.consumer(bucket, OTHERS, mode=mode, refresh_ms=600_000) as (consumer, member):
@@ -122,9 +122,7 @@ def test_holes_of_compaction_at_a_segments_end(bucket: Bucket, *, is_eager: bool
 def test_a_client_that_gives_nothing_though_the_broker_has_more(
     bucket: Bucket, caplog: pytest.LogCaptureFixture, *, is_eager: bool
 ) -> None:
-    """As after a broker outage, the partition is reassigned and continues, whether or not it returned anything
-    before.
-    """
+    """The consumer assigns the partition again, as after an outage, whether or not it has returned anything yet."""
     caplog.set_level("INFO")
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS, OTHERS, makers={"silent_s": 0.05}, timeout_ms=100) as (consumer, member):
@@ -132,7 +130,7 @@ def test_a_client_that_gives_nothing_though_the_broker_has_more(
         member.is_eager = is_eager
         read(consumer, 40)
         for position in (20, 30):
-            before = caplog.text.count("assigning the partition again")  # also if the machine stalled for a while
+            before = caplog.text.count("assigning the partition again")  # not 0 if the machine stalled
             member.stuck.add(ORDERS)
             broker.logs[ORDERS].end = position + 10
             assert offsets_of(read(consumer, 10)) == list(range(position, position + 10))

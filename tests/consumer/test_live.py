@@ -116,7 +116,7 @@ def test_a_member_reads_all_of_both_once(tiered: TieredTopic, mode: str, protoco
 
 
 def test_the_next_member_continues_at_the_committed_offset(tiered: TieredTopic) -> None:
-    """The offset may be in the bucket only, where the plain client would skip records."""
+    """The committed offset may be in the bucket only. The plain client would skip its record."""
     with Consumer(properties(tiered)) as consumer:
         consumer.subscribe([tiered.topic])
         gathered([consumer], lambda given: len(given) >= 1)
@@ -150,7 +150,7 @@ def test_automatic_commits_have_nothing_that_no_call_has_given(tiered: TieredTop
 
 
 def test_a_transaction_commits_offsets_of_records_that_come_from_the_bucket(tiered: TieredTopic) -> None:
-    """For records of both sources, the group metadata of a read-process-write loop is the member's."""
+    """A read-process-write loop gets the member's group metadata, for records of bucket and broker alike."""
     own = {"enable.auto.commit": False, "tiered.storage.mode": "remote_only"}
     # The group fences a transaction if it does not know the member.
     producer = producer_of(tiered.server, **{"transactional.id": f"processor-of-{tiered.topic}"})
@@ -293,7 +293,7 @@ def test_callbacks_may_say_where_to_start(tiered: TieredTopic) -> None:
 def test_a_record_that_is_ready_waits_ten_milliseconds_for_the_other_source(
     tiered: TieredTopic, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """While a store hangs, each wait takes ten milliseconds at most, and the client is served after it without
+    """While a store hangs, each wait for it takes at most ten milliseconds. After it, the client is polled without
     waiting.
     """
     answers, steps = threading.Event(), list[tuple[str, float]]()

@@ -43,7 +43,7 @@ Where = tuple[str, int]
 
 
 class Machine(RuleBasedStateMachine):
-    """One member with two partitions. The model has the received and the expected offsets of each."""
+    """One group member with two partitions. The model has the received and the expected offsets of each partition."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Machine(RuleBasedStateMachine):
         count = min(count, log.end - end - skip)
         if count > 0:
             self.segments[where].append(self.bucket.write(count, *where, skip=skip))
-            # The first segment may begin after the broker's deletions.
+            # The broker may have deleted records before the first copied segment.
             self.beginnings[where].add(self._beginning(where))
 
     @rule(where=PARTITIONS, count=st.integers(1, 25), is_careful=st.sampled_from([True, True, True, False]))
@@ -138,7 +138,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(where=PARTITIONS, are_lost=st.booleans())
     def revoke(self, where: Where, are_lost: bool) -> None:
-        """Revoke, and assign again at the next call, as when another member joins or leaves."""
+        """Revoke the partition; the next call assigns it again, as when another member joins or leaves."""
         wheres = WHERES if self.member.is_eager else (where,)
         before = dict(self.positions)
         self.member.revoke_by_group(*wheres, are_lost=are_lost)
@@ -282,7 +282,7 @@ class Machine(RuleBasedStateMachine):
         self.given.add(where)
 
     def _may_follow(self, where: Where, position: int, offset: int) -> bool:
-        """Return True if the offset may follow: all offsets between were reported as lost, or there was a reset."""
+        """Return True if ``offset`` may follow: after a reset, or if all offsets between are reported as lost."""
         for start, stop in sorted((one.start, one.stop) for one in self.lost if one.partition.partition == where[1]):
             if start <= position < stop:
                 position = stop

@@ -86,7 +86,7 @@ class Members:
     def leave(self) -> None:
         process = self.running.pop(0)
         end = time.monotonic() + DEADLINE_S
-        while not self._outputs[process.pid].exists():  # before the file exists, a signal just ends it
+        while not self._outputs[process.pid].exists():  # until then, a signal kills the member
             assert time.monotonic() < end
             time.sleep(0.05)
         process.terminate()
@@ -167,7 +167,7 @@ def members_of(server: KafkaServer, folder: Path, protocol: str) -> Generator[Me
 
 
 def run(members: Members, kills: int, source: random.Random) -> None:
-    """Run three members; after each kill one joins, and sometimes one leaves."""
+    """Run three members. Kill members; after each kill, one joins, and sometimes one leaves."""
     members.write(300)
     for _ in range(3):
         members.join()

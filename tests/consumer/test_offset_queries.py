@@ -129,7 +129,7 @@ def test_what_waits_of_the_broker_comes_before_what_the_client_gets_later(bucket
 def test_a_call_that_fails_gives_what_it_had_taken_to_the_next_one(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same for records from the bucket and from the broker."""
+    """Records from the bucket and from the broker behave the same."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS, OTHERS) as (consumer, _):
@@ -137,7 +137,7 @@ def test_a_call_that_fails_gives_what_it_had_taken_to_the_next_one(
         tick, calls = parts_of(consumer).core.tick, iter(range(100))
 
         def interrupted() -> None:
-            """Every other time, raise a signal after the client's return and before the call's."""
+            """At every other call, raise a signal after the client has returned and before our call returns."""
             if next(calls, 1) % 2 == 0:
                 raise KeyboardInterrupt
             tick()

@@ -168,7 +168,7 @@ def test_an_unclean_election_while_a_member_is_at_the_seam(pair: KafkaCluster, t
         error, messages = until_raised(consumers["fail"])
         assert isinstance(error, DataLossError)
         assert not messages
-        # The replacements of the lost records are returned from the cut on, not only from the seam on.
+        # The consumer returns the replacements of the lost records from the cut on, not only from the bucket's end on.
         following = gathered(consumers["report"], seam)
         assert offsets_of(following) == list(range(100, 100 + seam))
         assert all(message.value().startswith(b"new") for message in following)
@@ -181,7 +181,7 @@ def single() -> Iterator[KafkaCluster]:
 
 
 def copied_and_cut(cluster: KafkaCluster, folder: Path, count: int) -> tuple[Log, int]:
-    """Return a log whose end only the broker has, and where that end starts."""
+    """Return a log whose last records only the broker has, and the offset where these records start."""
     log = Log(cluster, folder)
     log.write("written", count)
     start = log.copy(cluster.brokers[1]) - 20
@@ -190,7 +190,7 @@ def copied_and_cut(cluster: KafkaCluster, folder: Path, count: int) -> tuple[Log
 
 
 def test_a_broker_that_is_away_for_half_a_minute(single: KafkaCluster, tmp_path: Path) -> None:
-    """The bucket is read during the outage, and the broker's records after it; nothing is lost or duplicated."""
+    """The member reads the bucket during the outage, and the broker after it. No record is lost or duplicated."""
     log, start = copied_and_cut(single, tmp_path, 1000)
     own = {"enable_auto_commit": True, "auto_commit_interval_ms": 100}
     with Consumer(log.properties("away", **own)) as consumer:

@@ -100,12 +100,12 @@ def test_where_a_partition_goes_on(
     live: LiveSpan | None,
     expected: Placement,
 ) -> None:
-    """Test buckets without holes, with a hole, with a later start, and with an open transaction at ``undecided``."""
+    """Buckets without holes, with a hole, with a later start, and with an open transaction at ``undecided``."""
     assert placed(mode, position, live, *spans, undecided=undecided) == expected
 
 
 def test_sides_change_at_the_end_of_a_segment_at_the_earliest() -> None:
-    """While retention advances the broker's start, a read ends at a segment's end."""
+    """While retention advances the broker's start, the consumer reads the bucket up to a segment's end."""
     ends = {stop for _, stop in TENS}
     for position in range(30):
         for live_start in range(position + 1, 40):

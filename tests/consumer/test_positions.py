@@ -1,4 +1,4 @@
-"""Positions have their leader epoch and topic id: unmoved, after jumps, and beyond a cut."""
+"""Positions with their leader epoch and topic id: without a jump, after jumps, and beyond a cut."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MODES: Final = pytest.mark.parametrize("mode", ["kafka_preferred", "remote_prefe
 @pytest.mark.parametrize("policy", ["fail", "report"])
 @pytest.mark.parametrize("epoch", [None, 0])
 def test_a_commit_beyond_a_cut_is_told(bucket: Bucket, mode: str, policy: str, epoch: int | None) -> None:
-    """The bucket's records 25 to 39 are of a deposed leader. The group has read up to 30 of these, or of their
-    replacements.
+    """A deposed leader wrote the bucket's records 25 to 39. The group has committed 30, in that log or in its
+    replacement.
     """
     bucket.write(40)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 60, cut_at=25, epoch=1)}, committed={ORDERS: 30})
@@ -39,7 +39,7 @@ def test_a_commit_beyond_a_cut_is_told(bucket: Bucket, mode: str, policy: str, e
 
 @MODES
 def test_what_was_read_after_the_cut_stands(bucket: Bucket, mode: str) -> None:
-    """The same holds for a user's offset: it refers to the current log."""
+    """The commit has the new epoch, so it refers to the current log. So does an offset that the user assigns."""
     bucket.write(40)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 60, cut_at=25, epoch=1)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, None, 1)
@@ -50,7 +50,7 @@ def test_what_was_read_after_the_cut_stands(bucket: Bucket, mode: str) -> None:
 
 
 def test_commits_tell_epoch_and_topic(bucket: Bucket) -> None:
-    """This holds for returned records, stored offsets and messages. A user's metadata is kept."""
+    """Commits of returned records, stored offsets and messages have epoch and topic id. A user's metadata is kept."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)})
     ours = f"tieredstore topic.id={FIRST_ID}"
@@ -76,7 +76,7 @@ def test_commits_tell_epoch_and_topic(bucket: Bucket) -> None:
 @MODES
 @pytest.mark.parametrize("policy", ["fail", "report"])
 def test_a_commit_of_another_life_is_told(bucket: Bucket, mode: str, policy: str) -> None:
-    """The consumer neither resets nor reads on silently. A commit without a topic id is not checked."""
+    """If the commit's topic id is another topic's, the consumer neither resets nor reads on silently."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, f"tieredstore topic.id={SECOND_ID}", 0)
     with broker.consumer(bucket, ORDERS, mode=mode, on_data_loss=policy) as (consumer, _):
@@ -97,9 +97,7 @@ def test_metadata_of_others_say_nothing(bucket: Bucket, metadata: str) -> None:
 
 
 def test_a_marker_of_a_new_leader_at_the_buckets_end_is_no_cut(bucket: Bucket) -> None:
-    """The marker is the first record of its epoch, and is never returned. The following records are still of the
-    same log.
-    """
+    """The marker is the first record of its epoch, and is never returned. Records after it are of the same log."""
     bucket.write(20)
     marker = build_end_marker(20, Producer(7, 0, -1), commit=True)
     bucket.copy(TopicIdPartition(FIRST_ID, *ORDERS), [marker], range(20, 21), epochs=((0, 0), (1, 20)))
@@ -121,7 +119,7 @@ def test_a_new_leader_within_a_hole_is_no_cut(bucket: Bucket) -> None:
 
 
 def test_segments_of_a_deposed_leader_are_not_read_further(bucket: Bucket) -> None:
-    """The group has read a later epoch than the bucket has there. The segments of that epoch are not uploaded yet."""
+    """The commit has a later epoch than the bucket's records there: that epoch's segments are not uploaded yet."""
     bucket.write(40)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 0)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, None, 1)

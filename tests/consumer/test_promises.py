@@ -1,4 +1,4 @@
-"""Promises of the consumer page about sides, starts, columns, bounds and closing. Each has a scripted test."""
+"""Promises of docs about the consumer: changes of side, starts, columns, limits and closing. The broker is scripted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_who_lags_by_a_whole_segment_goes_back_to_the_bucket(bucket: Bucket) -> 
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 def test_sides_change_once_a_segment_at_most(bucket: Bucket, mode: str) -> None:
-    """Sides do not change more often, even if retention deletes a little after each record."""
+    """Even if retention deletes a little after each record, the side changes at most once per segment."""
     for _ in range(4):
         bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(10, 90)})
@@ -57,7 +57,7 @@ def test_sides_change_once_a_segment_at_most(bucket: Bucket, mode: str) -> None:
 
 
 def test_what_is_committed_is_asked_for_until_the_coordinator_answers(bucket: Bucket) -> None:
-    """Silence is never taken as "nothing committed", which would reread everything or skip to the end."""
+    """A missing answer never counts as "nothing committed", which would reread everything or skip to the end."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 30)}, committed={ORDERS: 15}, failures=4)
     with broker.consumer(bucket, ORDERS) as (consumer, _):
@@ -120,7 +120,7 @@ def test_eager_assignments_are_one_a_second_at_most() -> None:
 
 
 class DeadCluster:
-    """Cluster without a broker: each request takes its timeout, but the first one at most ``first_s``."""
+    """Cluster without a broker: each request fails after its timeout, and the first after at most ``first_s``."""
 
     def __init__(self, clock: SimulatedClock, first_s: float) -> None:
         self.clock = clock
@@ -139,7 +139,7 @@ class DeadCluster:
 
 
 class InlineLookups(Lookups):
-    """Look-ups that the polling thread runs itself."""
+    """Look-ups that run in the polling thread."""
 
     def _start(self) -> None:
         looks, self._of_broker = self._of_broker, []
@@ -148,7 +148,7 @@ class InlineLookups(Lookups):
 
 @pytest.mark.parametrize(("first_s", "waits"), [(8.0, [8.0]), (3.0, [3.0, 4.9])])
 def test_an_error_is_raised_when_timeout_ms_has_passed(first_s: float, waits: list[float]) -> None:
-    """The time counts from the beginning of the first look-up that fails. The last look-up has the time left."""
+    """The time counts from the start of the first failing look-up. The last look-up's timeout is the remaining time."""
     clock = SimulatedClock()
     cluster: Any = DeadCluster(clock, first_s)
     unused: Any = None
@@ -176,7 +176,7 @@ def test_an_error_is_raised_when_timeout_ms_has_passed(first_s: float, waits: li
 
 
 def test_all_partitions_together_keep_to_the_bound(bucket: Bucket) -> None:
-    """A bound limits the queued decoded records of all partitions, plus a batch per thread."""
+    """One limit holds for the queued decoded records of all partitions; each thread may exceed it by a batch."""
     partitions, most = 15, 0
     for number in range(partitions):
         bucket.write(200, partition=number)
@@ -194,7 +194,7 @@ def test_all_partitions_together_keep_to_the_bound(bucket: Bucket) -> None:
 
 
 def test_what_is_held_of_the_client_is_bounded_too(bucket: Bucket) -> None:
-    """Columns are returned per partition. The queue of the other partitions' records is bounded too."""
+    """Columns are returned per partition. The queue of the other partitions' records has a limit too."""
     wheres = [("orders", number) for number in range(30)]
     broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in wheres})
     with broker.consumer(bucket, *wheres, makers={"held_bytes": 64 * 100}) as (consumer, _):
@@ -208,7 +208,7 @@ def test_what_is_held_of_the_client_is_bounded_too(bucket: Bucket) -> None:
 
 
 def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, fetches: Fetches) -> None:
-    """The store's threads are abandoned after a while, and do not block the process's exit."""
+    """Closing abandons hanging store threads after a while; they do not block the process's exit."""
     bucket.write(20)
     goes_on, hangs = threading.Event(), threading.Event()
 

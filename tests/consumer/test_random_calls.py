@@ -39,7 +39,7 @@ TAIL_BASE: Final = -2000  # librdkafka's RD_KAFKA_OFFSET_TAIL_BASE
 _library: Any = confluent_kafka
 
 Spot = tuple[str, int]
-"""A partition; its topic has another name for each consumer."""
+"""A partition, by a name for both topics: each consumer reads its own topic."""
 SPOTS: Final[tuple[Spot, ...]] = (("tiered", 0), ("tiered", 1), ("live", 0))
 
 
@@ -80,14 +80,14 @@ class Side:
         self._spots = {topic: spot for spot, topic in self._topics.items()}
         self._committed = committed
         self._told = told
-        """Statistics of the plain client."""
+        """JSON statistics that the plain client has reported."""
         self._is_settled = True
         self.nexts: dict[Spot, int] = {}
         """The next expected offset."""
         self.given: set[Spot] = set()
         """Partitions that returned a record since they were assigned or sought."""
         self.heard: list[tuple[str, Spot]] = []
-        """Arguments of the group's callbacks."""
+        """Calls of the group's callbacks: their kind and partition."""
         self.starts_at: int | None = None
         """Start offset in the assign callback; None leaves it to the library."""
         self.commits_revoked = False
@@ -133,9 +133,9 @@ class Side:
         """Read until the plain client fetches exactly the assigned partitions.
 
         Other calls must wait for that. If something changes during a request of librdkafka 2.16 to the broker, the
-        client drops the answer. It repeats the request half a second later, wherever the partition is then. It then
-        returns to the place of an earlier assignment or seek. If the partition is unassigned, it uses a seek and
-        fetches for the next assignment.
+        client drops the answer and repeats the request half a second later. By then the partition may be elsewhere, and
+        the client moves it back to the place of an earlier assignment or seek. If the partition is unassigned, the
+        client seeks, and then fetches from there for the next assignment.
         """
         end = time.monotonic() + DEADLINE_S
         self._told.clear()
@@ -203,7 +203,7 @@ class Side:
             outcome: Any = self.outcome(lambda: consumer.commit(asynchronous=False))
             self.outcomes.append(outcome)
             if isinstance(outcome, list):
-                # Update at once: the next assignment starts there, perhaps in this very call.
+                # Update at once: the next assignment starts at these offsets, perhaps in this very call.
                 self._committed.update({(name, number): offset for name, number, offset in outcome if offset >= 0})
         for spot in spots:
             self.end(spot)
@@ -243,7 +243,7 @@ class Calls:
         self.protocol, self.twins, self.source = protocol, twins, source
         self.committed: dict[Spot, int] = {}
         self.paused: dict[Spot, bool] = {}
-        """The flag of every partition ever assigned."""
+        """Whether each partition that was ever assigned is paused."""
         self.mode = mode
         self.done: list[object] = []
         """The last steps, shown with an error."""
@@ -286,7 +286,7 @@ class Calls:
         return plain
 
     def _settled(self, side: Side, call: Callable[[], object]) -> object:
-        """Return the outcome, once no rebalance interferes."""
+        """Repeat the call while a rebalance interferes; return the outcome."""
         end = time.monotonic() + DEADLINE_S
         while (outcome := side.outcome(call)) in ("ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "STALE_MEMBER_EPOCH"):
             assert time.monotonic() < end, outcome
@@ -294,7 +294,7 @@ class Calls:
         return outcome
 
     def serve(self, is_done: Callable[[Side], bool]) -> None:
-        """Read on both sides until each reaches its target."""
+        """Read with each consumer until ``is_done`` holds for it."""
         end = time.monotonic() + DEADLINE_S
         for side in self.sides:
             while not is_done(side):
@@ -317,7 +317,7 @@ class Calls:
 
     @property
     def is_comparable(self) -> bool:
-        """True if both have returned the offsets to commit. After a seek they differ until a record was returned."""
+        """True if both consumers have the same offsets to commit. After a seek, they differ until the next record."""
         plain, ours = self.sides
         return ours.nexts == plain.nexts and ours.given == plain.given == set(ours.nexts)
 
@@ -337,7 +337,7 @@ class Calls:
             side.read(self.source.choice([1, 2, 7]), 0.02, self.source)
 
     def produce(self) -> None:
-        # An end or a tail must not have moved since it was requested, even for paused partitions.
+        # A start relative to the log's end must be resolved before the end moves, even for paused partitions.
         self.plain.settle(self.source)
         self.serve(lambda side: side is self.plain or side.is_located)
         self.twins.produce(self.source.choice(SPOTS), self.source.randrange(1, 6))
@@ -464,7 +464,7 @@ class Calls:
             twice = [*chosen, self.source.choice([chosen[0], (chosen[0][0], -3)])]
             outcome = self.same(lambda side: side.consumer.assign([side.place(*one) for one in twice]), "assign", twice)
             assert outcome == "_INVALID_ARG"
-            # The plain client has dropped its assignment.
+            # The refused call has dropped the plain client's assignment.
             self.unassign()
             return
         self.same(lambda side: side.consumer.assign([side.place(*one) for one in chosen]), "assign", chosen)
@@ -572,7 +572,7 @@ def twins(kafka: KafkaServer, tmp_path: Path) -> Iterator[Twins]:
 
 
 def compare(protocol: str, twins: Twins, seed: str, steps: int) -> None:
-    """Make this many calls, in sequences of at most 150."""
+    """Make ``steps`` random calls on both consumers, in sequences of at most 150."""
     source, compared = random.Random(f"{protocol} {seed}"), 0
     while compared < steps:
         calls = Calls(protocol, twins, source, source.choice(["kafka_preferred", "remote_preferred"]))

@@ -1,4 +1,4 @@
-"""Each row of the page's tables of guarantees names tests that show it."""
+"""Each guarantee in the tables of the docs page has tests that show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers and consumers of batches take every kind of source, and close only their own resources."""
+"""Producers and consumers of batches accept every kind of source, and close only what they have opened."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def test_a_producer_and_a_consumer_take_each_kind_of_source(kind: str, tmp_path:
         with ts.BatchConsumer(source, "events") as consumer:
             found = [(record.key, record.value) for record in itertools.islice(consumer.records(60), 2)]
         assert found == [(b"key", b"value")] * 2
-        # The given source stays open.
+        # The bucket of the caller stays open.
         assert bucket.topics() == []
         assert list(bucket.manager.store.list("none/")) == []

@@ -1,4 +1,4 @@
-"""What a restore has put into a cluster is compared with the bucket, and each kind of difference is named."""
+"""The records that a restore has produced are compared with the bucket; each kind of difference is named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tieredstore.testing.segments import Record, build_batch
 WHERE = TopicIdPartition(Uuid(b"a topic of plain"), "plain", 0)
 TIME_MS = 1_700_000_000_000
 ROWS = 3000
-"""Some batches of the cluster's client, and three segments."""
+"""Enough records for several batches of the producer, and for three segments."""
 
 
 def record(at: int) -> Produced:
@@ -48,7 +48,7 @@ def batch_of(offsets: range, changed: Mapping[int, Produced] | None = None) -> b
 def plain_bucket(
     folder: Path, changed: Mapping[int, Produced] | None = None, segments: Iterable[int] = range(3)
 ) -> Bucket:
-    """Return a bucket of one partition with the records, but those that are ``changed``."""
+    """Return a bucket with one partition of the records; those in ``changed`` replace the originals."""
     folder.mkdir(exist_ok=True)
     bucket, size = Bucket(folder), ROWS // 3
     for number in segments:
@@ -95,7 +95,7 @@ def test_a_run_equals_its_source(restore: Restore) -> None:
 
 
 def copy_of(whole: OffsetMap, keep: Callable[[OffsetRun], OffsetRun | None]) -> OffsetMap:
-    """Return a map of the first partition alone, with other runs."""
+    """Return a map of the first partition alone, with its runs mapped by ``keep``."""
     made, where = OffsetMap(whole.run), ("orders", 0)
     made.add_topic("orders", whole.topics["orders"].target)
     made.begin(where, whole.partitions("orders")[0].start)
@@ -111,9 +111,9 @@ def test_a_map_that_lacks_records_or_names_others(restore: Restore) -> None:
     assert lacking.difference == RecordDifference("not_restored", second.start, None)
     assert lacking.not_restored == second.length
     assert lacking.target_records == lacking.records + second.length
-    # The run's position in the cluster names the partitions that the map lacks altogether.
+    # The run's position in the cluster also has partitions that the map lacks altogether.
     assert (other.not_restored, other.records, other.difference) == (87, 0, RecordDifference("not_restored", 25, None))
-    # Off by one: another record is where the first one should be.
+    # The map is off by one, so the comparison finds another record in the first record's place.
     late, *_ = compare_run(
         restore, copy_of(whole, lambda run: run._replace(target_start=run.target_start + 1, length=run.length - 1)
                          if run.start == first.start else run),
@@ -128,7 +128,7 @@ def test_what_the_cut_of_a_run_left_out_is_named(kafka: KafkaServer, tmp_path: P
     source = mixed_topics(tmp_path, "orders", partitions=1)
     made = Restore.into(kafka, source)
     topic_id = str(load_catalog(source.bucket.manager).incarnation("orders").topic_id)
-    # The committed transaction of the second segment.
+    # Leave out the committed transaction of the second segment.
     cut = PartitionCut("orders", topic_id, 0, stop=150, left_out=((85, 104),))
     made.run(cut=TimeCut(TIME_MS, (cut,)))
     (one,) = compare_run(made, map_of(made))
@@ -199,7 +199,7 @@ def test_a_key_that_belongs_to_another_partition(
     at = 1717
     other = next(record(near).key for near in range(1, ROWS) if place_of(near)[0] != place_of(at)[0])
     one = compare_rehashed(plain_bucket(tmp_path, {at: replace(record(at), key=other)}), kafka, rehashed[1])
-    # All later records of the run are elsewhere.
+    # From there on, the run's records are shifted: one key is in another partition.
     assert one.difference is not None
     assert one.difference.what == "timestamp"
     assert at <= (one.difference.offset or 0) < at + 20
@@ -218,7 +218,7 @@ def test_hashed_records_that_a_map_lacks(kafka: KafkaServer, rehashed: tuple[str
     one = compare_rehashed(plain, kafka, lacking)
     assert one.difference == RecordDifference("not_restored", own[300], None)
     assert one.not_restored == len(own) - 600
-    # What follows the last run of a partition may have come after the restore.
+    # Records after a partition's last run may have been produced after the restore, so they are no difference.
     assert one.target_records == one.records + 300 == ROWS - one.not_restored + 300
 
 
@@ -337,7 +337,7 @@ def test_offsets_that_the_bucket_lost_are_named(kafka: KafkaServer, tmp_path: Pa
 def test_a_topic_that_is_on_one_side_only(plain: Bucket, kafka: KafkaServer) -> None:
     with pytest.raises(ResourceNotFoundError):
         compare(plain, kafka, "no-such-topic")
-    # For a quarter of the timeout a broker may not know a topic yet.
+    # A broker may not know a new topic yet, so the comparison retries for a quarter of the timeout.
     comparison = Comparison(plain.manager, {"bootstrap.servers": kafka.bootstrap_servers}, timeout_s=4)
     with pytest.raises(ResourceNotFoundError):
         list(comparison.same_offsets({"no-such-topic": target_of(kafka, {}, range(1))}))

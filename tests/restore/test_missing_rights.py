@@ -1,4 +1,4 @@
-"""Restores by a login that a real authorizer refuses: a sentence that names what it may not, and nothing is written."""
+"""Restores by a user that a real authorizer refuses: one sentence names the missing right, and nothing is written."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LOGIN: Final = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[KafkaServer]:
-    """Run a broker whose plain listener is for its administrator, and whose SASL listener is for the login."""
+    """Run a broker with a plain listener for its administrator, and a SASL listener for the restricted user."""
     with start_kafka(**AUTHORIZER) as started:
         yield started
 
 
 def allow(server: KafkaServer, kind: str, name: str, *operations: str) -> None:
-    """Allow operations; the broker that has answered obeys."""
+    """Allow the user these operations; the broker applies the ACLs before it answers."""
     client = _admin.AdminClient({"bootstrap.servers": server.bootstrap_servers})
     bindings = [
         _admin.AclBinding(
@@ -48,7 +48,7 @@ def allow(server: KafkaServer, kind: str, name: str, *operations: str) -> None:
 
 
 def run(restore: Restore, *words: object) -> Result:
-    """Call a command with the login."""
+    """Run a restore command as the restricted user."""
     assert isinstance(restore.server, KafkaServer)
     login = [word for name, value in LOGIN.items() for word in ("-X", f"{name}={value}")]
     where = "--store", restore.source.bucket.root, "--bootstrap-server", restore.server.sasl_servers

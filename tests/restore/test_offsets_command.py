@@ -1,4 +1,4 @@
-"""``restore offsets`` lists runs, shows a run's map, translates offsets, and refuses names that do not exist."""
+"""``restore offsets``: lists runs, shows a run's map, translates offsets, and refuses unknown names."""
 
 from __future__ import annotations
 

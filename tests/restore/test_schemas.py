@@ -1,4 +1,4 @@
-"""Schemas restored from a snapshot: the same ids, subjects and versions, or nothing. The registry is our double."""
+"""Schemas restored from a snapshot into a simulated registry: the same ids, subjects and versions, or nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TAKEN_MS = 1_795_867_200_000
 
 
 class Registries:
-    """A registry that is lost, one to restore into, and a bucket with the first one's snapshot."""
+    """A lost registry, a registry to restore into, and a bucket with a snapshot of the lost one."""
 
     def __init__(self, root: Path, lost: RegistryService, target: RegistryService) -> None:
         self.root, self.lost, self.target = root, lost, target
@@ -46,7 +46,7 @@ def registries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regi
     monkeypatch.setattr(schema_registry, "RETRY_POLICY", replace(schema_registry.RETRY_POLICY, sleep=lambda _: None))
     lost, target = RegistryService(), RegistryService()
     lost.register("unused", '"bytes"')
-    # The one with the reference has the smaller id, as after an import.
+    # The schema with the reference has a smaller id than the schema that it refers to, as after an import.
     lost.schemas[2] = {"schema": '{"type":"array","items":"Money"}', "references": [
         {"name": "Money", "subject": "money", "version": 1},
     ]}  # fmt: skip
@@ -90,7 +90,7 @@ def test_after_an_end_at_any_request_a_second_run_completes(registries: Registri
         target.schemas, target.subjects, target.deleted = {}, {}, set()
         target.config, target.mode = {"": "BACKWARD"}, {"": "READWRITE", "money": "READONLY"}
         with pytest.MonkeyPatch.context() as patch:
-            # Refuse this request; after a kill there is no other one.
+            # Refuse request number ``at``; for a kill, refuse all later requests too.
             answers = itertools.count()
             patch.setattr(
                 target,

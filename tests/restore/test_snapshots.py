@@ -1,4 +1,4 @@
-"""``restore snapshot`` against a real broker: what it prints it holds, and an old one is found by its time."""
+"""``restore snapshot`` with a real broker: snapshots hold what the command prints, and are found by time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics deleted by mistake come back whole, in the right order, and never over anything newer."""
+"""Topics deleted by mistake are restored completely, in the right order, and never over anything newer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ALWAYS = DeletionTimes()
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the waits of the test's undeletions, in seconds; they do not wait. Other threads of the process do."""
+    """Record the waits of this thread, in seconds, instead of sleeping. Other threads still sleep."""
     waited: list[float] = []
     sleep, own = time.sleep, threading.get_ident()
     monkeypatch.setattr(time, "sleep", lambda s: waited.append(s) if threading.get_ident() == own else sleep(s))
@@ -70,7 +70,7 @@ def stored(segments: list[MadeSegment] = SEGMENTS) -> VersionedStore:
 
 
 def deleted(segments: list[MadeSegment] = SEGMENTS) -> VersionedStore:
-    """Return a store whose segments were deleted one after the other, an hour after they were written."""
+    """Return a store whose segments were deleted, one after the other."""
     store = stored(segments)
     for segment in segments:
         delete(store, segment)
@@ -114,7 +114,7 @@ def test_the_manifest_comes_last() -> None:
     undelete(store)
     removed = [key.rpartition(".")[2] for key in store.keys_of("remove_marker")]
     assert removed == ["indexes", "log", "rsm-manifest"]
-    # Readers meet the other objects already when the manifest's marker goes.
+    # When the manifest reappears, readers already find the segment's other objects.
     names = [operation.name for operation in store.operations]
     assert names == ["list_versions", "put", *["remove_marker", "head"] * 3, *["head"] * 3]
 
@@ -149,7 +149,7 @@ def collect(store: ObjectStore) -> None:
 
 
 def test_a_garbage_collection_takes_nothing_that_is_half_back(waits: list[float]) -> None:
-    """It runs at each step, and after a run that was killed there."""
+    """The collection runs after an undeletion that was killed at each operation in turn, and after its repetition."""
     for number, inner, store in OperationSweep(deleted, undelete).die("before"):
         with pytest.raises(Killed):
             undelete(store)
@@ -228,7 +228,7 @@ def test_markers_over_markers_and_versions_under_versions() -> None:
         for segment in SEGMENTS:
             store.replace(segment.key(), segment.manifest(), store.head(segment.key()).etag or "")
     newest = content(store)
-    # The broker deletes again what retention has deleted before: the first time counts.
+    # The broker may delete segments again that retention has already deleted. The first deletion counts.
     for _ in range(3):
         for segment in SEGMENTS:
             delete(store, segment)
@@ -309,7 +309,7 @@ def test_of_several_deleted_topics_of_a_name_one_is_chosen() -> None:
     with pytest.raises(ConfigError, match=rf"choose one by --topic-id: .*{OTHER_ID} \(deleted 2026-11-23T15:00:00Z\)"):
         undelete(store)
     assert rows_of(undelete(store, topic_id=OTHER_ID)) == ALL[:2]
-    # So do the times of their deletions.
+    # The times of deletions choose between the topics too.
     assert rows_of(undelete(store, times=DeletionTimes(until_ms=hour(4)))) == [(None, "exists"), *ALL]
 
 
@@ -392,7 +392,7 @@ def test_two_logs_of_the_raw_layout_do_not_mix() -> None:
     delete_raw(inner, store)
     put_raw(store, 0)
     assert rows_of(undelete_raw(store)) == [(10, "superseded"), (20, "superseded")]
-    # Both deleted: the later one comes back.
+    # If both are deleted, the later one is restored.
     delete_raw(inner, store)
     assert rows_of(undelete_raw(store)) == [(0, "undeleted"), (10, "superseded"), (20, "superseded")]
 
@@ -432,7 +432,7 @@ def test_servers_bring_a_topic_back(s3_store: S3ObjectStore) -> None:
         s3_store.delete(info.key for info in before)
     assert list(s3_store.list()) == []
     assert rows_of(undelete(s3_store)) == ALL
-    # Removal of the markers keeps etag and time, so that catalogs know the segments again.
+    # Removing the markers keeps etag and time, so that catalogs recognize the segments.
     assert [info for info in s3_store.list() if "!tieredstore/holds/" not in info.key] == before
     assert undelete(s3_store) == []
 
@@ -457,7 +457,7 @@ def test_servers_list_versions_page_by_page(bucket: tuple[S3Server, str]) -> Non
 
 
 def test_a_marker_of_a_suspended_bucket_is_refused(bucket: tuple[S3Server, str], s3_store: S3ObjectStore) -> None:
-    """It has the id ``null``. A writer that comes first would store an object under the same id."""
+    """The marker's version id is ``null``. A concurrent writer would store its object under the same id."""
     server, name = bucket
     for segment in SEGMENTS:
         segment.put(s3_store)

@@ -1,4 +1,4 @@
-"""A bucket whose later segments the settings cannot decrypt: one sentence, nothing is written, and the keys help."""
+"""Settings that cannot decrypt a bucket's later segments: a one-sentence error, and nothing is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tieredstore.restore.logdir.prepared import new_plan
 
 CASE: Final = "08-keyring"
 SEGMENTS: Final = segments(CASE)
-"""The first two are encrypted by key1, the others by key2."""
+"""Segments of the golden bucket: key1 encrypts the first two, key2 the others."""
 
 RIGHT: Final = settings_text(CASE)
 PAIR: Final = "encryption.key.pairs"
@@ -79,7 +79,7 @@ def test_a_log_directory(tmp_path: Path, changed: Changes, sentence: str) -> Non
 @FAULTS
 def test_a_running_cluster(kafka: KafkaServer, tmp_path: Path, changed: Changes, sentence: str) -> None:
     target, store = make_topic(kafka), tmp_path / "store"
-    shutil.copytree(GOLDEN / CASE / "store", store)  # the run writes its map there
+    shutil.copytree(GOLDEN / CASE / "store", store)  # a copy, because the run writes its map into it
 
     def restore(changed: Changes) -> Result:
         settings = write_settings(tmp_path, {"storage.root": str(store), **changed})

@@ -1,4 +1,4 @@
-"""JSON output and exit codes of ``pipeline``; the JSON has all facts of the text."""
+"""JSON output and exit codes of ``pipeline``; the JSON has everything that the text output shows."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ TOTALS: dict[str, Any] = {
     "dry_run": False,
     "stays": [],
 }
-"""Totals of a tool without work."""
+"""Summary of a command that has nothing to do."""
 SAME = ("status", "code", "topic", "topic_id", "partition", "base_offset", "last_offset", "records", "stored_size")
 """Fields of a window that are the same whichever command wrote it."""
 
 
 def rows(done: Result, code: int = 0) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the lines and the final summary."""
+    """Return the JSON rows of the output, and its final summary."""
     assert done.code == code, done
     *lines, last = [json.loads(line) for line in done.text.splitlines()]
     return lines, last["summary"]
@@ -135,7 +135,7 @@ def test_changes_tell_sizes(kept: Kept) -> None:
 
 
 def test_the_last_number_goes_on_where_changes_ended(kept: Kept) -> None:
-    """Entries without changes count too."""
+    """The summary's number counts entries without changes too."""
     file = kept.file()
     assert tieredstore("pipeline", "run", "--once", file).code == 0
     (change,), summary = rows(tieredstore("pipeline", "status", file, "--after", -1, "--json"))
@@ -248,7 +248,7 @@ def test_files_without_a_commit_log_are_never_all_that_there_is_to_be(kept: Kept
 
 
 def test_a_replacement_shows_its_plan_and_status_who_holds_what_gave_way(kept: Kept) -> None:
-    """One window has all offsets, although only a part of them was requested."""
+    """The only window is replaced as a whole, although only a part of its offsets was requested."""
     file = kept.file()
     assert tieredstore("pipeline", "run", "--once", file).code == 0
     (key,) = listed(kept.store)

@@ -1,4 +1,4 @@
-"""Settings of single parsers, declared by a table row; a custom class takes ``parser.*``."""
+"""Settings that belong to one parser, declared by a row of a table; a custom class takes ``parser.*``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARSER = "secor.message.parser.class"
 
 @dataclass(frozen=True)
 class ByStart(MessageParser):
-    """Files by the first ``parser.length`` bytes of keys."""
+    """Parser that files messages by the first ``parser.length`` bytes of the key."""
 
     length: int = 1
 

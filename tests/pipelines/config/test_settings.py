@@ -1,4 +1,4 @@
-"""A pipeline's settings file: Secor's properties are honoured, without effect, or refused with the remedy."""
+"""A pipeline's settings file: each of Secor's properties works, is ignored, or is refused with a remedy."""
 
 from __future__ import annotations
 

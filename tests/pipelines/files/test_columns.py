@@ -72,7 +72,7 @@ def values(messages: Sequence[bytes | None], start: int = 0) -> Any:
 
 
 def data_and_reasons(how: Format, messages: Sequence[bytes | None]) -> tuple[bytes, dict[int, str]]:
-    """Return the only file, and the reasons of rejected messages."""
+    """Return the content of the only data file, and the reasons for rejected messages by offset."""
     files = write(how, values(messages))
     aside = [content for key, content in files.items() if key.startswith("_tieredstore")]
     (data,) = [content for key, content in files.items() if not key.startswith("_tieredstore")] or [b""]
@@ -186,7 +186,7 @@ class ByKey(MessageParser):
 
 def test_versions_that_alternate_in_several_directories_are_one_file_a_directory() -> None:
     messages = alternating(24)
-    # Alternating pairs of both versions in each of three directories.
+    # In each of three directories, pairs of messages of both versions alternate.
     rows = [{"key": b"%d" % (at // 2 % 3), "value": message, "headers": None} for at, message in enumerate(messages)]
     for batches in ([batch(0, rows)], [batch(at, rows[at : at + 1]) for at in range(24)]):
         store = MemoryObjectStore()

@@ -32,7 +32,7 @@ STAGING = "_tieredstore/staging/"
 
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit files in memory to a KB."""
+    """Limit the memory of file bodies to about a KB."""
     monkeypatch.setattr(file_bodies, "Memory", lambda: SMALL)
 
 
@@ -68,7 +68,7 @@ def test_the_written_bytes_are_published(any_store: ObjectStore, size: int) -> N
 
 
 class Taking(DelegatingObjectStore):
-    """Records prepared keys, and for each piece how far writing is ahead of the bytes already consumed."""
+    """Store that records the prepared keys and, for each piece, how many written bytes it had not consumed yet."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -102,7 +102,8 @@ def test_a_large_one_is_on_its_way_before_it_ends_and_takes_no_more_memory_for_i
         assert store.keys == ["large"]
         body.end()
         assert body.await_prepared().size == 200 * len(piece)
-    # Four buffers are in use: consumed, waiting, being filled and being written. The first bytes were in memory.
+    # Up to four buffers are in use: one consumed, one waiting, one being filled, one being written. Before, the first
+    # bytes were held in memory.
     most = memory.buffer_bytes * memory.buffers + len(piece)
     assert max(store.leads) <= memory.held_bytes + most
     assert max(store.leads[5:]) <= most
@@ -272,7 +273,7 @@ def test_one_that_says_that_it_writes_forward_cannot() -> None:
 
 
 class Hasty(DelegatingObjectStore):
-    """Breaks the contract of a store: takes one piece of a body and reports success."""
+    """Store that breaks its contract: it takes only the first piece of a body, and reports success."""
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         with open_body(body) as parts:

@@ -91,7 +91,7 @@ def test_the_same_records_are_the_same_files_in_whatever_batches_they_come(how: 
 
 
 def test_a_sequence_file_is_what_hadoop_writes() -> None:
-    """Bytes as written by ``SequenceFile.Writer`` and ``WritableUtils``, except the marker."""
+    """Except for the sync marker, the bytes equal those of Hadoop's ``SequenceFile.Writer`` and ``WritableUtils``."""
     file = io.BytesIO()
     writer = SequenceFileWriter(file, LONG, "none", b"")
     writer.append(struct.pack(">q", 7), bytes_writable(b"value"))
@@ -237,7 +237,7 @@ def test_values_have_to_be_secors() -> None:
     ids=named,
 )  # fmt: skip
 class TestOurs(OutputFormatTests):
-    """The suite shipped for custom formats."""
+    """The test suite that we ship for custom formats."""
 
     def values_of(self, data: bytes, sidecar: bytes | None) -> list[bytes | None]:
         return [row["value"] for row in read(data, sidecar)]

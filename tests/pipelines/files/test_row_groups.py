@@ -1,4 +1,4 @@
-"""Row groups: independent of the incoming batches, and their Parquet encodings."""
+"""Row groups: they do not depend on the incoming batches. Also their Parquet encodings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUTS: Sequence[Sequence[int]] = ([], [1, PIECE_ROWS], [GROUP_ROWS, GROUP_ROWS + 
 
 
 def of_many_kinds(number: int) -> dict[str, Any]:
-    """Return values that fill several Parquet pages: pages end elsewhere if rows are passed in other pieces."""
+    """Return values that fill several Parquet pages, because passing rows in other pieces moves the ends of pages."""
     header = {"key": "h", "value": b"%d" % number}
     return {
         "key": b"k%d" % (number % 50) if number % 5 else None,

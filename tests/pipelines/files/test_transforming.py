@@ -1,4 +1,4 @@
-"""Transformers, and limits of files by payload, by time range and by open files."""
+"""Transformers, and settings that end files: payload, time range and the number of open files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAMED = "secor.message.transformer.class"
 
 
 def third(message: Message) -> Message | None:
-    """Drop, reject, fail on, or change a message."""
+    """Drop, reject or change the message, or raise an error, depending on its offset."""
     match message.offset % 4:
         case 0:
             return None
@@ -201,7 +201,7 @@ def spans(window: WrittenWindow) -> list[tuple[int, int]]:
 
 
 DETERMINISTIC = {"secor.upload.deterministic": "true", "secor.max.file.size.bytes": "1"}
-"""The size limit is ignored, as in Secor."""
+"""Deterministic uploads, which ignore the size limit, as in Secor."""
 
 
 def test_files_end_by_payload_and_by_times() -> None:
@@ -211,7 +211,7 @@ def test_files_end_by_payload_and_by_times() -> None:
     # The records are a millisecond apart.
     window, _, _ = written(batch(0, rows), **DETERMINISTIC, **{"secor.max.file.timestamp.range.millis": "4"})
     assert spans(window) == [(0, 4), (5, 9)]
-    # With several directories all files end together, and dropped records count.
+    # With several directories, a window's files all end together; dropped records count towards the limit.
     rows = [
         {"key": None, "value": b'{"k": "%d", "timestamp": 1405970352}' % (at % 2), "headers": None} for at in range(9)
     ]
@@ -232,7 +232,7 @@ def test_files_end_by_payload_and_by_times() -> None:
 
 
 def by_directory(numbers: list[int], cuts: list[int], most: int) -> tuple[WrittenWindow, MemoryObjectStore]:
-    """Write records, each to the directory with its number, in batches that end at ``cuts``."""
+    """Write records in batches that end at ``cuts``; each number names the directory of its record."""
 
     def batches() -> Iterator[Any]:
         for start, stop in zip([0, *cuts], [*cuts, len(numbers)], strict=True):

@@ -1,4 +1,4 @@
-"""Parsers: destinations, bad messages, and no message chooses a path."""
+"""Parsers: directories of messages, bad messages, and messages that try to choose a path."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ class ByParity(Parser):
 
 
 def test_a_parser_of_ones_own_may_file_whole_batches(topic: StoredTopic, store: ObjectStore) -> None:
-    """A folder next to the topic's is not one of its directories, whatever the store reports."""
+    """A folder next to the topic's is not a directory of the topic, even if the store lists it."""
     named = {"secor.message.parser.class": f"{__name__}:ByParity"}
     pipeline = pipeline_of(**texts(named))
     assert isinstance(parser_of(pipeline.own), ByParity)
@@ -428,7 +428,7 @@ def test_reasons_have_nothing_of_a_message(changes: dict[str, str]) -> None:
 
 
 class AsTheyAre(Parser):
-    """Files by the value itself, as a custom class may."""
+    """Custom parser whose directory is the message's value."""
 
     columns = ("value",)
 

@@ -1,4 +1,4 @@
-"""File names and locations as in Secor: a window's offset, a hash before the key, another root from a given day."""
+"""File names and locations as in Secor: a window's first offset, a hash before the key, another root from a day on."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def seen(store: ObjectStore) -> list[int]:
 
 
 def named(store: ObjectStore) -> dict[str, list[int]]:
-    """Return the offsets in names, by the end of the directory."""
+    """Return the offsets in file names, by day and hour of the directory."""
     names: dict[str, list[int]] = {}
     for key in keys_of(store):
         path, _, name = key.rpartition("/")
@@ -98,9 +98,9 @@ def test_all_files_of_a_window_have_its_first_offset(topic: StoredTopic, store: 
 @pytest.mark.parametrize(
     ("limits", "names"),
     [
-        # A directory's file ends when another directory's begins; each value has one byte.
+        # Only one file may be open: a directory's file ends when another directory's begins.
         ({"secor.max.file.count": "1"}, {"01/hr=12": [0, 3, 5, 7], "01/hr=13": [0, 2, 4, 6], "02/hr=12": [0]}),
-        # At the fifth record of a window all files end, and new ones begin.
+        # Each value has one byte: all files end at five records of a window, and new files begin.
         (
             {"secor.upload.deterministic": "true", "secor.max.input.payload.size.bytes": "5"},
             {"01/hr=12": [0, 5], "01/hr=13": [0, 5], "02/hr=12": [5]},
@@ -146,7 +146,7 @@ def test_a_process_may_die_at_each_operation(topic: StoredTopic) -> None:
 
 
 class Lenient(MessageParser):
-    """Files everything in one directory."""
+    """Parser that files everything in one directory."""
 
     def parts(
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int
@@ -155,7 +155,7 @@ class Lenient(MessageParser):
 
 
 class Choosy(Lenient):
-    """Rejects some messages, including the first."""
+    """Parser that rejects some messages, including the first."""
 
     def parts(
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int
@@ -229,7 +229,7 @@ def test_hashed_files_are_seen_by_all_that_looks_at_an_output(topic: StoredTopic
     naming = naming_of(pipeline)
     paths = {hour: naming.places.path(TOPIC, f"dt=2026-01-01/hr={hour}") for hour in ("12", "13")}
     assert {key.rpartition("/")[0] for key in keys_of(store)} >= set(paths.values())
-    # The next day's records complete both hours.
+    # The next day's records show that both hours are complete.
     assert [key for key in keys_of(store) if key.endswith("_SUCCESS")] == sorted(
         f"{path}/_SUCCESS" for path in paths.values()
     )
@@ -274,7 +274,7 @@ def test_days_from_one_on_lie_below_another_root(topic: StoredTopic, store: Obje
         f"out/{TOPIC}/dt=2026-01-01",
     ]
     assert list(verify_output(pipeline, store)) == []
-    # The other pipeline with this root has another generation.
+    # The dated root belongs to the first pipeline: a pipeline with other settings cannot write there.
     with pytest.raises(ConfigError, match="belongs to the pipeline 'kept'"):
         run_once(topic, store, of(HOURS, output__key__prefix="later/"))
     run_once(topic, store, pipeline)

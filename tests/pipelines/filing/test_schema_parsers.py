@@ -1,4 +1,4 @@
-"""Parsers of values with a schema, and properties common to all: filed below the topic, or bad with a reason."""
+"""Parsers of values with a schema. Each message is filed below the topic, or is bad with a reason."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_protobuf_by_a_descriptor_set(protobuf_file: str) -> None:
         "protobuf.descriptor.set": protobuf_file,
     }
     messages = records(event(id=DAY, at=DAY, meta={"millis": DAY}), event(), event(id=5), b"\xff", b"\x08", None)
-    # Without a configured field the time is the first uint64, as in Secor: 5 gives 1970.
+    # Without a configured field, the first uint64 is the time, as in Secor. The time 5 is in 1970.
     assert filed(parser(**properties), messages) == [ON_THE_DAY, None, "dt=1970-01-01", None, None, None]
     for name in ("at", "meta.millis"):
         how = parser(**properties, **{"message.timestamp.name": name})
@@ -303,7 +303,7 @@ def parsers(tmp_path_factory: pytest.TempPathFactory) -> Parsers:
 def outcome(
     how: Parser, *values: bytes | None, offset: int = 0, times: Sequence[int] | None = None
 ) -> list[str | None]:
-    """Return the records' directories, None for bad ones, and check the common invariants."""
+    """Return the directory of each record, or None for a bad one; assert what holds for all parsers."""
     columns = [
         pa.array(list(values), pa.binary()),
         pa.array(range(offset, offset + len(values)), pa.int64()),
@@ -322,7 +322,7 @@ def outcome(
 
 
 def day_of(time_ms: int, zone: str = "UTC") -> str | None:
-    """Return the directory of a time since the epoch, by Python's calendar; None if it is out of range."""
+    """Return the directory of a time after the epoch, by Python's calendar; None if the time is out of range."""
     return None if time_ms <= 0 else day_of_date(time_ms, zone)
 
 
@@ -338,7 +338,7 @@ def day_of_date(time_ms: int, zone: str = "UTC") -> str | None:
 
 
 def day_of_any_unit(number: int) -> str | None:
-    """Guess the unit by the digits: s up to 12, ms up to 15, us up to 18, then ns."""
+    """Return the directory of a time. Its number of digits decides its unit: s up to 12, ms to 15, us to 18, or ns."""
     nanoseconds = number * 10 ** {0: 9, 1: 6, 2: 3}.get(max(0, (len(str(number)) - 10) // 3), 0)
     return day_of(nanoseconds // 10**6)
 
@@ -358,7 +358,7 @@ def test_no_bytes_are_more_than_bad(parsers: Parsers, values: list[bytes | None]
             continue
         for value, directory in zip(values, directories, strict=True):
             assert value or directory is None
-            # A time in 1970 must be in the message itself, and as a string have enough digits.
+            # Messages of these parsers are filed only by a time that they contain, so by digits.
             if directory is not None and name in {"regex", "date", "iso8601", "json", "split-by-field"}:
                 assert re.search(rb"[0-9]", value or b"")
 
@@ -404,7 +404,7 @@ def test_records_by_offset_and_by_their_own_time(parsers: Parsers, offset: int, 
 
 @given(whole_numbers, st.binary(max_size=20), st.binary(max_size=20))
 def test_times_by_an_expression(parsers: Parsers, number: int, before: bytes, after: bytes) -> None:
-    """The first match counts, up to the digits of a long."""
+    """The first match counts, with as many digits as fit a long."""
     value = before + b"at=%d" % number + after
     match = re.search(rb"at=([0-9]+)", value)
     assert match is not None

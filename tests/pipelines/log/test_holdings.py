@@ -81,7 +81,7 @@ def test_what_the_generation_before_holds_is_not_the_next_ones_to_replace(topic:
         backfill(topic, store, Selected(TOPIC, 3, 7), generation=3, replaces=1)
     backfill(topic, store, generation=3, replaces=2)
     assert [offsets(store, one) for one in (1, 2, 3)] == [[0, 1, 2, 3, 4], [], [5, 6]]
-    # The run may be repeated, and finds nothing to write.
+    # Repeating the run succeeds, and writes nothing.
     assert run_once(topic, store, with_generation(RIGHT, 2), take_over=1) == []
 
 

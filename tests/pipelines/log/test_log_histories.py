@@ -72,7 +72,7 @@ def test_of_transactions_what_is_committed_is_written_once_however_the_log_grows
 def test_offsets_that_compaction_took_are_no_loss_and_windows_of_nothing_else_are_committed(
     logs: list[list[tuple[int, int]]], most: int
 ) -> None:
-    """Keep the last batch of each segment, like a broker's cleaner."""
+    """Each segment keeps its last batch, as after a broker's cleaner."""
     store, offset, left = MemoryObjectStore(), 0, list[int]()
     pipeline = pipeline_of(max__file__records=str(most))
     with tempfile.TemporaryDirectory() as folder, closing(StoredTopic(Path(folder))) as topic:
@@ -100,7 +100,7 @@ def test_offsets_that_retention_deletes_before_they_are_written_are_a_named_loss
         topic.manager.delete_log_segment_data(metadata)
     with pytest.raises(DataLossError, match=r"offsets 300 to 399 of .*-\d+"):
         run_once(topic, store, pipeline)
-    # Written files stay, and offsets after the hole are not written as if they followed.
+    # Written files stay. The pipeline does not skip the hole, so it writes nothing after it.
     assert listed_offsets(store) == list(range(300))
 
 
@@ -123,7 +123,7 @@ def test_what_nobody_can_read_is_a_loss_that_names_a_way_on_which_a_pipeline_has
         run_once(topic, store, pipeline)
     assert "on_data_loss" not in str(raised.value)
     run_once(topic, store, pipeline_of(secor__kafka__topic_blacklist=TOPIC))
-    # Records before a hole are written.
+    # The records before the hole have been written.
     assert {key.split("/")[1] for key in listed(store)} == {"other"} | ({TOPIC} if damage == "hole" else set())
     assert listed_offsets(store) == sorted([*range(10), *(range(100) if damage == "hole" else ())])
 
@@ -177,7 +177,7 @@ def test_files_that_are_deleted_after_a_run_are_not_written_again(topic: StoredT
     store.delete(listed(store))
     run_once(topic, store, SMALL)
     assert listed(store) == []
-    # No new "published" entry, since nothing was left to publish.
+    # There is no new "published" entry, because nothing was left to publish.
     assert [entry.kind for entry in commit_log_of(SMALL, store).entries()][3:] == ["begin"]
     topic.copy_plain(300, 50, size=100)
     run_once(topic, store, SMALL)
@@ -210,7 +210,7 @@ def test_a_commit_that_lost_its_answer_is_found_by_the_same_driver(topic: Stored
 
 
 class LateStore(DelegatingObjectStore):
-    """The first attempt to write an object seems to fail, but reaches the store before the second one."""
+    """Store where the first write of ``key`` seems to fail, but takes effect just before the second write."""
 
     def __init__(self, inner: ObjectStore, key: str) -> None:
         super().__init__(inner)
@@ -250,9 +250,7 @@ def test_who_begins_while_another_ends_begins_behind_it(topic: StoredTopic) -> N
         assert ending.step() is None
 
         def end(_: Operation) -> None:
-            """Write the other driver's last entry after the new driver has read the log and before it appends its
-            own.
-            """
+            """Append the ending driver's last entry between the new driver's first read and its first entry."""
             ending.driver.log.append("published", "")
 
         between = ScriptedStore(store).on("put", "*/commits/*", end, times=1)
@@ -266,7 +264,7 @@ AT_ONCE = 4
 
 
 class Crowd(DelegatingObjectStore):
-    """Blocks reads of keys that contain ``text`` until ``count`` of them are running."""
+    """Store that blocks reads of keys that contain ``text`` until ``AT_ONCE`` such reads are running."""
 
     def __init__(self, inner: ObjectStore, text: str) -> None:
         super().__init__(inner)
@@ -356,13 +354,13 @@ FOLLOWS: dict[Life, dict[EntryKind, Life]] = {
     Life.SEALED: {"drop": Life.DROPPED},
     Life.DROPPED: {},
 }
-"""Transitions of :class:`Life`; no other entry changes a generation's state."""
+"""Transitions of :class:`Life` by kind of entry. An entry of any other kind keeps a generation's state."""
 STAYS: tuple[EntryKind, ...] = ("begin", "batch", "published", "finalize", "replacing", "replaced")
 DIRECTORIES = tuple(f"out/orders/dt={number}" for number in range(3))
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Compares a log with a model of its generation's state and its complete and withheld directories."""
+    """Comparison of a log with a model: the generation's state, its complete and its withheld directories."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -373,7 +371,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["begin", "take-over", "backfill", "published"]))
     def change(self, kind: EntryKind) -> None:
-        """Append an entry that changes the state, if the table has this transition."""
+        """Append an entry that changes the state, if ``FOLLOWS`` has this transition."""
         if kind in FOLLOWS[self.life]:
             window = WrittenWindow("orders", "id", 0, self.stop, self.stop + 9, 0, 0, 0, ())
             self.log.append(kind, "f", [window] if kind == "backfill" else ())
@@ -410,7 +408,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def is_what_the_model_says(self) -> None:
-        """Compare the model with the state, with a fresh read of the log, and with a snapshot."""
+        """Assert that the model, the log's state, a fresh read of the log, and a snapshot agree."""
         state = self.log.state
         assert (state.life, state.giving_to) == (self.life, self.giving_to)
         assert (state.finalized, state.withheld) == (self.finalized, self.withheld)

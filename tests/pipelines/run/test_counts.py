@@ -1,4 +1,4 @@
-"""A pipeline's Prometheus counters, and its waiting for an unreachable store or broker."""
+"""A pipeline's Prometheus counters, and its pauses while a store or broker is unreachable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ YAML: Any = importlib.import_module("yaml")
 STRICT = pipeline_of(
     secor__message__parser__class="kafka-timestamp", pipeline__finalize="true", **{f"hive__table__name__{TOPIC}": "t"}
 )
-"""The records' times are 0 to 299 ms: 0 is not a valid time."""
+"""Parser by timestamp. The records' times are 0 to 299 ms, and 0 is invalid, so the first record is bad."""
 
 
 def sample(registry: CollectorRegistry, name: str) -> float | None:
@@ -125,7 +125,7 @@ def test_an_outage_is_waited_for_with_longer_and_longer_pauses_and_then_ends_it(
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     now[0] = 99
     outage.note_failure(AWAY)
-    # The time limit counts from the first failure, and starts anew after a success.
+    # The time limit counts from the first failure; a success resets it.
     outage.note_success()
     now[0] = 150
     assert outage.note_failure(AWAY) == 0.5

@@ -108,7 +108,7 @@ def test_nothing_is_finalized_unless_asked_and_late_records_are_told_all_the_sam
 
 
 class Prepared:
-    """A store where the hours from noon to two are finalized, with one late record written and one still to come."""
+    """Store with finalized hours from noon to two. The bucket has a late record and a later hour, not yet written."""
 
     def __init__(self, topic: StoredTopic) -> None:
         first = MemoryObjectStore()
@@ -169,7 +169,7 @@ def test_a_driver_goes_on_after_an_answer_was_lost(topic: StoredTopic, store: Ob
         with pytest.raises(TieredStoreError):
             list(runner.run_once())
         assert successes(store) == {}
-        # Nothing is marked before the outcome of the entry is known.
+        # The driver marks nothing while it does not know whether the store has the entry.
         assert runner.driver.finalize({TOPIC: NOON_MS * 2}) == []
         runner.resume()
         assert sorted(successes(store)) == [day(12), day(13), day(14)]
@@ -197,7 +197,7 @@ def test_a_generation_that_takes_over_finalizes_what_went_before(topic: StoredTo
     run(topic, store)
     copy_times(topic, 5, [1, 4, 7])
     run(topic, store, NEXT, take_over=1)
-    # The previous generation began the directory of four o'clock.
+    # The previous generation had already written a file for four o'clock.
     assert successes(store)[day(16)][:2] == (2, 2)
     assert successes(store)[day(13)][:2] == (2, 2)
     assert "finalize" in kinds(store, NEXT)
@@ -225,7 +225,7 @@ def test_a_drop_keeps_the_mark_that_another_generation_adds_before_the_delete(
 ) -> None:
     run(topic, store)
     beside = ScriptedStore(store).on("delete", "*_SUCCESS", lambda _: run(topic, store, NEXT), times=1)
-    if dies:  # right after the delete: the next drop completes it
+    if dies:  # killed right after the delete: the next drop completes the job
         with pytest.raises(Killed):
             list(drop_generation(HOURLY, beside.on("delete", do=Killed(), moment="after", times=1), dry_run=False))
         assert sorted(successes(store)) == [day(13), day(14)]
@@ -252,10 +252,11 @@ def written(next_offset: int, time_ms: int) -> Progress:
         # A partition that is idle and completely read does not delay the others.
         ([log_of(0, 10), log_of(1, 10)], {0: written(10, 5), 1: written(9, NOON_MS)}, NOON_MS),
         ([log_of(0, 10)], {0: written(10, 5)}, NOON_MS + HOUR_MS),
-        # A partition with unread records delays them, and so does one without a broker: more records may come.
+        # A partition with unread records delays the others. So does a partition without a broker: more records may
+        # come.
         ([log_of(0, 11)], {0: written(10, 5)}, 5),
         ([log_of(0, 10, live=False)], {0: written(10, 5)}, 5),
-        # A partition without written records delays them unless it is empty.
+        # A partition without written records delays the others unless it is empty.
         ([log_of(0, 10), log_of(1, 3)], {0: written(10, NOON_MS)}, -1),
         ([log_of(0, 10), log_of(1, 0)], {0: written(9, NOON_MS)}, NOON_MS),
         # A time in the future is ignored.
@@ -284,7 +285,7 @@ def test_watermarks(logs: list[PartitionLog], positions: dict[int, Progress], ex
         (TimeDirectories(formats=("%Y-%m", "%H", "%M")), "dt=2026-12", "2027-01-01T00:00Z"),
         (TimeDirectories(formats=("%Y", "%H", "%M")), "dt=2026", "2027-01-01T00:00Z"),
         (TimeDirectories(formats=("%Y/%m", "%H", "%M")), "dt=2026/11", "2026-12-01T00:00Z"),
-        # The day has 25 hours, one of them repeated.
+        # The day has 25 hours: the clocks repeat one.
         (TimeDirectories("Europe/Berlin"), "dt=2025-10-26", "2025-10-26T23:00Z"),
         (TimeDirectories("Europe/Berlin", hours=True), "dt=2025-10-26/hr=02", "2025-10-26T02:00Z"),
         # Midnight is skipped.
@@ -356,7 +357,7 @@ def test_a_clock_that_jumps_decides_when_a_directory_is_complete_and_nothing_els
     topic: StoredTopic, store: ObjectStore
 ) -> None:
     start = 5
-    # At the beginning of time, far in the future, and back on the day of the records.
+    # The clock is first at the epoch, then far in the future, then back on the day of the records.
     for wall_s, complete in ((0.0, set[int]()), (4e9, {12, 13, 14}), (NOON_MS / 1000, {12, 13, 14})):
         with Runner(HOURLY, Parts(store, topic.manager), threads=1, wall_clock=partial(float, wall_s)) as runner:
             list(runner.run_once())
@@ -369,7 +370,7 @@ def test_a_clock_that_jumps_decides_when_a_directory_is_complete_and_nothing_els
 
 
 class Stopping(DelegatingObjectStore):
-    """Store of a process that sleeps while it writes its first ``_SUCCESS``; ``land`` completes that write."""
+    """Store that stops its process at the first write of a ``_SUCCESS``; ``land`` executes that write later."""
 
     under_way: tuple[str, bytes] | None = None
 
@@ -382,7 +383,7 @@ class Stopping(DelegatingObjectStore):
         super().put(key, body, if_absent=if_absent)
 
     def land(self) -> str:
-        """Execute the request late, and return its key."""
+        """Execute the stopped write, and return its key."""
         assert self.under_way is not None
         key, body = self.under_way
         with suppress(PreconditionFailedError):
@@ -441,7 +442,7 @@ def test_one_that_comes_while_files_give_way_says_nothing_at_the_end(topic: Stor
         stopping.inner = inner
         stopping.land()
 
-    # The hours are finalized, and files with other settings replace their files.
+    # The hours are finalized. A backfill with other settings replaces their files.
     sweep = OperationSweep(
         copies_of(first),
         lambda store: backfill(topic, store, pipeline=RIGHT, replaces=1),
@@ -465,7 +466,7 @@ def test_one_that_comes_behind_the_first_step_of_a_replacement_is_gone_before_it
     def is_withdrawn(_: Operation) -> None:
         assert successes(store) == {}
 
-    # The store executes the request when the first new file is prepared.
+    # The stopped write takes effect when the backfill prepares its first file.
     late = ScriptedStore(store).on("prepare", do=lambda _: stopping.land(), times=1)
     late.on("prepare", do=lambda _: seen.append(sorted(successes(store)))).on("publish", do=is_withdrawn)
     backfill(topic, late, pipeline=RIGHT, replaces=1)

@@ -1,4 +1,4 @@
-"""Start of a new generation: by rule, or at a consumer group's offsets; and progress commits to a group."""
+"""Start of a new generation, by a rule or at a consumer group's offsets; and commits of progress to a group."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_latest_begins_at_the_end_of_the_first_look_and_stays_there(topic: Store
     run_once(topic, store, pipeline_of(**LATEST))
     assert listed_offsets(store) == list(range(300, 350))
     assert list(verify_output(pipeline_of(**LATEST), store)) == []
-    # Another rule, set too late to apply.
+    # The default rule comes too late: the generation has already begun.
     assert run_once(topic, store, pipeline_of(secor__max__file__size__bytes="9000")) == []
 
 
@@ -172,7 +172,7 @@ def test_offsets_of_secor_in_zookeeper_are_gone_on_with(zookeeper: ZooKeeperServ
         client.create(node, b"12a", makepath=True)
         with pytest.raises(CorruptDataError, match="which is not an offset"):
             run_once(topic, store, pipeline_of(**secor))
-        # The group is beyond the end of the bucket: the records between are still to be uploaded.
+        # The group's offset is beyond the end of the bucket: the records in between are not uploaded yet.
         client.set(node, b"310")
         assert run_once(topic, store, pipeline_of(**secor)) == []
         topic.copy_plain(300, 50, size=100)
@@ -194,7 +194,7 @@ def test_partitions_without_an_offset_begin_by_the_rule(monkeypatch: pytest.Monk
 
 
 class ScriptedCluster(LiveCluster):
-    """Accepts commits after the requested number of failures."""
+    """Cluster that accepts commits after the given number of failures."""
 
     def __init__(self, failures: int) -> None:
         super().__init__({"bootstrap.servers": "localhost:1"}, isolation="read_committed", timeout_s=1)

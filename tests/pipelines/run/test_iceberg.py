@@ -1,4 +1,4 @@
-"""Pipeline files in an Iceberg table: each commit once despite failures and kills, read by pyiceberg's own scan."""
+"""Pipeline files in an Iceberg table, read by pyiceberg: each commit exactly once despite failures and kills."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def killed_after(commit: Callable[[], Any]) -> Any:
 
 
 def fail_commit(monkeypatch: pytest.MonkeyPatch, failure: Failure, at: int = 0) -> list[int]:
-    """Make the catalog's commit with this number fail; return the list that counts the commits."""
+    """Make the catalog's commit with the number ``at`` fail; return a list with the numbers of all commits so far."""
     original, seen = SqlCatalog.commit_table, list[int]()
 
     def commit_table(self: SqlCatalog, *arguments: Any) -> Any:
@@ -229,7 +229,7 @@ def test_files_that_give_way_leave_the_table_as_the_others_come(topic: StoredTop
     folder.is_whole()
     assert folder.offsets() == before_it
     with folder.table() as table:
-        # All in one snapshot: no reader sees a row twice or not at all.
+        # One snapshot has the whole replacement: no reader sees a row twice or not at all.
         assert [one.summary.operation.value for one in table.snapshots()] == ["append", "overwrite"]
         assert all("/2_" in task.file.file_path for task in table.scan().plan_files())
     topic.copy_plain(300, 50, size=100)
@@ -344,7 +344,7 @@ def test_a_stop_while_the_catalog_is_silent_at_the_start_has_nothing_to_wait_for
 
 
 EVERY = pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.soak)])
-"""Test every n-th operation as the last one."""
+"""Let the process die at each ``step``-th operation in turn."""
 
 
 @EVERY
@@ -433,7 +433,7 @@ def test_a_driver_that_is_killed_between_publication_and_snapshot_is_made_good(
     run_once(topic, folder.store, folder.pipeline())
     topic.copy_plain(300, 50, size=100)
     killed_in_commit(lambda: run_once(topic, folder.store, folder.pipeline()), moment)
-    # All files are published, whether the table has them or not.
+    # The store has all files, whether or not the table has them.
     assert listed_offsets(folder.store) == list(range(350))
     assert folder.offsets() == list(range(300 if moment == "before" else 350))
     for _ in range(2):

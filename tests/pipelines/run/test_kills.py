@@ -1,4 +1,4 @@
-"""Killed, suspended and duplicate writers: a listing of the output shows each record once."""
+"""Killed, suspended and concurrent writers: a listing of the output shows each record once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from tieredstore.records.settings import ReadSettings
 
 
 def check_seen(store: ObjectStore) -> None:
-    """Read the published end before the listing, and the committed end after it."""
+    """Assert that a listing has all published offsets, each once, and no uncommitted one."""
     published = published_end(store)
     seen = listed_offsets(store)
     assert len(seen) == len(set(seen))
@@ -62,7 +62,7 @@ def check_seen(store: ObjectStore) -> None:
 
 
 def published_end(store: ObjectStore) -> int:
-    """Return the published end: of all batches except the last one, and of the last one if an entry confirms it."""
+    """Return the offset up to which batches are published: the last batch needs a "published" entry after it."""
     entries = list(commit_log_of(pipeline_of(), store).entries())
     batches = [entry for entry in entries if entry.kind == "batch"]
     is_last_done = bool(entries) and entries[-1].kind == "published"
@@ -95,7 +95,7 @@ def test_drivers_that_are_killed_leave_no_record_twice_and_none_out(
         check_seen(store)
         topic.copy_plain(offsets, 50, size=100)
         offsets += 50
-    # Other settings could not rewrite files of the last commit, but the store has dropped none.
+    # A run with other settings could not rewrite lost files of the last commit, but the store has lost none.
     run_once(topic, store, pipeline_of())
     assert listed_offsets(store) == list(range(offsets))
     assert list(verify_output(pipeline_of(), store)) == []
@@ -159,7 +159,7 @@ WAIT_S = 60
 
 
 def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
-    """Return both attempts at a window of all records."""
+    """Write one window with all records twice, at the same time; return both attempts."""
     query = query_of(PIPELINE)
     log = survey_logs(topic.manager, query).logs[TOPIC, NUMBER]
     window = Window(TOPIC, str(log.topic_id), NUMBER, log.earliest, log.end)
@@ -168,7 +168,7 @@ def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
         with TopicReader(lambda: topic.manager, query, ReadSettings(columns=COLUMNS)) as reader:
             return write_window(window, reader.read(log, window.start, window.stop), recipe_of(PIPELINE), to)
 
-    # Each attempt waits with its next file until the other has prepared one too.
+    # After preparing a file, each attempt waits until the other attempt has prepared its own.
     both = threading.Barrier(2, timeout=WAIT_S)
     meeting = ScriptedStore(store).on("prepare", do=lambda _: both.wait(), moment="after")
     with ThreadPoolExecutor(2) as pool:
@@ -190,7 +190,7 @@ def test_one_is_committed_and_nothing_of_the_other_is_seen(
     driver.commit([attempts[chosen]])
     assert listed(any_store) == keys
     assert listed_offsets(any_store) == list(range(300))
-    # Cleaners and life-cycle rules remove only the loser's files, none of them visible.
+    # Discard the other attempt's uploads, as a cleaner or a life-cycle rule does: no visible file disappears.
     assert [any_store.discard(file.prepared) for file in attempts[1 - chosen][0].files] == [True] * 3
     assert list(find_abandoned_writes(any_store)) == []
     assert listed_offsets(any_store) == list(range(300))

@@ -59,7 +59,7 @@ class Running:
         )
 
     def write(self, count: int, topic: str | None = None, *, partition: int = 0) -> None:
-        """Write so many records, whose values name their topic, partition and offset."""
+        """Produce ``count`` records whose values name their topic, partition and offset."""
         topic = topic or self.topic
         written = self._written.setdefault((topic, partition), [])
         values = [f"{topic}-{partition} {len(written) + number}".encode() for number in range(count)]
@@ -67,9 +67,9 @@ class Running:
         written += values
 
     def look(self) -> int:
-        """Run once, and again when all records are old enough; return the number of batches with files."""
+        """Run once, and again when all records are old enough to write; return the number of batches with files."""
         batches = 0
-        # A listing that is a moment old is still used.
+        # Advance the clock before each run, because the pipeline reuses a recent listing.
         for passed_s in (LOOK_S, AGE_S):
             self._now_s += passed_s
             while (entry := self._runner.step()) is not None:
@@ -89,7 +89,7 @@ class Running:
         assert list(verify_output(self.pipeline, self.store)) == []
 
     def next_generation(self) -> list[int]:
-        """Return the offsets written by a generation that starts empty."""
+        """Return the offsets that a new generation writes into an empty store."""
         pipeline, store = with_generation(self.pipeline, 2), MemoryObjectStore()
         with open_parts(pipeline) as parts, Runner(pipeline, Parts(store, parts.source)) as runner:
             list(runner.run_once())
@@ -131,7 +131,7 @@ def test_a_topic_that_is_created_again_while_it_runs_is_no_continuation(running:
     running.write(20)
     running.look()
     delete_topic(kafka, running.topic)
-    # A deleted topic is no loss: its records are written.
+    # The deletion of the topic is no loss, because its records are already written.
     assert running.look() == 0
     make_topic(kafka, name=running.topic)
     produce(kafka, running.topic, [Produced(None, b"of another life")] * 30)
@@ -154,7 +154,7 @@ def test_retention_that_passes_by_is_a_loss_that_names_what_is_gone(running: Run
     with pytest.raises(DataLossError, match=rf"offsets 25 to 39 of {running.topic}-0"):
         running.look()
     running.check(missing=30)
-    # Another generation begins with the existing records.
+    # A new generation begins with the records that still exist.
     assert running.next_generation() == list(range(40, 55))
 
 

@@ -1,4 +1,4 @@
-"""Records lost, damaged, or truncated by an election in a pipeline's source: each run reports them."""
+"""A pipeline's source with lost or damaged records, or truncated by an election: each run reports this."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_loss_that_the_first_run_meets_is_met_by_all_that_follow(topic: Stored
         assert written(store) == []
         (sentence,) = told(topic, store)
         assert f"offsets 0 to 99 of {TOPIC}-{NUMBER} " in sentence
-    # Another generation begins with the existing records.
+    # A new generation begins with the records that still exist.
     run_once(topic, store, with_generation(SMALL, 2))
     assert written(store) == list(range(100, 300))
 
@@ -120,7 +120,7 @@ def test_a_loss_that_the_first_run_meets_is_met_by_all_that_follow(topic: Stored
 def test_whoever_dies_before_a_loss_leaves_a_log_that_knows_of_it(
     topic: StoredTopic, moment: Literal["before", "after"]
 ) -> None:
-    """Stop a run at each of its operations, then delete the first segment like retention."""
+    """Stop a run at each of its operations, then delete the first segment, as retention does."""
     sweep = OperationSweep(MemoryObjectStore, lambda store: run_once(topic, store, SMALL))
     lost = objects_of(topic, 0)
     kept = {key: topic.store.get(key) for key in lost}
@@ -208,7 +208,7 @@ def test_records_before_a_damaged_chunk_are_written(
         assert list(verify_output(SMALL, store)) == []
         assert list(find_abandoned_writes(store, "out/")) == []
     assert reached[0] == reached[1]
-    # Written up to the damaged batch of ten records.
+    # The files end before the damaged batch; each batch has ten records.
     assert len(reached[0]) == 100 * segment + at // 10_200 * 10
     mend(topic, segment, whole)
     run_once(topic, store, SMALL)

@@ -78,7 +78,7 @@ def test_a_small_file_costs_three_requests_and_a_batch_two(topic: StoredTopic, m
 def test_no_secret_of_the_output_is_in_what_is_written_logged_or_said(
     topic: StoredTopic, minio: S3Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Entries contain upload ids, but publishing them still needs the reader's own credentials."""
+    """Log entries contain upload ids, but completing such an upload still needs credentials."""
     caplog.set_level(logging.DEBUG, "tieredstore")
     bucket, wrong = minio.make_bucket(), "wrong-secret-of-an-output"
     with FaultProxy(minio.endpoint_url) as proxy, closing(make_s3(minio.endpoint_url, bucket)) as direct:

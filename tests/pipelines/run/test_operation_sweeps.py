@@ -67,7 +67,7 @@ class World:
         return store
 
     def check_seen(self, store: ObjectStore) -> None:
-        """Check a plain listing: no duplicate offset, no published offset missing, none above the committed ones."""
+        """Assert that a listing has all published offsets, each once, and no uncommitted one."""
         offsets = listed_offsets(store)
         assert len(offsets) == len(set(offsets))
         assert set(range(len(FIRST))) <= set(offsets)
@@ -130,7 +130,7 @@ def test_a_process_may_die_at_each_operation(
 
 
 def run_beside(topic: StoredTopic, store: ObjectStore, *, dies: bool) -> None:
-    """Run while another process is suspended. If it ``dies``, it does so before it publishes, and its uploads are
+    """Run while another process is suspended. If ``dies``, this run fails before it publishes, and its uploads are
     lost.
     """
     copy_times(topic, len(FIRST + SECOND), THIRD)
@@ -152,7 +152,7 @@ def _is_publishing(operation: Operation) -> bool:
 def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
     tmp_path: Path, make_store: MakeStore, dies: bool
 ) -> None:
-    """Pause before each operation; the other run finds more records, some of them late."""
+    """Pause before each operation. Another run meanwhile finds more records, some of them late."""
     worlds: list[World] = []
     seen: list[dict[str, bytes]] = []
     fenced = 0
@@ -173,7 +173,7 @@ def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
             except FencedError:
                 fenced += 1
             assert len(seen) == sleeps
-            # If the other process died, this one may still publish the files that it had committed.
+            # If the other process died, this process may still publish the files that the other has committed.
             assert dies or content_of(inner) == seen[-1]
             worlds[-1].check_seen(inner)
             worlds[-1].check_done(inner, THIRD)
@@ -182,7 +182,7 @@ def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
 
 
 TEXT = pipeline_of(**BY_HOUR, secor__file__reader__writer__factory="text", secor__compression__codec="none")
-"""The pipeline's files have sidecars and complete directories."""
+"""Pipeline that writes sidecars and marks directories complete."""
 DATA = f"{day(12)}/1_{NUMBER}_{0:020}.txt"
 OTHER = f"{day(13)}/1_{NUMBER}_{2:020}.txt"
 BESIDE = f"{day(12)}/.1_{NUMBER}_{0:020}.txt.parquet"
@@ -235,7 +235,7 @@ def swapped(store: MemoryObjectStore) -> None:
 
 
 def entry_with(**fields: int) -> Plant:
-    """Return a fault: a log that has other fields for the first file of the batch."""
+    """Return a fault that changes fields of the batch's first file in the commit log."""
 
     def plant(store: MemoryObjectStore) -> None:
         key = f"{COMMITS}{1:020}.json"

@@ -30,7 +30,7 @@ ID = Uuid(bytes(16))
 
 
 class Clocked:
-    """A partition that only the broker has, with 1 KiB per record, looked at from time to time."""
+    """Partition that only the broker has, with a policy of when it is due, and a clock that the test sets."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._waiting = policy, Waiting()
@@ -71,7 +71,7 @@ def test_windows_of_the_broker_are_as_large_as_those_before_tell() -> None:
         Progress(str(ID), 0, -1, 1, 9, recent_bytes=900, recent_offsets=9),
     )
     assert clocked.due(250, 0, progress=small) == [(0, 103), (103, 206)]
-    # Offsets without records count too.
+    # The average counts offsets without records too.
     assert clocked.due(250, 0, progress=replace(small, recent_offsets=90)) == []
     # A window without records gives no estimate of bytes.
     assert clocked.due(25, 0, progress=replace(small, recent_bytes=0, recent_offsets=0)) == [(0, 10), (10, 20)]
@@ -81,11 +81,11 @@ def test_how_much_a_window_read_is_committed_and_known_after_a_restart(topic: St
     store, pipeline = MemoryObjectStore(), pipeline_of(max__file__records="100")
     entries = run_once(topic, store, pipeline)
     read = [window.read_bytes for entry in entries for window in entry.windows]
-    # Values of 100 bytes, with their numbers as keys.
+    # Each value has 100 bytes; its key is its number in decimal.
     assert read == [100 * 100 + 190, 100 * 100 + 300, 100 * 100 + 300]
     progress = commit_log_of(pipeline, store).read().positions[TOPIC, NUMBER]
     assert progress.recent_bytes // progress.recent_offsets == 102
-    # An entry of an earlier version lacks the field.
+    # Entries of earlier versions lack the field ``read_bytes``.
     key = f"out/_tieredstore/kept/1/commits/{1:020}.json"
     content = json.loads(store.get(key))
     for window in content["windows"]:
@@ -99,7 +99,7 @@ def test_how_much_a_window_read_is_committed_and_known_after_a_restart(topic: St
 
 
 def test_a_backlog_holds_up_no_other_partition() -> None:
-    """A batch has 64 windows, and the first partition alone could fill each batch."""
+    """A batch has at most 64 windows. The first partition alone has enough records for each batch."""
     policy, waiting = Policy(1 << 30, 1, 60), Waiting()
     numbers = range(70)
     ends = {number: 1000 if number == 0 else 1 for number in numbers}
@@ -123,7 +123,7 @@ def test_the_minute_mark_writes_what_was_seen_before_it(topics: str, windows: li
     clocked = Clocked(Policy(1 << 30, 0, 36_000, minute_mark=15, marked=topics))
     hour = 1_700_000_000 // 3600 * 3600
     assert clocked.due(5, 0, wall_s=hour + 14 * 60 + 30) == []
-    # Any look after the mark suffices; it need not be in that minute.
+    # The pipeline need not look in the marked minute: the first look after it suffices.
     assert clocked.due(9, 40, wall_s=hour + 15 * 60 + 10) == windows
     assert clocked.due(12, 50, start=9, wall_s=hour + 15 * 60 + 20) == []
 
@@ -133,7 +133,7 @@ def test_windows_leave_room_for_secors_limits_which_pass_over_the_mark() -> None
     assert policy_of(pipeline_of(**mark).own.limits) == Policy(200_000_000, 0, 3600, 7, ".*")
     limits = {"secor__upload__deterministic": "true", "secor__max__input__payload__size__bytes": "1000000000"}
     assert policy_of(pipeline_of(**mark, **limits).own.limits) == Policy(1_000_000_000, 0, 3600, 7, "")
-    # An age limit that Secor ignores does not cut a window in the middle of a range.
+    # Secor ignores this age limit, so it must not end a window in the middle of a time range.
     limits |= {"secor__max__file__timestamp__range__millis": "7200000", "secor__max__file__age__seconds": "60"}
     assert policy_of(pipeline_of(**limits).own.limits).age_s == 7200
 
@@ -145,7 +145,7 @@ def test_looks_are_as_rare_as_the_age_allows() -> None:
 
 HOUR_S = 3600
 LOOK_S = 30
-"""Minimum seconds between looks."""
+"""Minimum seconds between two listings of the source."""
 NOON_S = 1_700_000_000 // HOUR_S * HOUR_S
 MARKED = {
     "secor__max__file__age__seconds": str(HOUR_S),
@@ -185,7 +185,7 @@ def test_partitions_that_are_idle_are_written_by_age_and_no_look_after_that_writ
         clocked.now_s = HOUR_S - 1
         assert clocked.step() == 0
         clocked.now_s = HOUR_S
-        # Only the idle topic is written: records of the other are half an hour old.
+        # Only the idle topic is written: the other topic's records are only half an hour old.
         assert clocked.step() == 1
         clocked.now_s = HOUR_S * 3 / 2
         assert clocked.step() == 1
@@ -210,7 +210,7 @@ def test_partitions_that_are_idle_are_written_by_age_and_no_look_after_that_writ
 def test_a_time_of_day_that_jumps_decides_when_records_are_written_and_nothing_else(
     steps: list[tuple[int, int, int]],
 ) -> None:
-    """Use a minute mark, the only policy that needs the time of day."""
+    """Test the minute mark: no other policy needs the time of day."""
     pipeline = pipeline_of(**MARKED)
     with tempfile.TemporaryDirectory() as folder, closing(StoredTopic(Path(folder))) as topic:
         written = 0

@@ -47,7 +47,7 @@ SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__p
 
 
 def check_seen(store: ObjectStore, written: int) -> None:
-    """Assert that no offset occurs twice, none below ``written`` is missing, and none is above the committed ones."""
+    """Assert that a listing has all offsets below ``written``, no offset twice, and no uncommitted offset."""
     offsets = listed_offsets(store)
     assert len(offsets) == len(set(offsets))
     assert set(range(written)) <= set(offsets)
@@ -60,7 +60,7 @@ def test_who_slept_until_the_store_dropped_its_uploads_writes_them_again(
     topic: StoredTopic, store: ObjectStore
 ) -> None:
     class Asleep(FaultyStore):
-        """Loses all files of a batch except the first while its driver is suspended."""
+        """Store that loses all uploads of a batch except the first while the batch's driver is suspended."""
 
         dropped = 0
 
@@ -118,7 +118,7 @@ def test_a_driver_may_die_at_each_operation_and_another_with_other_sizes_goes_on
         check_seen(inner, 0)
         run_once(topic, inner, larger)
         check_seen(inner, 0)
-        # The records' times are 0 to 299 ms: 0 is not a valid time.
+        # The records' times are 0 to 299 ms, and 0 is invalid, so record 0 may be bad.
         assert set(listed_offsets(inner)) >= set(range(1, 300))
 
 
@@ -146,7 +146,8 @@ def test_a_zombie_publishes_nothing_behind_a_foreign_entry(topic: StoredTopic) -
         other = run_once(topic, store, SMALL)
         assert other
         before = listed(store)
-        # Its records end where the other began, so only its ``published`` entry is left to write.
+        # The other run began where the zombie's records end. So the zombie has only its ``published`` entry left to
+        # write.
         with pytest.raises(FencedError):
             list(run)
         with pytest.raises(FencedError):
@@ -188,7 +189,7 @@ def test_an_output_name_that_somebody_else_has_is_an_error_that_names_it(
     quiet = MemoryObjectStore()
     run_once(topic, quiet, SMALL)
     key = listed(quiet)[0]
-    # After the log's first entry, foreign objects are not refused any more.
+    # Only a run without a log entry refuses foreign objects at its start, so begin the log first.
     Runner(SMALL, Parts(store, topic.manager)).driver.begin([TOPIC])
     store.put(key, b"another's")
     with pytest.raises(PreconditionFailedError, match=key.replace(".", r"\.")):
@@ -288,7 +289,7 @@ def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on
 TEXT: Final = pipeline_of(
     secor__file__reader__writer__factory="text", secor__compression__codec="zstd", max__file__records="100"
 )
-"""Three files, each with a sidecar; the compression level does not change sidecars."""
+"""Pipeline that writes three files, each with a sidecar. Another compressor does not change sidecars."""
 
 
 def last_files(store: ObjectStore) -> dict[str, OutputFile]:
@@ -310,7 +311,7 @@ def committed_and_dropped(topic: StoredTopic, store: ObjectStore) -> dict[str, O
 
 
 class Packing:
-    """How files are compressed from now on: ``other`` as by another version of the library, or as usual."""
+    """Compressor of files. If ``other`` is set, it writes other bytes, like another version of the library."""
 
     def __init__(self) -> None:
         self.other = False
@@ -328,7 +329,7 @@ def packing(monkeypatch: pytest.MonkeyPatch) -> Packing:
 
 
 class Witness(DelegatingObjectStore):
-    """Records the log's entry for each file at the moment of its publication."""
+    """Store that records what the log says about each file when the file is published."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -343,7 +344,7 @@ class Witness(DelegatingObjectStore):
 
 
 def check_outcome(store: ObjectStore, committed: dict[str, OutputFile]) -> None:
-    """Assert that all files exist, match the log, and have other bytes if they were rewritten."""
+    """Assert that all files exist and match the log, and that rewritten files have other bytes than before."""
     assert listed(store) == sorted(committed)
     for key, file in last_files(store).items():
         data = store.get(key)
@@ -377,7 +378,7 @@ def test_other_bytes_get_an_entry_before_they_are_published(
 def test_whoever_dies_in_the_midst_of_it_leaves_what_the_next_one_completes(
     topic: StoredTopic, packing: Packing
 ) -> None:
-    """The next run compresses as usual, but the new entries remain."""
+    """The next run compresses as usual, but keeps the entries of the run that died."""
     entered: list[bool] = []
     has_died = True
     while has_died:

@@ -42,7 +42,7 @@ from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource, Selected
 
 WRONG = pipeline_of(**BY_HOUR, secor__parser__timezone="Asia/Tokyo", secor__max__file__size__bytes="2000")
-"""Custom parser that files noon under 21:00."""
+"""Settings with a wrong time zone, which file noon under 21:00."""
 RIGHT = pipeline_of(**BY_HOUR, secor__max__file__size__bytes="2000")
 ALL = Selected(TOPIC)
 
@@ -89,7 +89,7 @@ def test_chosen_offsets_are_written_beside_a_generation_that_goes_on(topic: Stor
         assert [(one.start, one.stop) for entry in entries for one in entry.windows] == [(1, 4)]
         assert offsets(store, 2) == [1, 2, 3]
         copy_times(topic, 5, [5])
-        # The driver has not been fenced.
+        # The backfill has not fenced the driver of generation 1.
         list(live.run_once())
     assert offsets(store, 1) == [0, 1, 2, 3, 4, 5]
     assert backfill(topic, store, Selected(TOPIC, 1, 4)) == []
@@ -129,7 +129,7 @@ def test_a_backfill_that_is_not_done_goes_on_under_the_same_settings(topic: Stor
 
 
 def wrong(topic: StoredTopic) -> MemoryObjectStore:
-    """Return an output whose generation 1 has three complete directories, all of them wrong."""
+    """Return an output whose generation 1 has three complete directories with wrong names."""
     store = MemoryObjectStore()
     run_once(topic, store, WRONG)
     assert sorted(successes(store)) == [day(21), day(22), day(23)]
@@ -160,16 +160,16 @@ def test_files_of_another_generation_give_way(topic: StoredTopic) -> None:
     assert changes[1].added == ()
     assert len(changes[1].removed) == 4
     assert clean(store, 1, 2)
-    # The formerly complete directories are empty now, without ``_SUCCESS``.
+    # The directories that were complete are now empty, and their ``_SUCCESS`` is gone.
     assert successes(store) == {}
     assert log.read().positions[TOPIC, NUMBER].records == 0
     copy_times(topic, 5, [5])
     run_once(topic, store, RIGHT)
     assert offsets(store, 1) == [5]
-    # Generation 1 also finalizes directories whose files replaced its own.
+    # Generation 1 also finalizes the directories of the files that replaced its own.
     assert successes(store)[day(12)][:2] == (1, 2)
     list(drop_generation(with_generation(RIGHT, 2), store, dry_run=False))
-    # All files of the generation are removed.
+    # All files of generation 2 are removed.
     assert listed(store) == [f"{day(17)}/1_{NUMBER}_{5:020}.parquet"]
 
 
@@ -188,7 +188,7 @@ def test_windows_give_way_whole_and_directories_are_complete_again(topic: Stored
     assert (content["generation"], content["files"], content["records"]) == (2, 2, 3)
     assert "beside" not in content
     assert clean(store, 1, 2)
-    # Repeating the backfill does nothing; neither does choosing offsets that the generation does not have.
+    # Repeating the backfill does nothing: generation 1 no longer has these offsets.
     assert backfill(topic, store, Selected(TOPIC, 6, 7), replaces=1) == []
     for generation, words in ((5, "no commit log"), (2, "cannot replace itself")):
         with pytest.raises(ConfigError, match=words):
@@ -251,7 +251,7 @@ def test_a_generation_that_took_over_finalizes_nothing_meanwhile(topic: StoredTo
 
 
 EACH = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
-"""Only each n-th operation is tested."""
+"""Test only each ``step``-th operation."""
 
 
 @EACH
@@ -265,7 +265,7 @@ def test_each_operation_may_be_the_last(topic: StoredTopic, moment: Literal["bef
             backfill(topic, store, replaces=1)
         check_between(inner)
         if number % 2:
-            # The generation's driver may run in between.
+            # The driver of generation 1 may run before the backfill is repeated.
             run_once(topic, inner, WRONG)
         backfill(topic, inner, replaces=1)
         assert records_of(inner) == records_of(whole)
@@ -297,8 +297,8 @@ def records_of(store: ObjectStore) -> list[str]:
 
 
 def check_between(store: ObjectStore) -> None:
-    """Assert that no record is missing in both generations, and that no directory is complete while both have files
-    in it.
+    """Assert that each record is in one of the two generations, and that no directory is complete once the second has
+    files.
     """
     old, new = offsets(store, 1), offsets(store, 2)
     assert set(old) | set(new) == {0, 1, 2, 3, 4}

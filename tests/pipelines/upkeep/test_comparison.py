@@ -81,7 +81,7 @@ def test_quarantined_omitted_redriven_or_replaced_records_are_no_fault(topic: St
 
 
 def rewritten(change: Callable[[Any], Any]) -> Callable[[MemoryObjectStore], None]:
-    """Return a change of the second file, which has the offsets 100 to 199."""
+    """Return a fault that applies ``change`` to the second file, which has the offsets 100 to 199."""
 
     def plant(store: MemoryObjectStore) -> None:
         key = listed(store)[1]
@@ -159,7 +159,7 @@ def test_records_that_the_source_no_longer_has_are_counted(topic: StoredTopic, t
 
 
 def secors(topic: StoredTopic) -> tuple[MemoryObjectStore, Pipeline]:
-    """Return an output like Secor's, without a log: files of values and offsets, named by their windows."""
+    """Return an output like Secor's, without a commit log: SequenceFiles of offsets and values, named by window."""
     names = {
         "secor.file.reader.writer.factory": "sequencefile", "name.offset": "window", "max.file.records": "100",
         "secor.offsets.per.partition": "50",
@@ -178,7 +178,7 @@ def test_secors_files_are_verified_by_their_names_and_beside_the_log(topic: Stor
     assert list(verify_output(pipeline, store)) == []
     assert against(topic, store, pipeline) == ([], 300, 0)
     first, second = (f"out/{TOPIC}/base_offset={at}/1_{NUMBER}_{0:020}.seq" for at in (0, 50))
-    # As if a retry had cut windows elsewhere: only the source's log shows the missing records.
+    # The output looks as if a retry had cut windows elsewhere. Only the source's log shows missing records.
     elsewhere = first.replace("base_offset=0", "base_offset=9")
     store.put(elsewhere, store.get(first))
     (problem,) = verify_output(pipeline, store)

@@ -1,4 +1,4 @@
-"""A restore reads the present rows of a pipeline's Iceberg table, also after another program moved or deleted rows."""
+"""A restore reads the current rows of a pipeline's Iceberg table, even if another program has moved or deleted rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def rows_of(folder: Folder, **changes: str) -> tuple[list[int], list[str]]:
-    """Return the offsets that a restore reads from the table, and what it says first. There must be no hole."""
+    """Return the offsets that a restore reads from the table, and its warnings. Assert that no hole is left."""
     backup = PipelineBackup(folder.pipeline(**changes), folder.store, [TOPIC])
     ((where, (start, stop)),) = backup.extents().items()
     assert not backup.holes(where, start, stop)
@@ -88,7 +88,7 @@ def test_a_restore_reads_the_rows_that_the_table_has_now(
     assert rows_of(folder) == (LEFT, [DELETED])
     remove_old_files(folder)
     assert rows_of(folder) == (LEFT, [DELETED])
-    # Without the table, all files are missing.
+    # For a restore that does not read the table, all files are missing.
     backup = PipelineBackup(folder.pipeline(table="none"), folder.store, [TOPIC])
     assert backup.holes((TOPIC, 0), 0, 300) == [(0, 300)]
 

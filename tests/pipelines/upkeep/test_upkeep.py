@@ -41,13 +41,13 @@ from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
 NEXT = pipeline_of(secor__generation="2", secor__max__file__size__bytes="20000")
 STRICT = pipeline_of(secor__message__parser__class="regex", message__timestamp__input__pattern=r"(\d{13})")
-"""No value has such a number, so all messages are bad."""
+"""Pipeline whose messages are all bad, because no value contains a number that matches the pattern."""
 LENIENT = pipeline_of(secor__max__file__size__bytes="20000")
 DAY_MS = 86_400_000
 
 
 def refile(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Entry]:
-    """Return the entries of redriven messages."""
+    """Redrive the quarantined messages; return the log entries with them."""
     return [one.entry for one in redrive(topic, store, pipeline) if one.entry is not None]
 
 
@@ -67,7 +67,7 @@ def unpublished(operation: Operation) -> bool:
 def check_each_failure(
     prepare: Callable[[], ObjectStore], work: Callable[[ObjectStore], object], moment: Moment
 ) -> None:
-    """Let ``work`` fail at each operation in turn. When repeated, it must complete, with each record once."""
+    """Let ``work`` fail at each operation in turn; assert that its repetition completes, with the same files."""
     undisturbed = prepare()
     work(undisturbed)
     for _, inner, store in OperationSweep(prepare, work).fail(moment):
@@ -178,7 +178,7 @@ def test_bad_messages_of_generations_that_were_taken_over_are_filed_by_the_next(
         assert list(verify_output(pipeline, store)) == []
         its = pipeline_of(secor__generation=str(pipeline.own.generation))
         assert list(Against(its, store, topic.manager).problems()) == []
-    # The log still has the takeover.
+    # The log still has the entry of the takeover, so the run repeats it without effect.
     topic.copy_plain(300, 50, size=100)
     take_over(topic, store, third, generation=2)
     assert listed_offsets(store) == list(range(350))

@@ -1,4 +1,4 @@
-"""A broker and its packets: MemQ's own packets byte for byte, refusals, and storing and copying with their timing."""
+"""A broker and its packets: MemQ's own packets byte for byte, refusals, and when the broker stores or copies bytes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ fresh = partial(orders_on, batch_ms="20")
 
 
 class HeldStore(DelegatingObjectStore):
-    """Holds puts of batches until the test permits them."""
+    """Store that holds puts of batches until the test permits them."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -87,7 +87,7 @@ def test_memqs_own_packets_are_answered_byte_for_byte_in_its_own_form() -> None:
         assert metadata[19:27] == b"\0\6orders"
         assert metadata[27:42] == b"\0\1\0\0\0\x09127.0.0.1"[:15]
         assert struct.pack(">h", address.port) in metadata
-        # MemQ's write carries noise instead of a Message. The refusal has the request's version and id.
+        # MemQ's sample request carries noise instead of a Message. The refusal has the request's version and id.
         client.socket.sendall(written)
         refused = client.raw_answer()
         assert refused[4:17] == b"\0\5" + (42).to_bytes(8, "big") + b"\0" + struct.pack(">h", 400)
@@ -157,7 +157,7 @@ def test_a_refused_message_is_answered_once_and_not_stored(
         answer = client.ask(refused, 1)
         assert (answer.code, answer.payload, answer.request_id) == (code, None, 1)
         assert why in answer.error
-        assert client.ask(write_of(message_of([b"good"])), 2).request_id == 2  # the first request has no second answer
+        assert client.ask(write_of(message_of([b"good"])), 2).request_id == 2  # no second answer to request 1
         assert running.broker.room.taken == 0
     assert read_values(topics, 1) == [b"good"]
 
@@ -178,7 +178,7 @@ def test_a_message_without_records_is_acknowledged_and_not_stored_and_none_hides
 
 
 def test_the_numbers_of_messages_without_records_are_told_with_the_next_batch_and_are_no_loss() -> None:
-    """MemQ's own producer also numbers such Messages. The first batch that lists them fails."""
+    """MemQ's own producer also numbers Messages without records."""
     store = HeldStore()
     topics = orders_on(store, batch_ms="1")
     store.may.set()
@@ -394,7 +394,7 @@ def test_a_broker_that_is_no_server_says_so() -> None:
         other.kill()
 
 
-# Frames that arrive in one read of the socket, and frames with a buffer of their own.
+# Small frames, of which several arrive in one read of the socket, and large frames, each with its own buffer.
 @pytest.mark.parametrize(("size", "count"), [(20_000, 30), (300_000, 8)])
 def test_messages_are_read_once_and_are_not_copied_together(size: int, count: int) -> None:
     topics = fresh_topics(batch_ms="60000", batch_messages=str(count))

@@ -1,5 +1,5 @@
-"""Connections of a broker: frames in pieces of any size, thousands of damaged packets, and the connections' room and
-end. Good clients are served throughout.
+"""Connections of a broker: frames in pieces of any size, thousands of damaged packets, limits of buffers, and closing.
+Good clients are served throughout.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def test_more_connections_than_may_be_are_closed() -> None:
 
 @pytest.mark.parametrize("buffer", ["268435456", "5242880"])
 def test_requests_sent_in_pieces_by_many_connections_stay_apart(buffer: str) -> None:
-    """All connections read into one buffer, and their pieces alternate."""
+    """All connections share one buffer for reading, and pieces of their requests alternate."""
     topics = fresh()
     dice = random.Random(7)
     values = {
@@ -113,7 +113,7 @@ def test_requests_sent_in_pieces_by_many_connections_stay_apart(buffer: str) -> 
             size = dice.choice([1, 14, 4_000, 65_536, 262_144, 400_000])
             pieces.append((client, sent[:size]))
             sent = sent[size:]
-    # The second buffer size is below the settings' minimum, so all connections wait for room.
+    # The smaller buffer is below the minimum that settings allow, so all connections wait for room.
     with running_broker(listening_anywhere(topics, buffer_bytes=int(buffer))) as running:
         clients = [PacketClient(running.place) for _ in range(4)]
         answers: list[list[int]] = [[] for _ in clients]

@@ -1,6 +1,4 @@
-"""Clients that want more than their share of a broker: memory, answers, threads, time. Other clients are still
-served.
-"""
+"""Clients that take more than their share of a broker's memory, threads or time. Other clients are still served."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -66,9 +64,7 @@ def test_an_authorizer_that_fails_lets_nobody_and_keeps_no_room(caplog: pytest.L
 
 
 def test_answers_that_nobody_reads_are_not_made() -> None:
-    """The request has 15 bytes and asks for all topics. One read of 256 KiB holds 17,000 requests, and each answer
-    has 25 KB.
-    """
+    """A request of 15 bytes for all topics has an answer of 25 KB, and one read of 256 KiB holds 17,000 requests."""
     topics = fresh()
     for number in range(200):
         topics.create(f"topic-with-a-long-name-{number:04}-{'x' * 60}")
@@ -82,7 +78,7 @@ def test_answers_that_nobody_reads_are_not_made() -> None:
         assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
         asked = [0, running.ask(lambda: running.broker.counts.metadata_requests)]
         while asked[-1] > asked[-2]:
-            # Answers continue while the connection has room for them.
+            # The broker goes on answering while the connection's output buffer has room.
             running.call(asyncio.sleep(0.3))
             asked.append(running.broker.counts.metadata_requests)
         answer = len(client.raw_answer())
@@ -99,7 +95,7 @@ def _send_quietly(client: PacketClient, data: bytes) -> None:
 
 
 class Slow(DelegatingObjectStore):
-    """Holds lookups of topics until the test permits them."""
+    """Store that holds lookups of the topic ``nobody`` until the test permits them."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -178,7 +174,7 @@ FLOOD = b"".join(request_bytes(Request(5, number, MetadataRequest(()))) for numb
 
 
 def test_small_requests_of_many_clients_do_not_keep_the_loop_from_others() -> None:
-    """Some clients have gone, others read their answers. The test counts turns of the loop, whatever their duration."""
+    """The clients disconnect after sending. The test counts turns of the event loop, not their duration."""
     topics = fresh()
     turns = 0
     with running_broker(topics) as running:
@@ -246,7 +242,7 @@ def test_connections_of_one_address_take_turns_and_another_address_has_its_own()
 
 
 class SteppedLoop:
-    """The part of a loop that a connection uses, on a clock that a test moves."""
+    """Event loop with only the methods that a connection uses, on a clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -269,7 +265,7 @@ class SteppedLoop:
 
 
 class Wire:
-    """The transport of a connection, which ends at once when closed."""
+    """Transport of a connection that is closed immediately."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -290,7 +286,7 @@ class Wire:
 
 
 class Taker:
-    """A handler that records whole requests of connections."""
+    """Handler that counts the complete requests of its connections."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
@@ -310,8 +306,8 @@ class Taker:
 
 
 def test_slow_senders_hold_the_room_for_a_minute_and_not_one_after_the_other() -> None:
-    """Each slow client sends only the beginning of a large Message, and the buffer has room for three. Clients that
-    have sent everything and wait for room are served afterwards, however long that took.
+    """Each slow client sends only the beginning of a large Message, and the buffer has room for three. A client that is
+    ready to send, and waits for room, is served afterwards, however long it has waited.
     """
     loop, room = SteppedLoop(), Room(16 * MIB)
     handler = Taker(room)

@@ -1,4 +1,4 @@
-"""TLS clients of a broker that are silent, or stop within the handshake. Good clients are still served."""
+"""TLS clients that are silent, or that stop in the middle of the handshake. The broker still serves good clients."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_silent_clients_get_no_tls_and_a_good_one_is_served_beside_1500_of_them(
         for client in silent:
             client.close()
         running.until(lambda: of(running).waiting == 0 and running.broker.connections == 0)
-        # The objects are gone at once, without a garbage collection.
+        # The TLS objects are freed at once, without a garbage collection.
         running.until(lambda: tls_objects() == 0)
         assert running.broker.room.taken == 0
 

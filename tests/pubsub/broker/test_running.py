@@ -1,4 +1,4 @@
-"""A broker as a service, in this process: with each coordinator, with a failing store, and to its end."""
+"""A broker as a service, in this process: with each coordinator, with a failing store, and while it stops."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_the_broker_serves_until_it_is_stopped_and_is_ready_once_it_knows_its_to
 
 
 class AsMemqs:
-    """A client like MemQ's Java producer. It keeps its connection, and asks for metadata after a 302, at most twice
-    per request. It gives a request up if it cannot connect or its connection ends.
+    """Client like MemQ's Java producer. It keeps its connection, and asks for metadata after a redirect (302), at most
+    twice per request. It gives up a request if it cannot connect, or if the connection ends.
     """
 
     def __init__(self, place: str) -> None:
@@ -134,7 +134,7 @@ class AsMemqs:
 
 @dataclass
 class Two:
-    """Two brokers of one cluster. The first has the topic."""
+    """Two brokers of one cluster. At first, the first one has the topic."""
 
     first: Service
     second: Service

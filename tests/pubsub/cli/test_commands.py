@@ -1,4 +1,4 @@
-"""``pubsub topics``, ``produce``, ``cat``, ``gc`` and ``broker``: from stdin to a group's position."""
+"""The commands ``pubsub topics``, ``produce``, ``cat``, ``gc`` and ``broker``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def produce(monkeypatch: pytest.MonkeyPatch, store: Path, content: bytes, *optio
 
 
 def replace_places(text: str, places: Mapping[str, str]) -> str:
-    """Return the text with this machine's places instead of its own."""
+    """Return the text with each path or address replaced by the test's own."""
     for place, here in places.items():
         text = text.replace(place, here)
     return text

@@ -1,4 +1,4 @@
-"""A consumer on a store: positions to the record, losses, damage, and notifications that point elsewhere."""
+"""A consumer on a store: positions that name a record, losses, damage, and notifications that point elsewhere."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -51,7 +51,7 @@ def three_messages() -> tuple[Topics, str]:
 
 
 def flip(topics: Topics, key: str, *places: int) -> None:
-    """Flip a bit in each of these bytes of an object."""
+    """Flip the lowest bit of each of these bytes of an object."""
     data = bytearray(topics.store.get(key))
     for place in places:
         data[place] ^= 1
@@ -248,7 +248,7 @@ def test_objects_that_are_read_at_once_do_not_get_into_each_other() -> None:
 
 @pytest.mark.usefixtures("inline_threads")
 def test_records_before_a_loss_are_returned_before_the_loss_is_raised() -> None:
-    """Retention has freed the entry that a read-ahead asks for. Objects that are being fetched are still read."""
+    """Retention frees queue entries that the read-ahead wants next. Objects whose fetch has begun are still read."""
     topics = fresh_topics()
     for number in range(6):
         publish(topics, [b"%d" % number])
@@ -256,7 +256,7 @@ def test_records_before_a_loss_are_returned_before_the_loss_is_raised() -> None:
     (reader,) = slow._partitions.values()
     slow._shared.fetches.at_once = 1
     for _ in range(3):
-        reader.look()  # the second call asks for more during the fetch of the first object, the third takes the object
+        reader.look()  # the second look reads ahead during the first object's fetch; the third takes that object
     topics.queue(topics.get("orders")).free(0, 5 * 256)
     reader.look()
     assert values_of(slow, at_least=3) == [b"0", b"1", b"5"]
@@ -277,7 +277,7 @@ def test_a_backlog_is_asked_for_ahead_more_and_more_at_a_time_and_its_end_once()
         store.operations.clear()
         asked: list[int] = []
         for _ in range(6):
-            reader.look()  # finds an entry: while its object is fetched, nothing waits for the queue
+            reader.look()  # a look finds an entry; nothing waits for the queue during the fetch
             if reader.lookout.looking is not None:
                 reader.lookout.looking.exception(LONG_S)
             asked.append(sum("/queues/" in operation.keys[0] for operation in store.operations))

@@ -1,5 +1,5 @@
-"""Groups on one simulated clock: members join, die, pause and resume while batches arrive. The owner commits
-everything once, in order.
+"""Groups on one simulated clock: members join, die, pause and resume while batches arrive. Each record is committed
+once, in order, by its partition's owner.
 """
 
 # pyright: reportPrivateUsage=false
@@ -78,7 +78,7 @@ class History:
         ]
 
     def live(self) -> None:
-        """Some seconds pass: running members beat, take part and read."""
+        """Let some seconds pass, in which running members send heartbeats, rebalance and read."""
         self.clock.sleep(self.source.choice((1.0, 5.0, 5.0, 7.0)))
         members = [member for member in self.members if not member.is_stopped]
         self.source.shuffle(members)
@@ -133,13 +133,13 @@ class History:
             member.store.fail_at = None
 
     def give_trouble(self, member: Member) -> None:
-        """Now and then a commit's request fails, or its answer is lost."""
+        """Sometimes let a request of the next commit fail, or lose its answer."""
         if self.source.random() < 0.2:
             member.store.moment = self.source.choice(("before", "after"))
             member.store.fail_at = len(member.store.operations) + self.source.randrange(2)
 
     def resolve(self, member: Member, partition: int) -> None:
-        """The state of a commit is unknown: commit again, as a new client would."""
+        """Commit again, because the previous commit's outcome is unknown."""
         given = member.given.pop(partition, [])
         try:
             member.consumer.commit({partition: member.consumer.position()[partition]})
@@ -205,7 +205,7 @@ class History:
 
 @pytest.fixture(autouse=True)
 def beats_by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
-    """Tests send beats, since a member's own thread uses the machine's clock."""
+    """Let tests send heartbeats themselves: a member's own thread would use the machine's clock."""
     del inline_threads
 
     def beat(group: StoreGroup) -> None:

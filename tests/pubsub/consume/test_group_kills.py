@@ -1,5 +1,5 @@
-"""Members of a group, each a process, are killed, stopped, woken and added while records arrive, with either queue.
-Each acknowledged record is read, and commits never go back.
+"""Members of a group, each in its own process, are killed, stopped, woken and added while records arrive, with either
+queue. Each acknowledged record is read, and committed positions never decrease.
 """
 
 from __future__ import annotations

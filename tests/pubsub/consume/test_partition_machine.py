@@ -1,4 +1,4 @@
-"""A consumer's partition makes random transitions of its table. A model of its records checks each."""
+"""A consumer's partition takes random steps. A model of its records checks each step."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -20,7 +20,7 @@ FETCHES = 3
 
 @dataclass
 class Stored:
-    """A batch, and its records that must be read."""
+    """A published batch, and the values that must be read from it."""
 
     key: str
     values: list[bytes]
@@ -36,7 +36,7 @@ class Machine:
         self.consumer = BatchConsumer(self.topics, "orders")
         self.state = self.consumer._partitions[0]
         self.batches: list[Stored] = []
-        self.at = self.taken = 0  # the next batch, and the number of its records taken
+        self.at = self.taken = 0  # the next batch, and how many of its records were taken
         self.was = Position(0)
 
     def step(self) -> None:
@@ -67,7 +67,7 @@ class Machine:
         self.state.look()
 
     def fill(self) -> bool:
-        """Return True if there are rows to take; losses and damage are raised repeatedly, then skipped."""
+        """Return True if there are rows to take. A loss or damage is raised at each try; pass over it at the end."""
         for _ in range(self.source.randrange(1, 3)):
             try:
                 return self.state.fill()
@@ -93,7 +93,7 @@ class Machine:
             self.taken += len(values)
 
     def go_on(self) -> None:
-        """Exhaust a batch whose records were all taken."""
+        """Advance the model to the next batch if all records of the current one were taken."""
         if self.at < len(self.batches) and self.taken == len(self.batches[self.at].values):
             self.at, self.taken = self.at + 1, 0
 

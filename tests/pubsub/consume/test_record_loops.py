@@ -1,5 +1,5 @@
-"""Loops over records that stop, and members that die or lose partitions, at each record. No record is lost, and a
-member that lost a partition returns none of its records. New partitions are read from the commit.
+"""At each record, a loop over records stops, or a member dies or loses a partition. No record is lost. A member returns
+no record of a partition that it has lost, and reads a new partition from the group's commit.
 """
 
 # pyright: reportPrivateUsage=false
@@ -28,13 +28,13 @@ from tieredstore.pubsub.queue.topics import Topics
 
 RECORDS = 12
 WAIT_S = 1.0
-"""Seconds of a simulated clock."""
+"""Seconds to wait for records, on the simulated clock."""
 Place = tuple[int, int, int, int]
 
 
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
-    """Tests send beats, since a member's own thread uses the machine's clock."""
+    """Let tests send heartbeats themselves: a member's own thread would use the machine's clock."""
     del inline_threads
 
     def beat(group: StoreGroup) -> None:
@@ -69,7 +69,7 @@ def consumer_of(topics: Topics, group: str | None = None, clock: SimulatedClock 
 
 
 def rest_of(consumer: BatchConsumer) -> list[Place]:
-    """Return the consumer's records until none arrive for a second."""
+    """Return the places of all further records, until none arrives for a second."""
     return [place_of(record) for record in consumer.records(WAIT_S)]
 
 
@@ -97,7 +97,7 @@ def leave_by_an_exception(records: Iterator[ConsumedRecord], count: int) -> list
 
 
 def leave_without_an_end(records: Iterator[ConsumedRecord], count: int) -> list[Place]:
-    """Keep the generator alive without reading on."""
+    """Stop reading, but keep the generator open."""
     given = [place_of(next(records)) for _ in range(count)]
     unended.append(records)
     return given
@@ -158,7 +158,7 @@ def test_a_seek_within_a_loop_goes_there_with_the_next_record() -> None:
 
 @pytest.mark.parametrize("kind", ["killed before", "killed behind"])
 def test_a_member_that_is_killed_at_each_record_loses_none(kind: str) -> None:
-    """A record is committed after it was handled. The next member gets the other records."""
+    """Each member handles one record and dies, before or after it commits. The next member continues at the commit."""
     topics, places = published()
     clock = SimulatedClock()
     handled: list[Place] = []
@@ -170,7 +170,7 @@ def test_a_member_that_is_killed_at_each_record_loses_none(kind: str) -> None:
             handled.append(place_of(record))
             if kind == "killed behind":
                 consumer.commit()
-            break  # this member is never heard of again
+            break  # this member dies silently
     assert handled == (places[0] if kind == "killed behind" else places[0][:1] * (2 * RECORDS))
 
 
@@ -221,14 +221,14 @@ def test_a_partition_lost_and_taken_again_between_two_records_is_read_from_the_g
         member.take(0, None)
         records = consumer.records(WAIT_S)
         given = [place_of(next(records)) for _ in range(count)]
-        member.take(0, Position(*places[0][0][1:]))  # a new term begins without a moment in between
+        member.take(0, Position(*places[0][0][1:]))  # lose and regain the partition at once: a new term
         assert place_of(next(records)) == places[0][0]
         assert given == places[0][:count]
         consumer.close()
 
 
 def share(clock: SimulatedClock, members: list[BatchConsumer]) -> None:
-    """Some seconds pass, in which all members beat and take part."""
+    """Let some seconds pass, in which all members send heartbeats and rebalance."""
     for _ in range(4):
         clock.sleep(5.0)
         for each in members:
@@ -313,7 +313,7 @@ def test_a_member_of_a_group_in_kafka_has_nothing_when_it_was_fenced(code: int) 
 
 @pytest.mark.parametrize("is_counted", [True, False])
 def test_a_member_is_asked_for_its_claims_when_they_have_changed(*, is_counted: bool) -> None:
-    """Claims are requested before each record only if the queue does not count changes."""
+    """The loop asks for the member's claims before each record only if the member does not count their changes."""
     topics, places = published(2)
     consumer, _ = with_member(topics)
     asked: list[int] = []
@@ -340,7 +340,7 @@ def test_a_member_is_asked_for_its_claims_when_they_have_changed(*, is_counted: 
 
 
 def test_rows_of_a_loop_are_made_once() -> None:
-    """The records of a decoded batch are not rebuilt for each record taken."""
+    """Taking a record does not rebuild the other records of its decoded batch."""
     topics, _ = published()
     with consumer_of(topics) as consumer:
         records = consumer.records(WAIT_S)
@@ -355,7 +355,7 @@ LONG_S = 120.0
 
 
 class Told(GroupMember):
-    """A member whose claims the test sets. It notices a loss only by its commit."""
+    """Member whose claims the test sets. It notices the loss of a partition in ``lost`` only at its next commit."""
 
     def __init__(self) -> None:
         self.has: dict[int, Position | None] = {}
@@ -364,7 +364,7 @@ class Told(GroupMember):
         self.term = 0
 
     def take(self, partition: int, position: Position | None) -> None:
-        """Take a partition in a new term."""
+        """Assign the partition to the member in a new term."""
         self.has[partition] = position
         self.term += 1
 
@@ -386,7 +386,7 @@ class Told(GroupMember):
 
 
 def publish_in_turn(topics: Topics, values: list[bytes]) -> None:
-    """Publish each value in its own batch. One producer's batches alternate between partitions."""
+    """Publish each value in a separate batch. The producer's batches alternate between the partitions."""
     with BatchProducer(topics, "orders") as producer:
         for value in values:
             producer.send(value)

@@ -1,4 +1,4 @@
-"""Topics of batches as ``restore produce`` reads them: offsets, and whatever the queue has no longer."""
+"""Topics of batches as ``restore produce`` reads them: their offsets, and records that the queue no longer has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tieredstore.records.columns import int64_values
 
 WHERE = ("orders", 0)
 BATCH = 256 << 24
-"""The offsets of a batch, each of which has a queue's entry of its own."""
+"""Number of offsets that a batch occupies if it is alone in its queue entry."""
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_missing_objects_are_holes_and_are_named(topics: Topics, log: BatchLog) 
     key, missing = next(log.walk(0, 256)).key, "queue orders/0, offset 256: the object"
     assert backup.holes(WHERE, 0, 3 * BATCH) == []
     topics.store.delete([key])
-    # It disappears only once the run has begun.
+    # The first backup does not know that the object is missing, as if it disappeared during the run.
     with pytest.raises(DataLossError, match=f"{missing} {key} is missing"):
         values(backup, 0, 3 * BATCH)
     later = BatchBackup(topics, {"orders": log})
@@ -99,7 +99,7 @@ def test_lost_entries_leave_objects_that_are_counted(topics: Topics, log: BatchL
     (key,) = (info.key for info in topics.store.list() if info.key.endswith(f"/queues/orders/0/{entry:020}"))
     topics.store.delete([key])
     backup = BatchBackup(topics, {"orders": log})
-    lacks, is_last = backup.lacks, entry == 2  # nothing shows that the last entry was there
+    lacks, is_last = backup.lacks, entry == 2  # nothing shows that a last entry is missing
     end = 0 if entry == 0 else (256 * (entry - 1) + 1) << 24
     assert is_last or backup.extents()[WHERE] == (0, end)
     assert (f"the entry of offset {256 * entry} is missing" in lacks[-2]) is not is_last

@@ -1,4 +1,4 @@
-"""MemQ's audit records: bytes, results of pairing, and the way through Kafka from producer to metrics."""
+"""MemQ's audit records: their bytes, the pairing of sent and read records, and their way through Kafka to metrics."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_planted_faults_are_all_that_is_found() -> None:
     read[7] = (
         audit_record(7, by_producer=False, count=5),
         NOW_MS - 4800,
-    )  # the same record three times has the same hash
+    )  # a record three times
     read[8] = audit_record(8, by_producer=False), NOW_MS - 1
     del sent[9]
     sent[40] = audit_record(40, by_producer=True), NOW_MS - 10
@@ -155,7 +155,7 @@ def test_sent_and_read_messages_are_reported_by_both_sides(kafka: KafkaServer) -
     with BatchProducer(topics, "orders") as producer:
         for number in range(50):
             producer.send(b"%04d" % number + bytes(100), message_id=None if number % 2 else b"id %05d" % number)
-        producer.send(b"v", message_id=b"abc")  # another length begins a new Message
+        producer.send(b"v", message_id=b"abc")  # an id of another length begins a new Message
     # Two members, of which the first stops within a Message, and a consumer without a group.
     with BatchConsumer(topics, "orders", group="g") as first:
         for number, record in enumerate(first.records(LONG_S)):

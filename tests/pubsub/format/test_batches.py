@@ -1,5 +1,4 @@
-"""Valid and refused batches: the index, each field of a Message and of a record, bodies of other compressors,
-checksums."""
+"""Valid and invalid batches: index, each field of a Message and of a record, bodies by other compressors, checksums."""
 
 from __future__ import annotations
 
@@ -266,7 +265,7 @@ zstd: Any = zstandard
 
 
 def compress_flushing(body: bytes, compressor: Any, mode: int) -> bytes:
-    """Flush the compressor at each record, like MemQ's writers."""
+    """Compress a body with a flush after each record, like MemQ's writers."""
     parts: list[bytes] = []
     for at in range(0, len(body), RECORD_BYTES):
         parts += (compressor.compress(body[at : at + RECORD_BYTES]), compressor.flush(mode))
@@ -282,7 +281,7 @@ def zstd_behind_what_is_skipped(body: bytes) -> bytes:
 
 
 def zstd_of_a_large_window(body: bytes) -> bytes:
-    """Use a window of 128 MiB, the most that Java's reader accepts."""
+    """Compress with a window of 128 MiB, the largest that Java's reader accepts."""
     whole: bytes = zstd.ZstdCompressor(
         compression_params=zstd.ZstdCompressionParameters.from_level(3, window_log=27)
     ).compress(body)

@@ -93,7 +93,7 @@ def test_a_notification_without_a_batch_is_refused(change: dict[str, Any], sente
     ],
 )  # fmt: skip
 def test_what_our_notifications_say_of_more_than_they_can_is_refused(changes: dict[str, Any], sentence: str) -> None:
-    """Each listed request costs memory in effectively-once readers."""
+    """Effectively-once readers keep each listed request in memory, so false lists must be refused."""
     notification = Notification("orders", 1234, 3, key="28/a/1_2_3_0_h", bucket="logs", facts=FACTS)
     raw = json.dumps(json.loads(notification.to_json()) | changes).encode()
     with pytest.raises(NotificationCorruptError, match=sentence):
@@ -144,7 +144,7 @@ def test_keys_come_back(client: int, server: int, ms: int, attempt: int, hashed:
     "key",
     [
         "28/prod/topics/orders/42_7_1_0",  # no host
-        "29/prod/topics/orders/42_7_1_0_h",  # a prefix that does not match the id
+        "29/prod/topics/orders/42_7_1_0_h",  # the first part does not match the rest
         "28/prod/topics/orders2/42_7_1_0_h",
         "28/prod/topics/orders/x/42_7_1_0_h",
         "28/prod/topics/orders/42_7_one_0_h",

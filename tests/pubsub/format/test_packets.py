@@ -1,6 +1,4 @@
-"""Packets as MemQ's classes serialize them, round trips of this project's packets in each version, and damaged
-packets.
-"""
+"""Packets as MemQ's classes serialize them, round trips of our packets in each version, and damaged packets."""
 
 from __future__ import annotations
 
@@ -172,7 +170,7 @@ def whole_packets() -> tuple[list[bytes], list[bytes]]:
 
 
 def as_received(request: Request) -> Request:
-    """Drop the producer and its slots, which a broker does not parse."""
+    """Return the request without its producer and slots, which a broker does not parse."""
     if not isinstance(request.payload, WriteRequest):
         return request
     return replace(request, payload=replace(request.payload, producer_id="", connections=()))

@@ -1,4 +1,4 @@
-"""Records that MemQ's writer would silently spoil are refused. The example of the format's page matches byte for
+"""Records that MemQ's writer would silently corrupt are refused. The example in the docs of the format matches byte for
 byte.
 """
 

@@ -1,4 +1,4 @@
-"""Assignment of topics: MemQ's numbers, racks, capacity, and stickiness."""
+"""Assignment of topics to brokers: MemQ's numbers, racks, capacity, and how long a topic stays."""
 
 from __future__ import annotations
 

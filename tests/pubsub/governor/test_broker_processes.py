@@ -64,7 +64,7 @@ class Load:
             thread.join(2 * LONG_S)
 
     def delivered_so_far(self) -> Callable[[], bool]:
-        """Return a function that returns True once everything sent until now was acknowledged or has failed."""
+        """Return a check: True once each record sent before this call is acknowledged or has failed."""
         futures = [future for sent in self.sent.values() for future in list(sent)]
         return lambda: all(future.done() for future in futures)
 
@@ -100,9 +100,9 @@ def afflict(broker: BrokerProcess, how: str) -> None:
 def play(
     brokers: Sequence[BrokerProcess], load: Load, rounds: Sequence[Round], governor: Callable[[], str]
 ) -> list[float]:
-    """Run rounds of faults. Return, for each, the time until other brokers had all topics.
+    """Run rounds of faults; return, for each round, the seconds until other brokers had all topics.
 
-    Clients must recover too before the next fault.
+    Before the next fault, wait until the clients have recovered too.
     """
     took_s: list[float] = []
     for faults in rounds:
@@ -130,8 +130,8 @@ def choose_broker(brokers: Sequence[BrokerProcess], which: Which, governor: Call
 
 
 def holders_of(brokers: Sequence[BrokerProcess], topic: str) -> set[str]:
-    """Return the brokers of the topic, as all running brokers report them. If they disagree or one has failed,
-    return none.
+    """Return the brokers of the topic, as all running brokers report them; an empty set if they disagree or one has
+    failed.
     """
     well = [broker for broker in brokers if broker.is_well]
     first, *others = (broker.writers(topic) for broker in well)
@@ -172,7 +172,7 @@ def under_load(
             took_s = play(brokers, load, rounds, governor)
         logs = "".join(broker.log for broker in brokers)
     doubles = check(properties, load)
-    # No governor writes after a later one has written: its etag is outdated by then.
+    # A governor cannot write after a later governor has written, because its etag is outdated.
     generations = generations_written(server, bucket)
     assert generations == sorted(generations)
     assert "Traceback" not in logs
@@ -196,4 +196,4 @@ def test_brokers_and_governors_under_fault_after_fault(
     rounds: list[Round] = [(fault,) for fault in random.Random(seed).sample(FAULTS, len(FAULTS))]
     hosts = None if zookeeper is None else zookeeper.chroot()
     took_s = under_load(minio, tmp_path, rounds, zookeeper=hosts, pause_s=0.02)
-    assert median(took_s) <= 15, took_s  # a busy machine makes each time longer
+    assert median(took_s) <= 15, took_s  # generous, because a busy machine slows each recovery

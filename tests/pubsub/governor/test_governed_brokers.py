@@ -32,12 +32,12 @@ from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 
-# A broker killed while clients connect sometimes leaves a connection to the collector, like kill -9.
+# A broker killed while clients connect may leave an open connection, as after kill -9: the garbage collector warns.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Link(DelegatingObjectStore):
-    """One broker's connection to the store. It may be cut, and it pauses with the broker."""
+    """One broker's connection to the store. A test can cut it, or pause it with the broker."""
 
     def __init__(self, store: ObjectStore, generations: list[int]) -> None:
         super().__init__(store)
@@ -68,7 +68,7 @@ class Link(DelegatingObjectStore):
 
 
 class Coordinator:
-    """The means by which brokers coordinate, and the signs of silent and dead brokers."""
+    """Coordination of brokers by store or ZooKeeper, and how it notices silent and dead brokers."""
 
     generations: list[int]
     """Generations of governors that wrote assignments into the store, in order."""
@@ -236,12 +236,12 @@ def test_brokers_and_governors_that_are_killed_under_load_lose_nothing_and_doubl
 
 
 def governing(members: list[Member]) -> Member:
-    """Return the governing broker, or the one with the topic if none governs just now."""
+    """Return the governing broker; if no broker governs at the moment, the one with the topic."""
     return next((each for each in members if each.is_well and each.governor.generation), None) or holder(members)
 
 
 def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
-    """Send records while brokers that hold the topic or govern are stopped or cut off, and return."""
+    """Send records while brokers that hold the topic or govern are stopped or cut off, and then resume."""
     topics = orders()
     sent: dict[Future[RecordPlace], bytes] = {}
     with three(topics, coordinator) as members:
@@ -266,7 +266,7 @@ def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
         assert {future.result(0) for future in sent} == {UNREPORTED}
     with BatchConsumer(topics, "orders", delivery="effectively-once") as consumer:
         assert sorted(values_of(consumer, at_least=len(sent))) == sorted(sent.values())
-    # No governor writes after a later one has written: its etag is outdated by then.
+    # A governor cannot write after a later governor has written, because its etag is outdated.
     assert coordinator.generations == sorted(coordinator.generations)
 
 

@@ -28,7 +28,7 @@ TOPICS = [TopicLoad(f"topic-{number}", 16 << 20) for number in range(5)]
 
 
 class Link(DelegatingObjectStore):
-    """One broker's connection to the store, which may be cut. Records its writes in order."""
+    """One broker's connection to the store, which a test can cut. It records the broker's writes in order."""
 
     def __init__(self, store: MemoryObjectStore, log: list[tuple[str, str]], name: str) -> None:
         super().__init__(store)
@@ -100,7 +100,7 @@ class Cluster:
         return [name for name in self.governors if name not in self.stopped and not self.links[name].is_cut]
 
     def check(self) -> None:
-        """Check that running brokers agree, and that every topic has one of them."""
+        """Assert that running brokers agree on the assignment, and that each topic has a running broker."""
         well = self.well()
         for topic in TOPICS:
             serving = [name for name in well if self.governors[name].serves(topic.topic)]
@@ -150,7 +150,7 @@ def test_the_topics_of_a_lost_broker_are_elsewhere_in_15_s(how: str, *, governs:
 
 
 class Timeline:
-    """Brokers on one clock, whose requests take time. They tick in the order of that clock."""
+    """Brokers on one clock, where requests take time. The broker whose time is earliest ticks next."""
 
     def __init__(self, count: int, request_s: float, seed: int) -> None:
         self.source, self.now_s, self.request_s = random.Random(seed), 0.0, request_s
@@ -181,7 +181,7 @@ class Timeline:
         return name
 
     def seconds_without(self, lost: str) -> float:
-        """Return how long topics stay at a broker that is killed at the worst moment, just after its beat."""
+        """Return how long topics stay at a broker that is killed at the worst moment, just after its heartbeat."""
         while self.turn() != lost:
             pass
         killed_s = self.now_s
@@ -216,7 +216,7 @@ def test_a_governor_that_slept_writes_no_more_assignments() -> None:
     (new,) = cluster.governing()
     assert cluster.governors[new].generation == (generation or 0) + 1
     cluster.writes.clear()
-    # The old governor wakes in the middle, with its old knowledge and its lease.
+    # The old governor wakes in the middle of its work, with its old view and lease.
     sleeper = cluster.governors[old]
     with pytest.raises((FencedError, PreconditionFailedError)):
         sleeper._govern([sleeper._seat()])
@@ -282,7 +282,7 @@ def play(seed: int, steps: int) -> None:
                 pass
         cluster.pass_s(source.choice((0, TICK_S, 5, 20)), source)
         generations = [cluster.governors[each].generation for each in cluster.governing()]
-        assert len(set(generations)) == len(generations)  # no two governors have the same generation
+        assert len(set(generations)) == len(generations)  # all governors differ in generation
     cluster.stopped.clear()
     for link in cluster.links.values():
         link.is_cut = link.loses_answers = False
@@ -308,7 +308,7 @@ def test_whatever_happens_to_brokers_for_long(seed: int) -> None:
 
 
 def test_an_object_that_is_no_broker_keeps_nobody_from_governing(caplog: pytest.LogCaptureFixture) -> None:
-    """The object is foreign, or a damaged one of a broker."""
+    """The object is not a broker's, or it is a broker's and damaged."""
     cluster, names = started(3)
     beginning = OwnFolder(cluster.store, "", "default").key("governor", "brokers", "")
     cluster.store.put(f"{beginning}stranger", b"{}")
@@ -324,7 +324,7 @@ def test_an_object_that_is_no_broker_keeps_nobody_from_governing(caplog: pytest.
     "change", [{"port": 32768}, {"port": -1}, {"ip": "x" * 40_000}, {"rack": "\ud800"}, {"rack": 5}, {"ip": ""}]
 )
 def test_a_broker_that_no_packet_can_tell_of_is_passed_over(change: dict[str, object]) -> None:
-    """Otherwise every client that asks for metadata would lose its connection."""
+    """If brokers accepted this seat, each client that asks for metadata would lose its connection."""
     cluster, names = started(2)
     seat = {
         "version": 1,

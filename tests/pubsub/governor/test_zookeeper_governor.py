@@ -144,7 +144,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
         tick([new], 2)
         assert (generation(new) or 0) > (generation(old) or 0)
         before = client.get("/brokers/10.0.0.1")
-        # The old governor resumes in the middle of a tick, with its old knowledge. Each of its writes is refused.
+        # The old governor resumes in the middle of a tick, with its old view. Each of its writes is refused.
         old.topics = own_topics(9)
         with pytest.raises(FencedError):
             old.governor._govern(sleeping, candidate)  # pyright: ignore[reportPrivateUsage]
@@ -177,7 +177,7 @@ def test_curators_contenders_and_ours_take_turns(zookeeper: ZooKeeperServer) -> 
         with members(hosts, 1, topics) as (member,):
             tick([member])
             assert generation(member) is None
-            # A governor of MemQ assigns, and ours accepts its assignment, with all other fields.
+            # A governor of MemQ assigns a topic. Our broker accepts the assignment, and keeps all other fields.
             given = node(client, f"/brokers/{member.ip}")
             given["assignedTopics"] = [{**MEMQ_TOPIC, "assignmentTimestamp": 5, "assignmentInputTrafficMB": 9.0}]
             client.set(f"/brokers/{member.ip}", json.dumps(given).encode())
@@ -266,7 +266,7 @@ def test_a_broker_that_comes_back_has_its_node_and_one_at_the_address_of_another
         with pytest.raises(ConfigError, match=r"another broker has the node /brokers/10\.0\.0\.0, with port 9092"):
             other.governor.tick()
         other.session.close()
-        # The address and port are the same: this is the same broker, restarted before its old session has ended.
+        # A member with the same address and port is the same broker, restarted before its old session has ended.
         again = Member(hosts, 0, topics)
         again.governor.tick()
         assert client.get(f"/brokers/{member.ip}")[1].ephemeralOwner == again.session.id

@@ -1,4 +1,4 @@
-"""Brokers' knowledge of topics and of each other: ZooKeeper's nodes of other brokers, damaged nodes, and the store."""
+"""What brokers learn of topics and of each other, from ZooKeeper's nodes of other brokers, and from the store."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_known(caplog: pyt
 
 
 def test_clients_are_told_what_the_queue_is_called_and_no_secret() -> None:
-    """MemQ's consumer asks a broker for the queue's name. It finds Kafka by a file of its own machine."""
+    """MemQ's consumer asks a broker for the queue's name. It finds the Kafka brokers in a file on its own machine."""
     settings = settings_from({
         "storage.backend.class": "s3", "storage.s3.bucket.name": "logs", "storage.s3.region": "us-east-1",
         "storage.aws.access.key.id": "an-id", "storage.aws.secret.access.key": "a-secret", "chunk.size": "4194304",

@@ -1,4 +1,4 @@
-"""Messages written in place for storing. The objects are the same as with copies."""
+"""Messages written directly into the memory of their batch. The stored objects are the same as with copies."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_buffer_of_the_usual_size_holds_as_many_whole_batches_as_are_sent_at_o
     settings = topics.batches
     value = bytes(10_000)
     with BatchProducer(topics, "orders") as producer:
-        # Send as much as the buffer holds: the fourth batch starts while none has finished.
+        # Send as much as the buffer holds: the put of a fourth batch starts before any put has finished.
         for _ in range(4 * settings.batch_bytes // 10_021):
             producer.send(value)
         assert producer.counts.blocked_sends == 0

@@ -1,4 +1,4 @@
-"""A producer with brokers: delivery, choice of brokers, and Messages when brokers fail, lose the topic or refuse."""
+"""A producer with brokers: delivery, choice of brokers, and brokers that fail, refuse Messages or lose the topic."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_a_record_lingers_and_no_longer() -> None:
 
 
 class Shared(Assignment):
-    """The assignment of the broker at ``port``. By it, ``brokers`` have every topic."""
+    """Assignment as the broker at ``port`` sees it: ``brokers`` have every topic."""
 
     def __init__(self, brokers: list[BrokerAddress], port: int) -> None:
         self.brokers = brokers
@@ -139,7 +139,7 @@ def test_a_redirect_leads_to_the_broker_that_has_the_topic() -> None:
     assert read_values(topics, 2) == [b"0", b"1"]
 
 
-# A broker killed while clients connect sometimes leaves a connection to the collector, like kill -9.
+# A broker killed while clients connect may leave an open connection, as after kill -9: the garbage collector warns.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -> None:
     topics = fresh(message_bytes="1024", compression="none")
@@ -159,7 +159,7 @@ def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -
 
 
 class FakeBroker:
-    """Gives scripted answers, for behaviour that MemQ's broker has and this project's lacks."""
+    """Broker with scripted answers, which behaves as MemQ's broker may, and ours does not."""
 
     def __init__(self, behave: Callable[[FakeBroker, Request, int], bytes | None]) -> None:
         self.requests: list[bytes] = []
@@ -246,7 +246,7 @@ def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> No
             eventually(lambda: cut_off.requests)
             other.begin()
             first.result(LONG_S)
-            # On a busy machine the other broker may be late too, and both are asked again.
+            # On a busy machine the other broker may be late too, and the producer asks both again.
             sent, asked = 1, -1
             while sent < 6 and len(cut_off.requests) != asked:
                 asked = len(cut_off.requests)
@@ -370,7 +370,7 @@ PLACES: list[Place] = [(f"10.0.0.{number}", 9092) for number in range(4)]
 
 
 class Cluster:
-    """Brokers, one of which is cut off from the others. That one claims the topic forever, and accepts no writes."""
+    """Brokers of which one is cut off from the others. It claims the topic forever, but accepts no writes."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -399,7 +399,7 @@ class Cluster:
 
 
 class _Link(BrokerLink):
-    """A connection to a broker, which answers with the broker that has the topic as far as it knows."""
+    """Connection to a broker that answers with the topic's broker as far as it knows."""
 
     def __init__(self, place: Place, cluster: Cluster) -> None:
         self.place = place

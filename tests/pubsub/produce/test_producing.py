@@ -55,7 +55,7 @@ IDS = [None, b"1", b"22", b"33", None, b"333", b"1", b"1", None, b"22"]
 
 
 def check_ids(records: list[ConsumedRecord]) -> None:
-    """Check that all records are there, in order, and that no Message has ids of two lengths."""
+    """Assert that all records are present, in order, and that all ids of a Message have one length."""
     assert [record.message_id for record in records] == IDS
     sizes: dict[tuple[int, int], set[int]] = {}
     for record in records:
@@ -118,7 +118,7 @@ def test_notifications_tell_what_is_in_the_batch() -> None:
 def test_batches_are_sealed_by_size_count_and_time() -> None:
     by_size = fresh_topics(message_bytes="1024", batch_bytes="4096", compression="none")
     publish(by_size, [os.urandom(900)] * 20)
-    assert len(batch_keys(by_size)) == 5  # four Messages of less than 1 KiB each
+    assert len(batch_keys(by_size)) == 5  # four Messages a batch, each below 1 KiB
     by_count = fresh_topics(message_bytes="1024", batch_messages="2")
     publish(by_count, [os.urandom(900)] * 6)
     assert len(batch_keys(by_count)) == 3
@@ -218,7 +218,7 @@ def test_whatever_fails_once_each_record_is_there_once_and_no_orphan(moment: Mom
 def test_a_put_that_hangs_is_overtaken_and_makes_no_second_object() -> None:
     let_go = threading.Event()
     store = ScriptedStore(MemoryObjectStore())
-    # The first put hangs until it is released, and then succeeds.
+    # The first put hangs until the test releases it, and then succeeds.
     store.on("put", "*/topics/orders/*", lambda _: let_go.wait(LONG_S), times=1)
     topics = orders_on(store)
     publish(topics, [b"v"])
@@ -229,7 +229,7 @@ def test_a_put_that_hangs_is_overtaken_and_makes_no_second_object() -> None:
 
 
 def refusing_store(word: str, away: threading.Event) -> ScriptedStore:
-    """Return a store that refuses puts of keys with a word in them while ``away`` is set. It is set at first."""
+    """Return a store that refuses puts of keys that contain ``word`` while ``away`` is set. Set ``away``."""
     away.set()
 
     def refuse(_: Operation) -> None:
@@ -239,7 +239,7 @@ def refusing_store(word: str, away: threading.Event) -> ScriptedStore:
     return ScriptedStore(MemoryObjectStore()).on("put", f"*{word}*", refuse)
 
 
-# A write that runs at its timeout may still succeed.
+# A put that is under way at the timeout may still succeed.
 @pytest.mark.parametrize(("word", "orphans"), [("/topics/orders/", {0, 1}), ("/queues/", {1})])
 def test_records_that_are_not_stored_or_notified_in_time_have_failed(word: str, orphans: set[int]) -> None:
     away = threading.Event()
@@ -254,7 +254,7 @@ def test_records_that_are_not_stored_or_notified_in_time_have_failed(word: str, 
     away.clear()
     assert values_of(BatchConsumer(topics, "orders")) == []
     assert len(batch_keys(topics)) in orphans
-    # On a busy machine one second is short even for a success.
+    # On a busy machine, even a successful put may exceed the timeout of one second.
     while (later := producer.send(b"later")).exception(LONG_S) is not None:
         assert later is not future
     producer.close()

@@ -1,4 +1,4 @@
-"""The kernel kills producers' processes at any moment, one after the other, on one topic, with either queue."""
+"""Producer processes on one topic are killed (kill -9) at any moment, one after the other, with either queue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kill_after(topics: Topics, run: int, seconds: float) -> set[bytes]:
         finally:
             os._exit(0)
     os.close(writing)
-    if run % 4:  # one in four producers is killed while it begins
+    if run % 4:  # the others are killed while they start
         assert select.select([reading], [], [], LONG_S)[0], "the producer is told of nothing"
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Epochs of a query. Each is notified once across kills and repetitions. Orphans are deleted, or named by ``gc``."""
+"""Epochs of a streaming query: each is notified once despite kills and repetitions. Orphans are deleted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def expected(epochs: Sequence[int]) -> list[bytes]:
 
 
 def orphans_of(topics: Topics) -> set[str]:
-    """Return the orphans that gc will name in ten days."""
+    """Return the objects that ``gc`` would delete in ten days."""
     steps = GarbageCollection(topics_later(topics, 10), topics.get("orders")).run()
     return {step.item.key for step in steps if step.outcome is Outcome.DELETED}
 
@@ -99,7 +99,7 @@ def test_an_epoch_without_records_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_driver_killed_at_any_operation_notifies_each_epoch_once(moment: str) -> None:
-    """The next driver repeats the epoch, or continues from the record."""
+    """The next driver repeats the epoch, or completes it from the sink's record."""
     quiet = FaultyStore(MemoryObjectStore())
     commits_of(orders_on(quiet, 2)).commit(4, batches_of(topics_on(quiet.inner), 4))
     for number in numbers_to_sweep(kinds_of(quiet.operations)):
@@ -136,7 +136,7 @@ def test_lost_answers_and_failures_change_nothing(moment: str) -> None:
 
 
 class LateWrites(DelegatingObjectStore):
-    """The first write of a sink's record is reported as failed, but happens later."""
+    """Store where the first write of a sink's record seems to fail, but takes effect later."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -200,7 +200,7 @@ def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> 
 @pytest.mark.parametrize("epoch", range(5))
 @pytest.mark.parametrize("tasks", [0, 1, TASKS, TASKS + 1])
 def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -> None:
-    """The checkpoint's next epoch was notified long ago with other records, so the present records would be lost."""
+    """The checkpoint's next epoch was already notified with other records. To accept it would lose the new records."""
     topics = orders_on(MemoryObjectStore(), 2)
     for number in range(5):
         run_epoch(topics, number)
@@ -224,7 +224,7 @@ def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -
 
 
 def test_two_drivers_of_one_query_at_once(tmp_path: Path) -> None:
-    """One driver was considered dead. The first to record the epoch owns it; both may append its notifications."""
+    """The first driver to record an epoch owns it; all drivers may append its notifications."""
     topics = topics_in(tmp_path)
     topics.create("orders", 2)
     gate = threading.Barrier(4)
@@ -313,7 +313,7 @@ def test_a_task_that_fails_takes_back_what_it_stored() -> None:
 
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_appending_once(is_exact: bool) -> None:
-    """Test with the mark, and with a queue that does not store marks."""
+    """A repeated ``append_once`` finds its entries by their mark, or by their content in queues without marks."""
     queue = topics_on()
     once = (StoreQueue if is_exact else NotificationQueue).append_once
     store_queue = queue.queue(queue.create("orders"))
@@ -329,7 +329,7 @@ def test_appending_once(is_exact: bool) -> None:
 
 
 def test_a_put_under_way_is_met_where_it_lands() -> None:
-    """Sixteen callers append the same entry at once, while another writer appends too. The entry is put once."""
+    """Sixteen callers append the same entry at once, among other entries. The queue has the entry once."""
     topics = orders_on(MemoryObjectStore())
     queue = topics.queue(topics.get("orders"))
     gate, offsets = threading.Barrier(16), set[int]()

@@ -26,7 +26,7 @@ PARTITIONS = 4
 
 
 class Members:
-    """Members of one group on a clock that a test moves. Their own threads send no beats."""
+    """Members of one group on a clock that the test moves. Their own threads send no heartbeats."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
@@ -41,7 +41,7 @@ class Members:
         return StoreGroup(folder, "readers", "orders", lambda: PARTITIONS, monotonic=lambda: self.clock.now)
 
     def pass_time(self, seconds: float, *living: StoreGroup) -> None:
-        """Let time pass. The living members beat and tick every five seconds."""
+        """Let time pass. Every five seconds, the ``living`` members tick and send a heartbeat."""
         for _ in range(round(seconds / 5)):
             self.clock.sleep(5.0)
             for member in living:
@@ -161,7 +161,7 @@ def test_members_that_nobody_heard_of_for_long_are_members_again() -> None:
     first.tick()
     members.pass_time(20, first, second)
     is_away = True
-    members.clock.sleep(400)  # after that time a silent member's object is deleted
+    members.clock.sleep(400)  # long enough to delete the silent member's object
     is_away = False
     members.clock.sleep(5)
     first.tick()

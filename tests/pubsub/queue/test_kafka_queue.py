@@ -58,7 +58,7 @@ def topics_with_kafka(kafka: KafkaServer, partitions: int = 1, **more: str) -> T
 
 
 class SilentProducer:
-    """A producer that loses the broker's answer ``times`` times. The broker has the record."""
+    """Producer that loses the broker's answer ``times`` times, after the broker has stored the record."""
 
     def __init__(self, inner: LiveProducer, times: int, *, sends: bool) -> None:
         self.inner = inner
@@ -209,14 +209,14 @@ def test_a_topic_grows(kafka: KafkaServer) -> None:
 
 
 def test_a_controller_that_died_is_not_waited_for_by_who_makes_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both requests go to the controller: one for a topic that exists, one for a topic with fewer partitions."""
+    """Creating an existing topic and adding partitions both go to the controller, which is dead."""
     monkeypatch.setattr("tieredstore.pubsub.queue.kafka_topics.LiveAdmin", DeadController)
     with TopicAdmin({"bootstrap.servers": "127.0.0.1:1"}, "orders", 60) as topic:
         topic.provide(2)
 
 
 def test_trouble_that_is_no_partitions_keeps_nobody_from_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka reports it as a message without a partition."""
+    """librdkafka reports an error of no partition as a message without a partition."""
     trouble = Message(topic="notifications", error=KafkaError(KafkaError._ALL_BROKERS_DOWN))
     assert trouble.partition() is None
     given = [[trouble, Message(topic="notifications", partition=0, offset=5, value=b"told", timestamp=(1, 7))]]

@@ -1,4 +1,4 @@
-"""The kernel kills a producer's process around each put of an object and each record of a queue in Kafka."""
+"""A producer process is killed (kill -9) around each put of an object and each record of a queue in Kafka."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _names = itertools.count()
 
 
 class Reaper:
-    """Kills this process at one of its operations: before, during or after it."""
+    """Kills this process before, during or after one of its operations."""
 
     def __init__(self, at: int, moment: Moment) -> None:
         self.at, self.moment = at, moment
@@ -77,7 +77,7 @@ class ReapedQueue(KafkaQueue):
 
     def _send(self, partition: int, raw: bytes, deadline: Deadline) -> int:
         if self.reaper.moment == "during":
-            # The record is in the client or on its way, without an answer.
+            # The record is in the client or under way to the broker, and not answered yet.
             if next(self.reaper.count) == self.reaper.at:
                 producer: LiveProducer = self._producer.get()
                 producer.produce(self._name, raw, partition=partition)

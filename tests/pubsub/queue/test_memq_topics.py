@@ -1,4 +1,4 @@
-"""MemQ's topic JSON: places, limits, queue and refusals. Every reader and writer uses it through a setting."""
+"""MemQ's JSON of topics: paths, limits, queue, invalid files. One setting gives it to all readers and writers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_ours_does_not_take_is_refused() -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path, kafka: KafkaServer) -> Path:
-    """Return settings with a topic of MemQ's that has three records."""
+    """Return settings that name MemQ's JSON of a topic; the topic has three records."""
     (tmp_path / "store").mkdir()
     told = make_topic(kafka, partitions=1)
     handler = {"bucket": "logs", "path": "prod/orders", "notificationTopic": told, "enableHashing": False}

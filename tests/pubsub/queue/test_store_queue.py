@@ -1,5 +1,5 @@
-"""The queue in the store, also on servers: the contract of queues, lost answers, races, retention, hedges, and number
-of requests."""
+"""The queue in a store, in memory and on servers: the contract of queues, lost answers, races, retention, hedged puts,
+and the number of requests."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_minute_without_the_queue_delays_and_doubles_nothing() -> None:
 def test_a_number_that_retention_has_freed_is_no_ack() -> None:
     topics = orders_on(MemoryObjectStore())
     slow, others = queue_on(topics), queue_on(topics)
-    slow.append(0, [b"first"], soon())  # from now on the slow writer believes that number 1 is free
+    slow.append(0, [b"first"], soon())  # the slow writer now tries number 1 next
     for number in range(5):
         others.append(0, [b"%d" % number], soon())
     others.free(0, 4 * 256)
@@ -157,7 +157,7 @@ def test_freeing_ends_what_an_earlier_run_left() -> None:
     queue = queue_on(orders_on(store))
     for number in range(4):
         queue.append(0, [b"%d" % number], soon())
-    # As left by a run that was killed before it deleted anything.
+    # The start is moved but no entry is deleted, as after a run that was killed.
     store.put(f"{QUEUE}start", b'{"version":1,"number":3}\n')
     queue.free(0, 3 * 256)
     assert [info.key for info in store.list(QUEUE)] == [f"{QUEUE}{3:020}", f"{QUEUE}start"]
@@ -193,11 +193,11 @@ def test_requests_of_writers_and_readers() -> None:
     for _ in range(60):
         assert cursor.read() == []
     assert len(store.keys_of("get")) == 60  # one per read, including reads of the start
-    assert len(store.keys_of("list")) == 1  # in an idle time of any length
+    assert len(store.keys_of("list")) == 1  # however long the idle time
 
 
 class OwnQueue(StoreQueue):
-    """A queue of an installed package."""
+    """Queue class that an installed package provides."""
 
 
 class NoQueue:
@@ -277,7 +277,7 @@ def test_a_try_is_worth_it_after_three_times_what_is_usual() -> None:
 
 
 class Tries:
-    """The first ``hanging`` tries hang; each later one returns or raises the next outcome."""
+    """Operation whose first ``hanging`` calls hang until ``released``. Each call ends with the next of the outcomes."""
 
     def __init__(self, hanging: int, *outcomes: object) -> None:
         self.hanging = hanging
@@ -317,7 +317,7 @@ def test_what_ends_in_time_is_tried_once_well_or_not() -> None:
 
 
 class HangingQueue(DelegatingObjectStore):
-    """The first put of an entry takes effect, but its answer never arrives."""
+    """Store where the first put of a queue entry takes effect, but its answer does not arrive."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())

@@ -50,7 +50,7 @@ def key_of(topics: Topics, partition: int, offset: int) -> str:
 
 
 class Clock:
-    """The clock that dates entries."""
+    """Clock by which the store dates queue entries."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ms = NOW_MS - 900_000
@@ -80,7 +80,7 @@ def plant_faults(topics: Topics, clock: Clock) -> None:
     damaged = store_messages(topics, "orders", [*sent(B, 9), message_of([b"x"], 0)], 1)
     key = key_of(topics, 1, damaged)
     body = bytearray(store.get(key))
-    body[len(body) - len(message_of([b"x"], 0)) + 2] ^= 1  # the version of the second one
+    body[len(body) - len(message_of([b"x"], 0)) + 2] ^= 1  # the version of the second Message
     store.put(key, bytes(body))
     swapped = store_messages(topics, "orders", sent(C, 8), 0)
     store.put(key_of(topics, 0, swapped), store.get(key_of(topics, 0, swapped)).replace(
@@ -176,7 +176,7 @@ def test_bodies_are_looked_at_where_that_is_asked_for() -> None:
     (finding,) = audited(topics, bodies=True)[0]
     assert (finding.fault, finding.offset) == (AuditFault.ALTERED, offset)
     assert "Message 1, byte" in finding.why
-    # These Messages are whole, but not the ones written.
+    # These Messages are valid, but are not the ones that were written.
     other = message_of([b"a value"], 0), message_of([b"ANOTHER"], 1)
     head = body[: len(body) - sum(map(len, other))]
     topics.store.put(key, head + b"".join(other))

@@ -1,4 +1,4 @@
-"""Costs of a topic: facts from its queue, amounts that can be checked by hand, and a cost of a fifth of Kafka's."""
+"""Costs of a topic: facts from its queue, amounts that can be checked by hand, and a total below a fifth of Kafka's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FACTS = TopicFacts(
 
 
 def test_amounts_by_hand() -> None:
-    """Ten days are projected to thirty: 30 batches, 3 GiB."""
+    """The facts of ten days are projected to thirty: 30 batches, 3 GiB."""
     cost = topic_cost(FACTS, PRICES, NOW_MS, 1)
     assert (cost.published_size, cost.kept_size) == (3 * GIB, 2 * GIB)
     looks = 0.5 * MONTH_S * 2

@@ -1,5 +1,5 @@
-"""Maintenance of a topic: retention, orphans, adoption, queues that drop notifications, a run that dies anywhere,
-and histories on clocks that tests move.
+"""Maintenance of a topic: retention, orphans and their adoption, queues that drop notifications, runs killed at any
+operation, and random histories on clocks that tests move.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The wall clock of this process; deadlines use another clock."""
+    """Replace this process's wall clock by one that the test moves. Deadlines use another clock."""
     moved = Clock()
     monkeypatch.setattr(time, "time_ns", lambda: moved.ms * 1_000_000)
     return moved
@@ -64,14 +64,14 @@ def fresh(**properties: str) -> Topics:
 
 @pytest.fixture
 def store_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The wall clock of stores in memory, if it is not this machine's."""
+    """Give stores in memory a wall clock of their own."""
     moved = Clock()
     monkeypatch.setattr(memory, "time", SimpleNamespace(time_ns=lambda: moved.ms * 1_000_000))
     return moved
 
 
 class Writing:
-    """Writes batches in two steps: an object, then perhaps its notification."""
+    """Writer of batches in two steps: an object, then perhaps its notification."""
 
     def __init__(self, topics: Topics) -> None:
         self.topics = topics
@@ -94,7 +94,7 @@ class Writing:
 
 
 def collect(topics: Topics, *, adopt: bool = False, dry_run: bool = False) -> dict[str, list[str]]:
-    """Return keys by outcome."""
+    """Collect garbage; return the keys by outcome."""
     run = GarbageCollection(topics, topics.get("orders"), adopt=adopt, dry_run=dry_run)
     outcomes: dict[str, list[str]] = {}
     for step in run.run():
@@ -124,7 +124,7 @@ def test_batches_that_are_too_old_are_freed_first_and_deleted_later(clock: Clock
 
 @pytest.mark.parametrize("ahead_ms", [60_000, 2 * HOUR_MS, DAY_MS, 30 * DAY_MS, -30 * DAY_MS])
 def test_a_machine_whose_clock_is_ahead_deletes_nothing_young(clock: Clock, store_clock: Clock, ahead_ms: int) -> None:
-    """A machine whose clock is behind keeps no more either: the store's clock decides."""
+    """A machine whose clock is behind keeps nothing longer: the store's clock decides."""
 
     def pass_ms(ms: int) -> None:
         clock.pass_ms(ms)
@@ -236,8 +236,8 @@ def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: Moment) -
 
 
 class History:
-    """A history of writers, orphans, retention and collections, some of which fail. Each step ends with a check of
-    the invariants.
+    """Random history of writers, orphans, retention and garbage collections, some of which fail. Each step ends with a
+    check of the invariants.
     """
 
     def __init__(self, seed: int, clock: Clock) -> None:
@@ -344,7 +344,7 @@ MINUTE_MS = 60_000
 
 
 class Forgetful(StoreQueue):
-    """A third party's queue, which drops notifications by itself."""
+    """Queue of a third party that drops notifications by itself."""
 
     days: ClassVar[int | None] = None
 
@@ -382,7 +382,7 @@ class Topic:
 
 @pytest.fixture
 def moment(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The time in ms, as a list of one number."""
+    """Return the wall clock's time in ms, as a list of one number that the test changes."""
     now = [1_700_000_000_000]
 
     def installed(group: str, name: str) -> str:
@@ -400,7 +400,7 @@ def test_what_the_queue_has_dropped_by_itself_is_forgotten_and_no_orphan(moment:
     moment[0] += DAY_MS
     topic.batch()
     orphan = topic.batch(None)
-    topic.queue.free(0, 256)  # without a record, as if by Kafka's retention
+    topic.queue.free(0, 256)  # leaves no record, like Kafka's retention
     moment[0] += 2 * DAY_MS
     assert topic.outcomes() == {dropped: "forgotten", orphan: "deleted"}
     topic.queue.free(0, 512)

@@ -1,4 +1,4 @@
-"""A topic restored by a plain transactional producer, and the map of its offsets."""
+"""Topics that a plain transactional producer restores, and the maps of their offsets."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Server = KafkaServer | KafkaCluster
 
 @dataclass
 class RestoredTopic:
-    """``offsets`` has the source offsets of the records of each partition; their values are PARTITION:OFFSET.
+    """Restored topic. ``offsets`` has each partition's source offsets; a record's value is its source PARTITION:OFFSET.
 
-    ``bounds`` has the restored offsets of each partition; the end is exclusive.
+    ``bounds`` has each partition's first restored source offset, and the end (exclusive).
     """
 
     server: Server
@@ -35,7 +35,7 @@ class RestoredTopic:
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
 
     def expected(self, partition: int, offset: int) -> bytes | None:
-        """Return the value of the first record at or after a source offset; None at the end."""
+        """Return the value of the first record at or after a source offset; None if there is none."""
         offsets = self.offsets[partition]
         at = bisect_left(offsets, offset)
         return b"%d:%d" % (partition, offsets[at]) if at < len(offsets) else None
@@ -54,7 +54,7 @@ def restore_topic(
 ) -> RestoredTopic:
     """Produce about ``records`` records for each partition, with gaps in the source, and save the map as ``r1``.
 
-    With ``is_rehashed`` the records go to any of the partitions. Some transactions are aborted, and tried again.
+    If ``is_rehashed``, the records go to random partitions. Some transactions are aborted and repeated.
     """
     of_server: Any = server
     names = make_topic(of_server, partitions=partitions), make_topic(of_server, partitions=partitions)
@@ -139,7 +139,7 @@ def committed(server: Server, group: str, topic: str, partitions: int) -> dict[i
 
 
 def commit(server: Server, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
-    """Commit offsets with metadata as a plain client does."""
+    """Commit offsets and their metadata with a plain client."""
     consumer = Consumer(_reading(server, group))
     try:
         places = [TopicPartition(topic, number, offset, text) for number, (offset, text) in offsets.items()]
@@ -153,5 +153,5 @@ def _reading(server: Server, group: str) -> dict[str, Any]:
     return {
         "bootstrap.servers": server.bootstrap_servers, "group.id": group, "isolation.level": "read_committed",
         "enable.partition.eof": True, "auto.offset.reset": "error", "enable.auto.commit": False,
-        "fetch.wait.max.ms": 10,  # the end is known only after a wait
+        "fetch.wait.max.ms": 10,  # the broker reports the end only after this wait
     }  # fmt: skip

@@ -15,7 +15,7 @@ from tieredstore.restore.produce.runs import ProduceOptions
 
 
 def move(restore: Restore, folder: Path, offsets: dict[str, dict[int, int]]) -> None:
-    """Move groups from these offsets in the topic orders."""
+    """Move groups that stand at these offsets of the topic ``orders``."""
     file = folder / "groups.json"
     file.write_text(json.dumps({group: {"orders": each} for group, each in offsets.items()}))
     run = ProduceOptions(topics=restore.topics).run
@@ -46,7 +46,7 @@ def test_a_group_reads_each_record_that_it_had_not_read_if_keys_were_hashed_anew
     kafka: KafkaServer, tmp_path: Path
 ) -> None:
     source = mixed_topics(tmp_path / "store", "orders")
-    # More partitions than keys: some stay empty.
+    # There are more partitions than keys, so some stay empty.
     topic = make_topic(kafka, partitions=50)
     restore = Restore(source, kafka, {"orders": topic})
     restore.run(options={"partitioner": "java"})

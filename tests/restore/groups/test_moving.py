@@ -1,4 +1,4 @@
-"""Groups go on at the exact record on real brokers; what cannot move is named."""
+"""On real brokers, groups continue at the exact record; commits that cannot move are named."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_groups_of_a_file_go_on_at_the_exact_record(kafka: KafkaServer, tmp_path
         assert (row["reason"] is None) == (max(beyond) == 0)
     again = groups(topic, tmp_path, "--from-file", file, "--yes").clean()
     assert again.text.splitlines()[-2:] == ["no offsets moved", "left alone: 30 there already"]
-    # A group that has read on in the target would go back, and the plan says so.
+    # A group that has read further in the target would move back; the plan says so.
     group = next(iter(commits))
     moved = committed(kafka, group, topic.target, 1)[0][0]
     commit(kafka, group, topic.target, {0: (moved + 1, "")})

@@ -1,4 +1,4 @@
-"""Where groups' offsets come from and what becomes of them, without brokers."""
+"""Sources of groups' offsets, and their translation, without brokers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tieredstore.restore.produce.runs import OffsetRun
 
 
 class ScriptedCluster(ClusterState):
-    """Brokers with these groups and commits; commits of ``refused`` groups fail."""
+    """Brokers with these groups and commits. Commits of the group ``refused`` fail."""
 
     def __init__(self, groups: Mapping[str, LiveGroup] | None = None, *, end: int = 100, refused: str = "") -> None:
         super().__init__({"bootstrap.servers": "localhost:1"})

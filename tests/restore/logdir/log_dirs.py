@@ -40,9 +40,9 @@ def make_log_dir(folder: Path, topics: Mapping[str, int], *, broker: int = 1) ->
 
 
 def prepared(*partitions: TopicIdPartition, brokers: tuple[int, ...] = (1,)) -> PreparedRestore:
-    """Return the file of a preparation; each topic has as many partitions as are named.
+    """Return a plan as ``restore prepare`` writes it. Each topic has as many partitions as ``partitions`` lists for it.
 
-    Their logs are those of the bucket that :func:`restore` gets.
+    The plan gets the extents of the logs when :func:`restore` is called.
     """
     topics = sorted({(each.topic, each.topic_id) for each in partitions})
     counts = {topic: sum(each.topic == topic for each in partitions) for topic, _ in topics}
@@ -55,7 +55,7 @@ _AS_STORED: Final = -1
 
 
 def with_logs(plan: PreparedRestore, bucket: ts.Bucket) -> PreparedRestore:
-    """Return a plan with the logs that are in the bucket now, as a preparation does."""
+    """Add the present extents of the bucket's logs to a plan, as ``restore prepare`` does."""
     return replace(plan, topics=tuple(_with_logs(topic, bucket) for topic in plan.topics))
 
 
@@ -76,7 +76,7 @@ def restore(
     options: RestoreOptions = ALL,
     **more: bool,
 ) -> list[tuple[str, int | None, int | None]]:
-    """Restore, and return code, first and last offset of each segment."""
+    """Restore; return the code, and the first and last offset, of each outcome."""
     several = [log_dirs] if isinstance(log_dirs, Path) else log_dirs
     outcomes = restore_logs(bucket.manager, several, with_logs(plan, bucket), options, **more)
     return [(each.code, each.base_offset, each.last_offset) for each in outcomes]
@@ -89,7 +89,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def fresh_bucket(folder: Path, disks: Iterable[Path]) -> Generator[ts.Bucket]:
-    """Make a bucket of the closed segments of these log directories."""
+    """Yield a new bucket with the closed segments of these log directories."""
     folder.mkdir()
     with ts.open(folder) as bucket:
         for disk in disks:

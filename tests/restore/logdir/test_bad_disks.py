@@ -1,4 +1,4 @@
-"""Plan files and log directories that are damaged or cannot be written: one sentence each, and nothing half done."""
+"""Plan files and log directories that are damaged or not writable: one-sentence errors, and nothing half done."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_damaged_plan_is_named(tmp_path: Path, edit: Callable[[str], str], wor
 
 
 def test_a_plan_is_opened_before_the_work(tmp_path: Path) -> None:
-    """Otherwise the topics would exist without it."""
+    """If the plan could not be written after the work, the new topics would exist without a plan."""
     with pytest.raises(RuntimeError), new_plan(tmp_path / "restore.json"):
         raise RuntimeError
     assert not list(tmp_path.iterdir())
@@ -106,7 +106,7 @@ def test_a_disk_that_becomes_full(bucket: ts.Bucket, tmp_path: Path) -> None:
 def test_a_user_who_may_not_give_the_group_away(
     bucket: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker's user, whose folder has a group that it is not a member of."""
+    """The user of the broker is not a member of the folder's group, and so may not give files to that group."""
     log_dir, groups = make_log_dir(tmp_path / "logs", {"orders": 1}), set[int]()
 
     def chown(path: Path, user: int, group: int) -> None:
@@ -122,7 +122,7 @@ def test_a_user_who_may_not_give_the_group_away(
 def test_prepare_names_what_is_not_in_the_log(
     bucket: ts.Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A later segment lacks its indexes: the log ends before it."""
+    """A later segment lacks its indexes, so the log ends before that segment."""
     write_segment(tmp_path / "disk", [build_batch([Record(b"v")], 16)], partition=ORDERS, base_offset=16)
     bucket.upload(tmp_path / "disk")
     (lost,) = (tmp_path / "store").rglob("*00016-*.indexes")

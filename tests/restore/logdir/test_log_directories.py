@@ -1,4 +1,4 @@
-"""Log directories restored without a broker: the bytes, cuts, kills at every step, and refusals."""
+"""Log directories restored without a broker: their bytes, cuts, kills at every step, and refused restores."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def partition_of(bucket: ts.Bucket, topic: str = "txn") -> TopicIdPartition:
 
 
 def batches(log: Path) -> list[tuple[int, int, int]]:
-    """Return first and last offset and leader epoch of each batch, after a check of all checksums."""
+    """Check all checksums; return the first offset, last offset and leader epoch of each batch."""
     headers = read_batch_headers(log.read_bytes(), check_crc=True)
     return [(each.base_offset, each.last_offset, each.partition_leader_epoch) for each in headers]
 
@@ -79,8 +79,8 @@ def test_dropped_producers_are_empty_snapshots(txn: ts.Bucket, tmp_path: Path) -
 
 @pytest.fixture
 def thirds(tmp_path: Path) -> Iterator[ts.Bucket]:
-    """Yield three segments of 100 records, in batches of ten, a record's time is its offset in seconds; and a partition
-    of one record.
+    """Yield a partition of three segments, with 100 records each in batches of ten, and a partition of one record. A
+    record's time is its offset in seconds.
     """
     for base in (0, 100, 200):
         made = [
@@ -143,7 +143,7 @@ def test_a_window_beyond_the_log_is_refused(
 
 
 def test_a_log_outside_of_the_window_is_named(thirds: ts.Bucket, tmp_path: Path) -> None:
-    """Another log is longer, so the offset is one."""
+    """The start is valid, because another partition's log is longer."""
     log_dir = make_log_dir(tmp_path / "logs", {"orders": 2})
     outcomes = restore(thirds, log_dir, prepared(ORDERS, OTHER), RestoreOptions(start=250))
     assert outcomes == [("left_out", 0, 199), ("left_out", 0, 0), ("restored", 200, 299)]
@@ -151,7 +151,7 @@ def test_a_log_outside_of_the_window_is_named(thirds: ts.Bucket, tmp_path: Path)
 
 
 def test_copies_of_two_leaders_are_one_log(tmp_path: Path) -> None:
-    """The second leader's copy begins inside the first one's: the log is cut where its epoch begins."""
+    """The copies of two leaders overlap. The first copy is cut where the second leader's epoch begins."""
 
     def log_of(disk: str, base: int, stop: int, epochs: tuple[tuple[int, int], ...]) -> Path:
         made = [build_batch([Record(b"%d" % at, None, at)], at) for at in range(base, stop)]
@@ -169,7 +169,7 @@ def test_copies_of_two_leaders_are_one_log(tmp_path: Path) -> None:
 
 @pytest.fixture
 def crossing(tmp_path: Path) -> Iterator[ts.Bucket]:
-    """Yield a log with a transaction that is open at the end, and one that crosses its beginning."""
+    """Yield a log with a transaction open since offset 2, and another transaction from offset 1 to 3."""
     one, two = Producer(1, 0, transactional=True), Producer(2, 0, transactional=True)
     made = [
         build_batch([Record(b"a")], 0),
@@ -184,7 +184,7 @@ def crossing(tmp_path: Path) -> Iterator[ts.Bucket]:
 
 
 def test_open_transactions_are_refused_or_cut_off(crossing: ts.Bucket, tmp_path: Path) -> None:
-    """Without offset 2 the other transaction would be open, so that goes too."""
+    """A cut at offset 2 would leave the other transaction open, so the log is cut before both."""
     log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
     refused(lambda: restore(crossing, log_dir, plan), ConfigError, "the first since offset 2")
     assert restore(crossing, log_dir, plan, RestoreOptions(open_transactions="cut")) == [
@@ -225,7 +225,7 @@ def refused(act: Callable[[], object], kind: type[TieredStoreError], words: str)
 
 
 class KilledError(BaseException):
-    """Stands for kill -9: nothing catches it."""
+    """Error that acts like kill -9: no code catches it."""
 
 
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.soak), 2])
@@ -233,7 +233,8 @@ def test_killed_at_any_step_the_next_run_completes_it(
     thirds: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     plan, left, kinds = prepared(ORDERS, OTHER), 0, list[str]()
-    # A process is killed, not the machine: what is written stays, and syncing it takes most of the time.
+    # Do not sync: the process is killed, but not the machine, so written bytes stay. Syncing would take most of the
+    # time.
     monkeypatch.setattr(os, "fsync", lambda _: None)
     options = RestoreOptions(stop=300 if count == 1 else 100)
 
@@ -267,16 +268,17 @@ def test_killed_at_any_step_the_next_run_completes_it(
         assert any((log_dir / MARKER).exists() for log_dir in log_dirs) or tree(root) in (empty, tree(whole))
         for log_dir in log_dirs:
             if is_unfinished(log_dir):
-                # A broker that starts deletes the mark before it refuses the folder.
+                # A broker that starts deletes this mark of an orderly shutdown before it refuses the folder.
                 (log_dir / ".kafka_cleanshutdown").unlink(missing_ok=True)
         restore(thirds, log_dirs, plan, options)
         assert tree(root) == tree(whole)
 
 
 def make_disks(root: Path, count: int) -> tuple[Path, list[Path]]:
-    """Make log directories of one broker; the last one has partition 1. Return their parent, and them.
+    """Make log directories of one broker, with partition 1 in the last one; return their parent folder, and the
+    directories.
 
-    They have a lock file, as after a crash of Kafka 3.9, whose brokers leave it.
+    The directories have a lock file, as a broker of Kafka 3.9 leaves behind after a crash.
     """
     root.mkdir()
     log_dirs = [make_log_dir(root / f"disk{number}", {"orders": 1}) for number in range(count)]

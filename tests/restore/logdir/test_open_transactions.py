@@ -1,4 +1,4 @@
-"""Abort markers after a log that ends in open transactions, at the bytes and at a real broker."""
+"""Abort markers after a log that ends in open transactions: their bytes, and their effect in a real broker."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ENDED = [ProducerState(1001, 3, 0, 4, 0, T0 + 4, 7, -1), ProducerState(1002, 0, 
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[ts.Bucket]:
-    """Yield two segments; at their end one transaction is open since offset 3, one since 4."""
+    """Yield two segments, at whose end two transactions are open, since offsets 3 and 4."""
     for base, batches in SEGMENTS.items():
         write_segment(tmp_path / "disk", batches, partition=ORDERS, base_offset=base, producers=STATES[base])
     with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as opened:
@@ -82,7 +82,7 @@ def test_markers_end_them_in_a_segment_of_their_own(bucket: ts.Bucket, tmp_path:
 
 
 def test_a_cut_by_hand_is_aborted_too(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """At offset 5 the batches say what no stored snapshot says."""
+    """No stored snapshot has the producers' states at offset 5, so the batches give them."""
     log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
     options = RestoreOptions(stop=5, open_transactions="abort", producer_states="keep")
     assert restore(bucket, log_dir, prepared(ORDERS), options)[-2:] == [("aborted", 5, 5), ("aborted", 6, 6)]
@@ -100,7 +100,7 @@ def test_a_cut_by_hand_is_aborted_too(bucket: ts.Bucket, tmp_path: Path) -> None
     ],
 )
 def test_a_broker_skips_the_aborted_records(bucket: ts.Bucket, tmp_path: Path, libs: str, knows: str) -> None:
-    """It starts with the snapshots, or after a crash that leaves only the batches."""
+    """The broker starts with the snapshots, or from the batches alone, as after a crash."""
     options = ["--store", str(tmp_path / "store"), "--plan", str(tmp_path / "restore.json")]
     with start_kafka_cluster(1, libs=libs) as server:
         servers, node = {"bootstrap.servers": server.bootstrap_servers}, server.brokers[1]

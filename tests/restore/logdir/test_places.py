@@ -1,4 +1,4 @@
-"""Restores from every layout that a bucket may have: other places by rules, spread keys, Pinterest's files."""
+"""Restores from every layout of a bucket: places by rules, spread keys, and Pinterest's files."""
 
 from __future__ import annotations
 

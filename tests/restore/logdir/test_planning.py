@@ -1,4 +1,4 @@
-"""Where a restored log ends: cuts at times, and before transactions without an end, compared with a search by hand."""
+"""The end of a restored log: cuts at times, and before open transactions, compared with a search by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ORDERS = TopicIdPartition(Uuid(b"orders-in-bucket"), "orders", 0)
 
 @dataclass(frozen=True)
 class Part:
-    """A span of a segment. ``batches`` are those of the whole segment; ``open_since`` is in the snapshot at its end."""
+    """Span of a segment with all ``batches`` of the segment; the snapshot at its end has ``open_since``."""
 
     first: int
     end: int
@@ -130,7 +130,7 @@ def test_a_transaction_is_open_although_the_last_segment_has_none_of_it(parts: l
 def test_a_cut_is_the_last_border_at_which_no_transaction_is_open(
     steps: list[tuple[str, int, bool]], cuts: set[int], stop: int | None, *, has_snapshots: bool
 ) -> None:
-    """Producers alternate; a step is a batch of a producer's transaction or its end, or a plain batch."""
+    """A step is a batch or the end marker of a producer's transaction, or a plain batch. Producers alternate."""
     opened: dict[int, int] = {}
     parts: list[Part] = []
     batches: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Producers' states as they follow from batches: those that a real broker wrote, and what its code says of the rest."""
+"""Producers' states computed from batches, compared with a real broker's snapshots, and with the broker's code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_batches_give_the_snapshots_that_the_broker_wrote(folder: Path) -> None:
         logs = [log for log in path.parent.glob("*.log") if log.stem < path.stem]
         states = play(max(logs).read_bytes(), states).states
         kept = parse_producer_snapshot(path.read_bytes())
-        # A broker that was restarted in between has dropped expired producers.
+        # A broker that restarted between two snapshots has dropped expired producers.
         ids = {state.producer_id for state in kept}
         assert {state for state in states if state.producer_id in ids} == set(kept)
     assert states
@@ -93,7 +93,7 @@ def test_a_state_follows_from_the_batches(batches: list[bytes], states: list[Pro
 
 @pytest.mark.parametrize("stop", [100, 605, 700, 1815, 3000])
 def test_the_kept_state_is_that_of_the_cut(tmp_path: Path, stop: int) -> None:
-    """As it follows from the batches that are left, abort markers among them."""
+    """The state follows from the batches before the cut and from the abort markers."""
     with fresh_bucket(tmp_path / "store", [GOLDEN / "07-txn" / "original"]) as bucket:
         (topic,) = bucket.topics("txn")
         log_dir = make_log_dir(tmp_path / "logs", {"txn": 1})
@@ -110,8 +110,8 @@ def test_the_kept_state_is_that_of_the_cut(tmp_path: Path, stop: int) -> None:
 
 @pytest.mark.broker
 def test_a_new_producer_gets_an_id_that_the_log_knows(tmp_path: Path) -> None:
-    """A new cluster begins with producer id 0 again. Only the state that is dropped lets its first record in."""
-    # A broker forgets the producers of records that are older than a day.
+    """A new cluster starts with producer id 0 again. Unless old states are dropped, its first record is lost."""
+    # The records are new, because a broker forgets a producer after a day.
     now = int(time.time() * 1000)
     for topic in ("kept", "dropped"):
         where = TopicIdPartition(Uuid(topic.encode().ljust(16, b"-")), topic, 0)
@@ -138,13 +138,13 @@ def test_a_new_producer_gets_an_id_that_the_log_knows(tmp_path: Path) -> None:
         assert ends == {"kept": 10, "dropped": 11}
         plan = ["--plan", tmp_path / "dropped.json"]
         shown = tieredstore("restore", "finish", *store, *plan, *servers).text
-        # The day of the newest record, to the end of its last second.
+        # A day after the newest record, rounded up to a whole second.
         moment = datetime.fromtimestamp(now // 1000 + 86_401, UTC)
         assert f"; add replicas after {moment:%Y-%m-%dT%H:%M:%SZ}, unless the producers' state was kept" in shown
 
 
 def send(server: KafkaServer, topic: str) -> int:
-    """Send a record by a new producer; return the offset that the broker reports."""
+    """Send a record with a new producer; return the offset that the broker reports."""
     offsets: list[int | None] = []
     producer = KafkaProducer({"bootstrap.servers": server.bootstrap_servers, "enable.idempotence": True})
     producer.produce(topic, b"new", partition=0, on_delivery=lambda _, sent: offsets.append(sent.offset()))

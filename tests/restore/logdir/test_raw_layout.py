@@ -1,4 +1,4 @@
-"""Restores from Pinterest's layout, which has neither transaction indexes nor producers: they are computed in order."""
+"""Restores from Pinterest's layout: transaction indexes and producers' states are computed from the batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ONE, TWO = (Producer(number, 3, 0, transactional=True) for number in (1, 2))
 
 
 def raw_store(folder: Path, second: bytes) -> MemoryObjectStore:
-    """Return three segments of two offsets: a transaction of the first is aborted in the last."""
+    """Return a store of three segments, with two offsets each. The last aborts a transaction of the first."""
     segments = [
         [build_batch([Record(b"a")], 0, producer=ONE), build_batch([Record(b"b")], 1)],
         [second, build_batch([Record(b"d")], 3)],
@@ -63,7 +63,7 @@ def test_a_transaction_of_an_earlier_segment_is_open_at_the_end(tmp_path: Path) 
 
 
 def test_a_run_that_resumes_knows_where_transactions_began(tmp_path: Path) -> None:
-    """Otherwise a consumer of committed records would get the aborted one of the first segment."""
+    """Unless it knows this, ``read_committed`` consumers get the aborted record of the first segment."""
     log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
     store = raw_store(tmp_path / "disk", build_batch([Record(b"c")], 2))
     with opened(store) as bucket:
@@ -72,7 +72,7 @@ def test_a_run_that_resumes_knows_where_transactions_began(tmp_path: Path) -> No
         restore(bucket, log_dir, plan_of(bucket), RestoreOptions(producer_states="keep"))
     (aborted,) = read_txn_index((log_dir / "orders-0" / f"{4:020d}.txnindex").read_bytes(), 4)
     assert (aborted.first_offset, aborted.last_offset) == (0, 4)
-    # Its snapshots are computed without epochs, so the batches are read.
+    # The stopped run has computed its snapshots without producer epochs, so the resumed run reads the batches.
     states = parse_producer_snapshot((log_dir / "orders-0" / f"{6:020d}.snapshot").read_bytes())
     assert states == (ProducerState(1, 3, 0, 0, 0, 0, 0, -1),)
 

@@ -1,4 +1,4 @@
-"""A real broker serves what was restored: every golden record at its offset, and goes on from there."""
+"""A real broker serves every restored golden record at its offset, and appends new records after them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Yield a bucket of all golden logs, and a broker of its own."""
+    """Yield a bucket with all golden logs, and a new broker."""
     folder = tmp_path_factory.mktemp("restore")
     (folder / "store").mkdir()
     with ts.open(folder / "store") as bucket, start_kafka() as server:
@@ -60,7 +60,7 @@ def records(server: KafkaServer | KafkaCluster, topic: str, partition: int, isol
     configuration = {
         "bootstrap.servers": server.bootstrap_servers, "group.id": "none", "isolation.level": isolation,
         "enable.partition.eof": True, "auto.offset.reset": "error", "enable.auto.commit": False,
-        "fetch.wait.max.ms": 10,  # the end is known only after a wait
+        "fetch.wait.max.ms": 10,  # the broker reports the end only after this wait
     }  # fmt: skip
     consumer, found = Consumer(configuration), list[tuple[Any, ...]]()
     try:
@@ -99,7 +99,7 @@ def test_every_record_is_served_at_its_offset(stage: Stage) -> None:
     assert "no segments restored" in again
     stage.process.start()
     topics = stage.bucket.topics()
-    # Asks until the broker leads them all again.
+    # The request is retried until the broker leads all partitions again.
     with LiveCluster({"bootstrap.servers": stage.server.bootstrap_servers}, isolation="read_uncommitted") as cluster:
         cluster.end_offsets((topic.name, partition.number) for topic in topics for partition in topic.partitions)
     for topic in topics:
@@ -108,7 +108,7 @@ def test_every_record_is_served_at_its_offset(stage: Stage) -> None:
                 served = records(stage.server, topic.name, partition.number, isolation)
                 expected = stored(stage.bucket, topic.name, partition.number, isolation)
                 assert served == expected
-    # The last offsets are in open transactions, which were cut.
+    # Compare the logs without their last offsets, which are in open transactions and so were cut.
     verified = stage.restore("verify", "--same-offsets", *(topic.name for topic in topics))
     count = sum(len(topic.partitions) for topic in topics)
     assert f"{count} partitions: {count} equal, 0 different" in verified
@@ -146,7 +146,7 @@ def test_the_topics_get_their_settings_back(stage: Stage) -> None:
 
 @pytest.mark.soak
 def test_a_broker_of_two_disks(stage: Stage, tmp_path: Path) -> None:
-    """It has put each partition into one of them."""
+    """The broker has put each partition on one of its disks."""
     plan, disks = ["--plan", str(tmp_path / "restore.json")], [tmp_path / "one", tmp_path / "two"]
     store = ["--store", str(stage.folder / "store")]
     with start_kafka(**{"log.dirs": ",".join(map(str, disks))}) as server:

@@ -1,4 +1,4 @@
-"""Three real brokers of each version: replicas follow a restored log, lead it, and truncate nothing."""
+"""Three real brokers, in each version of Kafka: replicas of a restored log follow and lead, and truncate nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bucket(tmp_path: Path) -> Iterator[ts.Bucket]:
 
 
 class Leaders:
-    """Leader and in-sync replicas of the topics, each of one partition."""
+    """Leaders and in-sync replicas of the topics, which have one partition each."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
@@ -61,7 +61,7 @@ class Leaders:
 
 
 def write(cluster: KafkaCluster, value: bytes) -> list[int]:
-    """Write records by a new idempotent producer; return their offsets."""
+    """Write records with a new idempotent producer; return their offsets."""
     producer, offsets = (
         Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True}),
         list[int](),
@@ -75,7 +75,7 @@ def write(cluster: KafkaCluster, value: bytes) -> list[int]:
 
 
 def attempt(bucket: ts.Bucket, node: ClusterNode, plan: PreparedRestore) -> None:
-    """Stop a restore before its second segment, and try to start the broker, if it has a replica."""
+    """If the broker has a replica, stop a restore at the second segment. Assert that the broker does not start."""
     if (node.log_dir / "txn-0").exists():
         stop_after(1, bucket, node.log_dir, plan, RestoreOptions(replicas=True))
         with pytest.raises(ServerFailedError, match=MARKER):
@@ -88,7 +88,7 @@ def attempt(bucket: ts.Bucket, node: ClusterNode, plan: PreparedRestore) -> None
 @pytest.mark.parametrize("libs", [KAFKA, KAFKA_39])
 @pytest.mark.parametrize("factor", [3, 1])
 def test_replicas_of_a_restored_log(bucket: ts.Bucket, tmp_path: Path, libs: str, factor: int) -> None:
-    """With three replicas each is restored; with one, the others are added afterwards."""
+    """With ``factor`` 3, all replicas are restored. With 1, the other replicas are added afterwards."""
     with start_kafka_cluster(3, libs=libs) as cluster:
         plan = tmp_path / "restore.json"
         options = ["--store", str(tmp_path / "store"), "--plan", str(plan)]

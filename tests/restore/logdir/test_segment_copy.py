@@ -1,4 +1,4 @@
-"""Whole batches out of chunks that are cut anywhere, and damage anywhere in them."""
+"""Whole batches from chunks that end anywhere, and batches damaged at any byte."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_batches_come_whole_wherever_chunks_are_cut(cuts: list[int]) -> None:
 
 
 def test_a_flipped_bit_anywhere_is_damage_or_in_what_no_checksum_covers() -> None:
-    """A base offset may change unseen if offsets still increase; the leader epoch is rewritten anyway."""
+    """No checksum covers the base offset and the leader epoch. Offsets must increase; epochs are rewritten anyway."""
     source, headers = random.Random(7), list(read_batch_headers(SMALL))
     for _ in range(300):
         at, bit = source.randrange(len(SMALL)), source.randrange(8)

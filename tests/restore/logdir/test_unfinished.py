@@ -1,4 +1,4 @@
-"""A restore that was stopped in the middle, and what may follow: the same one, another one, a broker's start."""
+"""A restore that stopped in the middle, followed by the same restore, by another restore, or by a broker's start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bucket(tmp_path: Path) -> Iterator[ts.Bucket]:
 def stop_after(
     segments: int, bucket: ts.Bucket, log_dir: Path, plan: PreparedRestore, options: RestoreOptions = ALL
 ) -> None:
-    """Restore, and die before the next segment."""
+    """Start a restore that dies after this number of segments."""
     real, left = copy_span, segments
 
     def dying(*arguments: Any) -> Any:
@@ -72,7 +72,7 @@ TOPICS = {"orders": 1, "sales": 1}
 
 
 def test_the_start_of_a_broker_in_between_takes_nothing(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """It deletes the mark of the orderly shutdown before it refuses the folder."""
+    """The broker deletes the mark of an orderly shutdown before it refuses the folder."""
     log_dir = make_log_dir(tmp_path / "logs", TOPICS)
     mark = (log_dir / CLEAN).read_bytes()
     stop_after(2, bucket, log_dir, prepared(ORDERS, SALES))
@@ -84,7 +84,7 @@ def test_the_start_of_a_broker_in_between_takes_nothing(bucket: ts.Bucket, tmp_p
 
 
 def test_without_the_mark_the_way_out_is_named(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """A broker that starts between the folder and the first write."""
+    """The mark is missing if a broker starts after the restore has made its folder, and before its first write."""
     log_dir = make_log_dir(tmp_path / "logs", TOPICS)
     (log_dir / MARKER).mkdir()
     (log_dir / CLEAN).unlink()
@@ -104,7 +104,7 @@ def test_another_restore_does_not_end_it(bucket: ts.Bucket, tmp_path: Path, plan
 
 
 def replaced_ids(plan: PreparedRestore) -> PreparedRestore:
-    """Give the topics other ids than in the plans of the same names."""
+    """Return the plan with other topic ids."""
     text = json.dumps([topic.topic for topic in plan.topics])
     return replace(plan, topics=tuple(replace(topic, topic_id=text) for topic in plan.topics))
 
@@ -134,7 +134,7 @@ def test_it_can_be_completed_with_other_options(
 
 
 def logs(log_dir: Path) -> dict[str, bytes | set[bytes]]:
-    """Return what a broker finds; without an entry in a checkpoint, an offset is 0."""
+    """Return the files as a broker reads them: a checkpoint without an entry for a partition means offset 0."""
     found = tree(log_dir)
     segments = {name: content for name, content in found.items() if "/" in name and content}
     checkpoints = [name for name in found if "/" not in name and name.endswith("-checkpoint")]
@@ -144,7 +144,7 @@ def logs(log_dir: Path) -> dict[str, bytes | set[bytes]]:
 
 
 def test_a_bucket_that_has_shrunk_meanwhile(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """The last segment is gone: another broker's host may have restored it."""
+    """The last segment is gone. Name the loss, because another broker's host may have restored it."""
     log_dir, plan = make_log_dir(tmp_path / "logs", TOPICS), with_logs(prepared(ORDERS, SALES), bucket)
     stop_after(4, bucket, log_dir, plan)
     bucket.remove("orders", partitions=0, segment=200).apply()
@@ -157,7 +157,7 @@ def test_a_bucket_that_has_shrunk_meanwhile(bucket: ts.Bucket, tmp_path: Path) -
 
 
 def test_segments_that_are_copied_anew_meanwhile(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """The log that is there is another one than the bucket's: it is written again."""
+    """A restored segment differs from the bucket's, so it is written again."""
     log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
     stop_after(2, bucket, log_dir, plan)
     log = log_dir / "orders-0" / f"{100:020d}.log"
@@ -168,7 +168,7 @@ def test_segments_that_are_copied_anew_meanwhile(bucket: ts.Bucket, tmp_path: Pa
 
 
 def test_a_bucket_that_grows_meanwhile(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """The hosts of two replicas write the same log before and after."""
+    """The hosts of two replicas write the same log, one before and one after the bucket grows."""
     plan = with_logs(prepared(ORDERS, brokers=(1, 2)), bucket)
     options = RestoreOptions(replicas=True)
     first, second = (make_log_dir(tmp_path / f"logs{one}", {"orders": 1}, broker=one) for one in (1, 2))

@@ -1,4 +1,4 @@
-"""Topics with everything that a restore must keep, a process that restores them and may die, and its target."""
+"""Topics with everything that a restore must keep, and processes that restore them into a cluster and may die."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tieredstore.testing.segments import Producer, Record, build_batch, build_en
 TIME_MS: Final = 1_700_000_000_000
 TIMEOUT_S: Final = 90.0
 STEPS: Final = ("begin", "produce", "flush", "positions", "commit", "committed", "map", "tombstone")
-"""The operations of a run."""
+"""Names of a run's operations, as ``on_step`` gets them."""
 
 Kept = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
 """Offset, timestamp, key, value and headers of a record."""
@@ -56,7 +56,7 @@ class SourceBucket:
         }
 
     def write(self, where: TopicIdPartition, offsets: range, source: random.Random) -> None:
-        """Copy a segment of records: an aborted attempt, the same records committed, and plain ones with gaps."""
+        """Copy a segment: an aborted transaction, its records again in a committed one, plain records with gaps."""
         one = Producer(7, 0, 0, transactional=True)
         third = len(offsets) // 3
         aborted, again, plain = offsets[: third - 1], offsets[third : 2 * third - 1], offsets[2 * third + 1 :: 2]
@@ -104,7 +104,7 @@ def committed(server: KafkaServer | KafkaCluster, topic: str, partition: int) ->
     configuration = {
         "bootstrap.servers": server.bootstrap_servers, "group.id": "none", "isolation.level": "read_committed",
         "enable.partition.eof": True, "auto.offset.reset": "error", "enable.auto.commit": False, "log_level": 0,
-        "fetch.wait.max.ms": 10,  # the end is known only after a wait
+        "fetch.wait.max.ms": 10,  # the broker reports the end only after this wait
     }  # fmt: skip
     consumer, found = Consumer(configuration), list[Kept]()
     try:
@@ -121,7 +121,7 @@ def committed(server: KafkaServer | KafkaCluster, topic: str, partition: int) ->
 
 
 def mapped(offsets: OffsetMap, topic: str, partition: int) -> list[tuple[int, int]]:
-    """Return the offsets in source and target of each record, in order."""
+    """Return each mapped record's offsets in source and target, in order."""
     runs = [run for run in offsets.mapped_runs((topic, partition)) if run.target_partition == partition]
     return [(run.start + at, run.target_start + at) for run in runs for at in range(run.length)]
 
@@ -168,14 +168,14 @@ class Restore:
         return process
 
     def die(self, step: str, number: int = 1) -> bool:
-        """Run a process up to an operation; return False if it ended before."""
+        """Run a process that dies before an operation; return False if it ended before it came to the operation."""
         process = self.spawn(step, number)
         process.join(TIMEOUT_S)
         assert process.exitcode in (0, -signal.SIGKILL)
         return process.exitcode != 0
 
     def die_before_each_step(self) -> None:
-        """Run processes up to each operation, and one to the end."""
+        """Run processes that die before each operation in turn, then one that completes."""
         for step in STEPS[:-2]:
             assert self.die(step, 2), step
         assert self.die("map")
@@ -196,7 +196,7 @@ def _restore(store: str, backup: Path | None, servers: str, topics: dict[str, st
     with ts.open(store) as bucket, kept as opened:
         options = ProduceOptions(topics=topics)
         properties = {"bootstrap.servers": servers}
-        # A transaction for each batch, of which each segment has one.
+        # ``most_records=1`` makes a transaction for each batch.
         here = (
             BucketTopics(bucket.manager, options) if opened is None else BackupTopics(bucket.manager, options, opened)
         )
@@ -205,5 +205,5 @@ def _restore(store: str, backup: Path | None, servers: str, topics: dict[str, st
 
 
 _PROCESSES: Final = multiprocessing.get_context("forkserver")
-# Importing takes a second or more; forks of a process without clients have done it.
+# Import this module once in the fork server, because it takes a second or more, and before it has any clients.
 _PROCESSES.set_forkserver_preload([__name__])

@@ -1,5 +1,5 @@
-"""``restore produce --backup``: topics from files of pipelines and of Secor, Iceberg tables and batches, each record
-once, and their comparison by ``restore verify --backup``.
+"""``restore produce --backup`` writes each record once, from files of pipelines and of Secor, Iceberg tables and
+batches. ``restore verify --backup`` compares the results.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def verify(store: Path, server: KafkaServer, *words: object) -> Result:
 
 
 def batch_topics(folder: Path, *names: str, partitions: int, **settings: str) -> SourceBucket:
-    """Return a bucket with topics of batches, which ``store.properties`` names. A Message and a batch are repeated."""
+    """Return a bucket with topics of batches; write its ``store.properties``. Repeat a Message and a batch."""
     made, source, request_ids = SourceBucket(Bucket(folder)), random.Random(1), itertools.count()
     options = made.bucket.options | {f"pubsub.{name}": text for name, text in settings.items()}
     (folder / "store.properties").write_text("".join(f"{name}={text}\n" for name, text in options.items()))
@@ -84,7 +84,7 @@ def batch_topics(folder: Path, *names: str, partitions: int, **settings: str) ->
 
 
 def sealed_records(source: random.Random, request_id: int) -> tuple[SealedMessage, list[Any]]:
-    """Return a Message of random records, and each record as a restore must give it."""
+    """Return a Message of random records, and the records as a restore must produce them."""
     body, kept = BodyWriter(1 << 20), list[Any]()
     for _ in range(source.randrange(1, 9)):
         key, value = source.choice([None, b"", b"key"]), source.randbytes(source.randrange(400))
@@ -204,7 +204,7 @@ SECORS = {
     f"dt=2/1_0_{110:020}": [111, 110, 114],
     **{f"dt=3/1_0_{start:020}": [start, start + 9, start + 11] for start in range(120, 190, 10)},
 }
-"""Secor's files with their offsets. Each upload has a record beyond the start of the next one; two are there twice."""
+"""Secor's files with their offsets. Each upload ends after the next upload's start; two records occur twice."""
 SECOR_OFFSETS = sorted({offset for offsets in SECORS.values() for offset in offsets})
 
 
@@ -251,7 +251,7 @@ def test_secors_files_come_back_once_and_what_they_lack_is_said_first(
 RESTORED: list[tuple[int | None, Produced | None]] = [
     (offset, Produced(None, b"value %d" % offset, timestamp_ms=-1)) for offset in SECOR_OFFSETS
 ]
-"""Source offsets and records of a target; no offset for a foreign record, and no record for a missing one."""
+"""Target's records with their source offsets. A foreign record has no offset; a missing record is None."""
 FOREIGN = Produced(None, b"foreign", timestamp_ms=-1)
 KEYED = Produced(b"a key", b"value 191", timestamp_ms=-1)
 LAST = len(RESTORED) - 1
@@ -289,7 +289,7 @@ def test_secors_files_come_back_once_whatever_kills_the_run(kafka: KafkaServer, 
     records: list[Kept] = [(offset, -1, None, b"value %d" % offset, None) for offset in SECOR_OFFSETS]
     source = SourceBucket(Bucket(tmp_path), {("orders", 0): records})
     restore = Restore(source, kafka, {"orders": make_topic(kafka, FOREVER)}, secor)
-    # A transaction for each upload. Each also has a record that only a file of the upload before has.
+    # Each upload becomes a transaction. Each transaction also has a record that only a file of the previous upload has.
     restore.die_before_each_step()
     restore.check()
 
@@ -301,7 +301,7 @@ def test_a_target_that_deletes_old_records_is_refused(kafka: KafkaServer, secor:
     assert committed(kafka, target, 0) == []
 
 
-# A SequenceFile, the sidecar that has the keys and headers of another, or a batch.
+# Kind of file to damage: a SequenceFile, its sidecar with keys and headers, or a batch.
 @pytest.mark.parametrize(
     ("name", "files"),
     [
@@ -350,7 +350,7 @@ def test_a_topic_of_a_backup_is_created_by_a_snapshot_of_the_bucket(
             Snapshots.of(bucket.manager).write(ClusterSnapshot("c1", taken_ms, (held,)), is_hourly=False)
             done = restore_by_command(secor, tmp_path, kafka, f"orders={target}", *words)
             if retention != "-1":
-                # Nothing is created that would then be refused.
+                # A target that would be refused is not created.
                 done.fails(2, f"{target} deletes old records (retention.ms=604800000, retention.bytes=-1)")
     assert done.code == 0, done
     assert f"created {target}" in done.stderr

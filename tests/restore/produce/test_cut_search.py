@@ -1,4 +1,4 @@
-"""A cut at a time over several partitions, compared with a search by hand that knows each transaction."""
+"""Cuts at a time across several partitions, compared with a search by hand that knows all transactions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUERY: Final = LogQuery(Subscribe(("orders",)))
 
 @dataclass(eq=False)
 class Sent:
-    """A transaction: the partitions with its records, and those that still wait for its marker."""
+    """Transaction, with the partitions that have its records, and those that still wait for its end marker."""
 
     is_own_epoch: bool
     commits: bool = True
@@ -42,7 +42,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Entry:
-    """An offset of a log: a record, or a transaction's marker."""
+    """Entry at an offset of a log: a record, or a transaction's end marker."""
 
     time_ms: int
     transaction: Sent | None
@@ -50,7 +50,7 @@ class Entry:
 
 
 class Writer:
-    """A producer with id ``number``; with protocol v2 each transaction has an epoch of its own."""
+    """Producer with id ``number``. If ``is_own_epoch``, each transaction has a new producer epoch (protocol v2)."""
 
     def __init__(self, number: int, *, is_own_epoch: bool) -> None:
         self.number, self.epoch, self.is_own_epoch = number, 0, is_own_epoch
@@ -74,7 +74,7 @@ class Model:
         self._aborted: list[list[AbortedTransaction]] = [[] for _ in range(partitions)]
 
     def send(self, partition: int, times: list[int], writer: Writer | None) -> None:
-        """Write a batch, outside of a transaction without a writer."""
+        """Write a batch in the writer's transaction; without a writer, outside of a transaction."""
         log, transaction = self.logs[partition], None
         if writer is not None:
             if writer.current is None:
@@ -92,7 +92,7 @@ class Model:
         log += [Entry(time, transaction) for time in times]
 
     def end(self, writer: Writer, *, commits: bool) -> None:
-        """End a transaction; its markers are still to be written."""
+        """End a transaction, whose markers :meth:`mark` writes later."""
         if writer.current is not None and not writer.current.waiting:
             writer.current.commits, writer.current.waiting = commits, set(writer.current.partitions)
             writer.epoch += writer.is_own_epoch
@@ -102,7 +102,7 @@ class Model:
         return [(one, number) for one in self.writers if one.current for number in sorted(one.current.waiting)]
 
     def mark(self, writer: Writer, partition: int, time_ms: int) -> None:
-        """Write the marker of a partition, which waits for one."""
+        """Write the end marker of the writer's transaction into a partition that waits for it."""
         transaction, log = writer.current, self.logs[partition]
         assert transaction is not None
         marker = build_end_marker(len(log), writer.at_hand(), commit=transaction.commits, timestamp_ms=time_ms)
@@ -143,7 +143,7 @@ class Expected:
 
 
 def search_by_hand(logs: list[list[Entry]], time_ms: int) -> list[Expected]:
-    """Find the cut with the knowledge of all transactions and logs."""
+    """Find the expected cut from complete knowledge of all transactions and logs."""
     stops: list[int] = []
     ends: list[int] = []
     markers: list[dict[Sent, int]] = []

@@ -1,4 +1,4 @@
-"""``restore produce --dry-run``, and the refusal of a run that it would name."""
+"""``restore produce --dry-run`` names problems of a run; a real run with such a problem is refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def restore(kafka: KafkaServer, tmp_path: Path) -> Restore:
 
 
 def produce(restore: Restore, *words: str, code: int = 0) -> tuple[list[str], str]:
-    """Call the command; return its lines, and what it says beside them."""
+    """Call the command; return the lines of stdout, and the text of stderr."""
     target = f"orders={restore.topics['orders']}"
     where = "--store", str(restore.source.bucket.root), "--bootstrap-server", restore.server.bootstrap_servers
     done = tieredstore("restore", "produce", target, *where, *words)

@@ -1,4 +1,4 @@
-"""Offset maps against brute force; their size; what damages and contradicts them."""
+"""Offset maps: compared with brute force, their size, damaged maps, and contradictory runs."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def reread(offsets: OffsetMap) -> OffsetMap:
 
 
 def made_records(source: random.Random, start: int, target: int) -> Iterator[tuple[int, int]]:
-    """Yield (source offset, target offset) of records with gaps of compaction and markers, in transactions."""
+    """Yield (source offset, target offset) of records in transactions, with gaps of compaction and of markers."""
     offset = start
     for _ in range(300):
         for _ in range(source.randint(1, 40)):
             offset += source.choice([0] * 30 + [1, 2, 50])
             yield offset, target
             offset, target = offset + 1, target + 1
-        target += source.choice([1, 1, 1, 2])  # the marker, and those of an aborted attempt
+        target += source.choice([1, 1, 1, 2])  # the end marker, sometimes also an aborted attempt's
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_partition_without_records_has_one_offset() -> None:
 
 @pytest.mark.parametrize("most", [1, 60], ids=["one record a transaction", "many"])
 def test_first_unread_offsets_never_skip_a_record(most: int) -> None:
-    """They are the smallest ones if a transaction has one record of each pair of partitions; else perhaps earlier."""
+    """The offsets are exact if a transaction has one record per pair of partitions; otherwise they may be earlier."""
     source = random.Random(49)
     for _ in range(30):
         made, records = OffsetMap("r1"), list[tuple[int, int, int, int]]()
@@ -150,7 +150,7 @@ def test_hashed_keys_need_a_run_for_a_thousand_records() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [0, 6000], ids=["equal", "random"])
 def test_a_thousand_million_records_need_a_megabyte_at_most(most: int) -> None:
-    """50 partitions, 1000 transactions each, about 20,000 records per partition and transaction."""
+    """The map has 50 partitions with 1000 transactions each, and about 20,000 records per partition and transaction."""
     source, made, total = random.Random(50), OffsetMap("r1"), 0
     made.add_topic("orders", "orders")
     for partition in range(50):

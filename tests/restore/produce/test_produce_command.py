@@ -1,4 +1,4 @@
-"""``restore produce``: its arguments, golden topics record for record, and bad sources in one sentence."""
+"""``restore produce``: its arguments, golden topics record by record, and one-sentence errors for bad sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each record once: whatever kills a run, and whatever the source has that is no committed record."""
+"""Each committed record is produced once, whatever kills a run, and whatever else the source contains."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_record_comes_once_and_as_it_was(restore: Restore) -> None:
     assert [str(outcome).split(", ")[1] for outcome in done] == ["orders-0", "orders-1", "payments-0", "payments-1"]
     assert set(steps) == {"resume", *STEPS}
     restore.check()
-    # The source has each of these records twice, aborted and committed.
+    # The source has some of these records twice: in an aborted and in a committed transaction.
     assert len(committed(restore.server, restore.topics["orders"], 0)) == 3 * (19 + 10)
 
 
@@ -94,11 +94,11 @@ SAFE: Final = {
 
 
 def test_connections_broken_during_a_run(restore: Restore) -> None:
-    """The short form of brokers that are killed."""
+    """A quick substitute for the soak tests that kill brokers."""
     left, port = ["produce", "flush", "commit"], int(restore.server.bootstrap_servers.rpartition(":")[2])
 
     def break_here(step: str) -> None:
-        # The client may not be back yet since the step before.
+        # The client may not have reconnected since the previous step, and so have no connection to break.
         if left[:1] == [step] and break_connections(port):
             left.pop(0)
 
@@ -110,7 +110,7 @@ def test_connections_broken_during_a_run(restore: Restore) -> None:
 @pytest.mark.soak
 @pytest.mark.broker
 def test_brokers_killed_during_a_run(tmp_path: Path) -> None:
-    """Three brokers with replicas of everything; at each step another one is killed, and comes back after the run."""
+    """All three brokers have all replicas. At each chosen step, another broker is killed; it restarts after the run."""
     with (
         start_kafka_cluster(3, **SAFE) as cluster,
         TargetCluster({"bootstrap.servers": cluster.bootstrap_servers}) as target,
@@ -123,7 +123,7 @@ def test_brokers_killed_during_a_run(tmp_path: Path) -> None:
 
             def kill(name: str, wanted: str = step, seen: list[str] = steps, node: int = victim) -> None:
                 seen.append(name)
-                # The first transaction is committed by then, and the last one is not.
+                # At the second such step, the first transaction is committed, and the last one is not.
                 if name == wanted and seen.count(name) == 2:
                     cluster.brokers[node].kill()
 
@@ -132,7 +132,7 @@ def test_brokers_killed_during_a_run(tmp_path: Path) -> None:
             assert steps[-1] == "committed"
             restore.check()
             cluster.brokers[victim].start()
-            # Until it has caught up, no other broker may die.
+            # Wait until the broker has caught up, because two dead brokers would be too many.
             for topic in (step, CONTROL_TOPIC, "__transaction_state"):
                 wait_for(partial(has_replicas, target, topic))
 
@@ -140,7 +140,7 @@ def test_brokers_killed_during_a_run(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.broker
 def test_the_only_broker_killed_during_a_run(tmp_path: Path) -> None:
-    # The controller lets a killed broker come back only once its session has expired.
+    # Shorten the session: the controller lets a killed broker register again only after its old session has expired.
     with start_kafka(**{"broker.session.timeout.ms": "9000"}) as server:
         process = server.process
         assert process is not None
@@ -204,7 +204,7 @@ def test_a_foreign_record_during_the_run_is_named(restore: Restore, kafka: Kafka
         left -= name == step
         if left == 0:
             left = -1
-            # The fifth batch is the second one of this partition.
+            # The fifth batch of the run is the second batch of this partition.
             wait_for(lambda: end_offset(kafka, topic) >= 29)
             produce(kafka, topic, [Produced(b"k", b"foreign")])
 

@@ -1,4 +1,4 @@
-"""Names, positions and offsets of a run, as the control topic has them."""
+"""Names, positions and offsets of runs in the control topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a target would refuse or delete: a table of cases, and the same faults in real brokers."""
+"""Checks for records that a target would refuse or delete: a table of cases, and the same faults in real brokers."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_missing_topic_is_created_as_a_file_says(kafka: KafkaServer, source: S
 
 @pytest.mark.slow
 def test_the_control_topic_has_the_replicas_that_one_broker_can_have() -> None:
-    # With three brokers it has three: test_brokers_killed_during_a_run.
+    # test_brokers_killed_during_a_run covers three brokers, where the control topic has three replicas.
     with (
         start_kafka(**{"default.replication.factor": "3"}) as server,
         TargetCluster({"bootstrap.servers": server.bootstrap_servers}) as target,

@@ -1,4 +1,4 @@
-"""kill -9 of drivers and Python workers of a stream between topics of batches: each record is there once."""
+"""Kills (-9) of drivers and Python workers of a stream between topics of batches: each record is written once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JOB = "tests.support.spark.memq_stream_job"
 
 
 def grow(topics: Topics, values: list[bytes]) -> None:
-    """Write this many more batches."""
+    """Produce ``BATCHES`` more batches, and append their values to ``values``."""
     for _ in range(BATCHES):
         with BatchProducer(topics, "orders") as producer:
             for _ in range(5):
@@ -40,7 +40,7 @@ def grow(topics: Topics, values: list[bytes]) -> None:
 
 
 def job_file(folder: Path) -> Path:
-    """Write a job of many small epochs, whose failed tasks are retried."""
+    """Write the file of a job that has many small epochs, and retries failed tasks."""
     job = {
         "conf": {"spark.master": "local[2,8]"},
         "store": {"storage.backend.class": "filesystem", "storage.root": str(folder / "store")},
@@ -66,7 +66,7 @@ def wait_for_epochs(folder: Path, count: int, process: subprocess.Popen[bytes]) 
 
 
 def workers_of(group: int) -> list[int]:
-    """Return the Python processes of the job's tasks and of its driver's source and sink, by its group."""
+    """Return the Python workers of the job's tasks and of its driver's source and sink, found by process group."""
     workers: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -85,7 +85,7 @@ def orphans_of(topics: Topics) -> set[str]:
 
 
 def check(topics: Topics, values: list[bytes], folder: Path) -> None:
-    """Assert that each record is there once, with one notification per object except those that gc lists."""
+    """Assert that the topic has each record once, and that each object has one notification or is listed by ``gc``."""
     with BatchConsumer(topics, "copies") as consumer:
         assert sorted(values_of(consumer, at_least=len(values))) == values
     with topics.queue(topics.get("copies")) as queue:

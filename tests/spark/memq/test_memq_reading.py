@@ -1,4 +1,4 @@
-"""Topics of batches planned and read without a JVM: columns, each option, tasks cut at Messages."""
+"""Topics of batches, planned and read without a JVM: columns, each option, and tasks that start within a batch."""
 
 from __future__ import annotations
 

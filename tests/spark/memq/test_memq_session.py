@@ -1,4 +1,4 @@
-"""Topics of batches in a real Spark: found by name, written, read, and streamed from one topic to another."""
+"""Topics of batches in a real Spark session: found by name, written, read, and streamed from one topic to another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = 40
 
 
 def topics_of(folder: Path, *names: str) -> tuple[Topics, dict[str, str]]:
-    """Return topics of two read partitions, and the options of their store."""
+    """Create topics with two read partitions; return them, and the options of their store."""
     folder.mkdir()
     topics = topics_in(folder)
     for name in names:

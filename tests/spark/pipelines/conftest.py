@@ -1,4 +1,4 @@
-"""The topic and the output of these tests' pipelines."""
+"""Fixtures of these tests' pipelines: the topic and the output."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_executors_that_are_added_take_windows_and_none_is_taken_twice(tmp_path:
 def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is_written(
     minio: S3Server, tmp_path: Path
 ) -> None:
-    """Kill it while the second part of its file is uploaded. Its worker may continue, but the result is ignored."""
+    """Kill the executor while it uploads a file's second part. Its worker may continue; its result is ignored."""
     killed: list[int] = []
     place, dice = minio.make_bucket(), random.Random(18)
     with (
@@ -93,9 +93,7 @@ def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is
         with pipeline_service(tmp_path, file, conf=EXECUTORS) as service:
 
             def kill_executor(method: str, path: str) -> bool:
-                """Kill the executor at the first chosen request. That request is dropped; all others wait for the
-                kill.
-                """
+                """Kill the executor at its first upload of a second part, and drop that request."""
                 if killed or method != "PUT" or "partNumber=2" not in path:
                     return False
                 killed.append(executor_at(service.process.pid, urlsplit(proxy.url).port or 0))
@@ -113,7 +111,7 @@ def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is
 
 
 def executor_at(session: int, port: int) -> int:
-    """Return the executor whose worker is connected to a port."""
+    """Return the executor whose Python worker is connected to this port."""
     executors = processes_of(session, named=EXECUTOR)
     parents = [
         parent_of(parent_of(worker)) for worker in processes_of(session, named=DAEMON) if is_connected(worker, port)
@@ -130,7 +128,7 @@ SPECULATED = 500
 @pytest.mark.timeout(1200)
 def test_a_task_that_is_tried_twice_at_once_files_its_records_once(tmp_path: Path) -> None:
     (marks := tmp_path / "marks").mkdir()
-    # One file of the batch's first window, prepared by both attempts before either finishes.
+    # This file, of the batch's first window, is prepared by both attempts before either finishes.
     name = f"1_0_{0:020}.parquet"
     store = {
         "output.storage.backend.class": f"{MeetingFolder.__module__}.{MeetingFolder.__name__}",
@@ -152,7 +150,8 @@ def test_a_task_that_is_tried_twice_at_once_files_its_records_once(tmp_path: Pat
         committed = [one for entry in commit_log_of(pipeline, kept.store).entries() for one in entry.files]
         assert sorted(one.key for one in committed) == listed(kept.store, ROOT)
         assert list(verify_output(pipeline, kept.store)) == []
-        # The other attempt's prepared file remains, invisible, if that attempt did not live to discard it.
+        # The other attempt's prepared file is still there, but invisible, because that attempt was killed before it
+        # discarded it.
         (published,) = (one for one in committed if one.key.endswith(name))
         left = [write.key for write in kept.store.abandoned_writes(ROOT)]
         assert published.prepared.place.rpartition("/")[2] not in {key.rpartition("/")[2] for key in left}

@@ -1,4 +1,4 @@
-"""``frame``: records pass through a user's function as Spark rows, and are still written exactly once."""
+"""Setting ``frame``: records pass through a user's function as Spark rows, and are still written exactly once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_rows_are_filed_by_windows_with_the_columns_that_the_function_gives(spar
 
 
 class Frame:
-    """Batch of the source."""
+    """Substitute for the source's batch, which is a DataFrame of planned tasks."""
 
     def __init__(self, packed: Sequence[bytes]) -> None:
         self._packed = packed
@@ -78,7 +78,7 @@ class Frame:
 
 
 class Sink:
-    """The committing sink, over a real session and a test's store."""
+    """The committing sink, with a real session and the test's store."""
 
     def __init__(self, spark: SparkSession, kept: Kept, file: Path, store: ObjectStore | None = None) -> None:
         self._pipeline = load_pipeline(file)

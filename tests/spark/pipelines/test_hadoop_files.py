@@ -23,7 +23,7 @@ from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 pytestmark = pytest.mark.slow
 
 CODECS = ("none", "deflate", "gzip", "snappy", "lz4", "bzip2")
-"""Without zstd, for which Hadoop needs a system library."""
+"""Codecs without zstd, because Hadoop needs a system library for it."""
 TIME_MS = 1_700_000_000_000
 RECORDS = 12
 WRITTEN = [
@@ -103,7 +103,7 @@ def _check_faults_are_named(kept: Pipeline, store: MemoryObjectStore) -> None:
 
 
 def _value(offset: int) -> bytes:
-    """Return a value; one per file is larger than the buffers of Hadoop's codecs."""
+    """Return a value. One value of each file is larger than the buffers of Hadoop's codecs."""
     padding = "é" * (150_000 if offset % RECORDS == 7 else offset)
     return json.dumps({"timestamp": TIME_MS + offset, "padding": padding}).encode()
 

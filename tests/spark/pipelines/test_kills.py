@@ -1,7 +1,6 @@
-"""kill -9 of executors, workers and drivers of pipelines on a local cluster, while a producer writes.
+"""Kills (-9) of executors, workers and drivers of pipelines on a local cluster, while a producer writes.
 
-A plain listing is checked all the time: no duplicate offset, no published offset missing, none above the committed
-ones.
+The tests check listings of the output all the time: each published offset once, and no uncommitted offset.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def _processes(session: int, kind: str) -> list[int]:
     """Return the executors, or their Python workers with their daemons. The driver has Python workers too, for
     planning.
 
-    Workers of a killed daemon have no parent in the session, but are still used.
+    Workers of a killed daemon have no parent in the session, but Spark still uses them.
     """
     executors = processes_of(session, named=EXECUTOR)
     if kind == "executor":
@@ -180,7 +179,7 @@ def check(kept: Kept, file: Path, records: int) -> None:
 def test_a_batch_whose_worker_was_killed_is_repeated_by_the_next_query(
     spark: SparkSession, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In local mode Spark does not retry tasks."""
+    """In local mode Spark does not retry tasks, so the killed worker ends the query."""
     kept.write(80)
     file, checkpoint = kept.file(**FRAMED), (kept.folder / "checkpoint").as_uri()
     monkeypatch.setenv(pipeline_frames.DEED, str(kept.folder / "worker"))

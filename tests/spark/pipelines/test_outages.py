@@ -28,10 +28,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(1800)]
 
 ENDED_S = 300
 AWAY_S = {"store": 60, "broker": 75}
-"""Kafka clients wait for a minute themselves: only a longer outage makes the pipeline wait."""
+"""Seconds of an outage. Kafka clients themselves retry for a minute: only a longer outage makes the pipeline wait."""
 
 BROKER = {"broker.session.timeout.ms": "20000", "initial.broker.registration.timeout.ms": "85000"}
-"""A broker that returns waits until its old session expires, at most this long."""
+"""A restarted broker retries its registration until its old session expires; the second time limits that."""
 
 
 @dataclass(frozen=True)
