@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 DIST ?= dist
 PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --python-version 3.11
 
-# Where an image sets it, each process of a test would compile the package again, and each worker all tests.
+# If an image sets this variable, each test process compiles the package to bytecode again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test pytest toolchain servers check types mypy pyright layers static unit core soak asan sbom sdist wheel wheels bench docs site pictures lock clean
@@ -21,7 +21,7 @@ $(VENV)/installed: requirements.lock pyproject.toml setup.py scripts/wheels/uv.l
 	@$(PYTHON) -m scripts.environment
 	@touch $@
 
-# What the demo needs, unless all is there.
+# The demo's own installation, unless everything is installed already.
 DEMO := $(or $(wildcard $(VENV)/installed),$(VENV)/demo-$(STORE))
 $(VENV)/demo-filesystem: EXTRAS := query spark
 $(VENV)/demo-s3: EXTRAS := query spark s3 servers
@@ -39,8 +39,8 @@ test: check toolchain ## everything CI runs
 	@$(MAKE) --no-print-directory static
 	@$(MAKE) --no-print-directory core
 
-# Coverage of product code by branch; it must not fall under the floor in pyproject.toml. Many tests wait, for a server or
-# for Spark: on two cores two more workers compute meanwhile.
+# Branch coverage of the product code must not fall below the floor in pyproject.toml. Many tests wait for a server or
+# for Spark, so four workers keep two cores busy.
 pytest: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses 4 -p tests.support.coverage -p tests.support.second_tries \
 		--hypothesis-seed 0 --durations=40 $(PYTEST_ARGS)
@@ -90,7 +90,7 @@ bench: toolchain servers ## benchmarks of the hot paths, JSON out, one after the
 sdist: $(VENV)/installed ## the source distribution of the last commit, the same bytes each time, in dist/
 	$(BIN)/python -m scripts.sdist $(DIST)
 
-# Out of the source distribution: in the working tree what earlier builds left would be packed too.
+# Build from the source distribution: a wheel of the working tree would also contain files that earlier builds left.
 wheel: $(VENV)/installed ## a wheel of it for this kind of machine, which installs without a compiler, in dist/
 	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir $(DIST) \
 		$$($(BIN)/python -m scripts.sdist $(DIST))
@@ -108,7 +108,7 @@ docs: $(VENV)/installed ## regenerate docs/reference, and the tables of options 
 	$(BIN)/python -m tests.support.spark.option_tables
 	$(BIN)/python -m scripts.room_map
 
-# Packages that lie apart: tests and programs do without them.
+# Packages in folders of their own, because tests and programs do not need them.
 APART := $(VENV)/sbom/installed $(VENV)/site/installed $(VENV)/wheels/installed
 $(APART): $(VENV)/%/installed: $(VENV)/installed scripts/wheels/%.lock
 	rm -rf $(VENV)/$*

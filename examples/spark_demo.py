@@ -2,7 +2,7 @@
 
 python examples/spark_demo.py SETTINGS
 
-SETTINGS is a settings file of the store filled by examples/demo.py, which runs this as its last part.
+SETTINGS is a settings file of the store filled by examples/demo.py, which runs this program as its last part.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def load(spark: SparkSession, options: dict[str, str], view: str) -> DataFrame:
 
 
 def splits_of(options: dict[str, str]) -> list[Any]:
-    """Return the splits of the plan's tasks, planned as Spark does."""
+    """Plan the read as Spark does, and return the splits of its tasks."""
     source = TieredStoreDataSource(CaseInsensitiveDict(options))
     tasks: Sequence[Any] = source.reader(source.schema()).partitions()
     return [task.split for task in tasks if task.split is not None]
@@ -72,7 +72,7 @@ def show_splits(splits: list[Any], records: DataFrame) -> None:
         print(f"{where.topic:<12}{where.partition:>9}{bounds}{split.size_in_bytes:>14,}")
     if any(a.partition == b.partition and a.stop_offset > b.start_offset for a, b in itertools.pairwise(splits)):
         # An offset index has only the last offset of each batch, so the first offset of a split is not exact.
-        print("(where two splits meet within a segment, the bounds of both take in the batch there; only one reads it)")
+        print("(where two splits meet within a segment, both bounds include the batch there; one split reads it)")
     size = sum(split.size_in_bytes for split in splits)
     print(f"{len(splits)} splits, {size:,} bytes; Spark runs {records.rdd.getNumPartitions()} tasks\n")
 

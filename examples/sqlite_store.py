@@ -123,7 +123,7 @@ class SqliteObjectStore(ObjectStore):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Run one query per key; a key that fails does not prevent the others."""
-        named = list(keys)  # perhaps a listing of this store, which would wait for our lock
+        named = list(keys)  # `keys` may be a listing of this store, which would wait for our lock
         failures: list[TieredStoreError] = []
         with self._transaction() as rows:
             for key in named:

@@ -41,7 +41,7 @@ BUCKETS = {
     "week": timedelta(weeks=1),
 }
 """Interval lengths by name."""
-A_MONDAY = 4 * 24 * 60 * 60  # 1970-01-05: weeks begin there; other intervals do not depend on it
+A_MONDAY = 4 * 24 * 60 * 60  # 1970-01-05, a start of a week; other intervals do not depend on it
 MOST_BUCKETS = 200
 LEAST_BUCKETS_SHOWN = 10
 
@@ -71,7 +71,8 @@ def main() -> None:
 
 
 def count_over_time(spark: SparkSession, settings: Path, topics: Sequence[str]) -> tuple[str, dict[str, Counts]]:
-    """Return the entry of ``BUCKETS`` that fits the records' span, and their numbers by topic and bucket."""
+    """Return the entry of ``BUCKETS`` that fits the records' time span, and the number of records by topic and
+    bucket."""
     records = (
         spark.read.format("tieredstore")
         .option("settings", str(settings.resolve()))

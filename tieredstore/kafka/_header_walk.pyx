@@ -115,8 +115,8 @@ cdef class HeaderWalk:
         return True
 
     cdef const uint8_t* _bytes(self, int64_t count) noexcept nogil:
-        """Return ``count`` bytes from the position on; NULL if the log has fewer, or if they do not fit the piece of
-        the log.
+        """Return ``count`` bytes from the position on; NULL if the log has fewer, or if the buffer is too small for
+        them.
         """
         cdef int64_t wanted
         if count > LARGEST or count > self.size - self.position:

@@ -29,7 +29,7 @@ cdef class BatchRun:
 
     The latest batch is pending until the next batch follows without a fault. Only then is the pending batch compared
     with its epoch and the indexes. ``next_entry`` and ``next_time`` are the numbers of the next entries in the two
-    indexes. Their columns are as in the files, with offsets relative to ``first_offset``.
+    indexes. The columns of both indexes are as in the files, with offsets relative to ``first_offset``.
     """
 
     cdef const int32_t[::1] entry_offsets, entry_positions, time_offsets

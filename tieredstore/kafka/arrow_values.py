@@ -78,7 +78,7 @@ def _lists(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> pa.Arra
 
 
 def _validity(values: Sequence[object]) -> pa.Buffer | None:
-    """Return a bit for each value that is not null. Return None if there is no null."""
+    """Return a bitmap with a bit set for each value that is not null. Return None if there is no null."""
     if None not in values:
         return None
     return _booleans([value is not None for value in values], None).buffers()[1]

@@ -213,7 +213,7 @@ def check_batch_crc(batch: memoryview, header: BatchHeader) -> None:
 def first_batch_size(head: Buffer) -> int | None:
     """Return the size of the batch at the start of ``head``, from its first 12 bytes.
 
-    Return None if there are fewer bytes, or if Kafka would refuse the length. A damaged size may claim up to 2 GiB.
+    Return None if ``head`` is shorter, or if Kafka would refuse the length. A damaged size may claim up to 2 GiB.
     Compare the size with the size of the log before reading so many bytes.
     """
     if len(head) < FRAME_SIZE:
@@ -226,9 +226,9 @@ def first_batch_compression(head: Buffer) -> CompressionType | None:
     """Return the codec of the first batch of a log. Return None if ``head`` does not begin with a whole and valid
     batch.
 
-    ``head`` must hold the whole batch (see :func:`first_batch_size`). Later bytes are ignored. A valid batch has the
-    minimum size and a matching CRC. An unknown codec id raises BatchCorruptError before the CRC is checked, because the
-    plugin also refuses to copy such a log.
+    ``head`` must hold the whole batch (see :func:`first_batch_size`). Later bytes are ignored. A valid batch has at
+    least the minimum size, and a matching CRC. An unknown codec id raises BatchCorruptError before the CRC is checked,
+    because the plugin also refuses to copy such a log.
     """
     size = first_batch_size(head)
     if size is None or size > len(head):

@@ -228,7 +228,7 @@ def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
 
 
 def open_transactions(states: Iterable[ProducerState]) -> dict[int, int]:
-    """Return the producers whose transactions are open, and the first offset of each."""
+    """Return the first offset of each open transaction, by producer id."""
     firsts = ((state.producer_id, state.current_txn_first_offset) for state in states)
     return {producer: first for producer, first in firsts if first >= 0}
 

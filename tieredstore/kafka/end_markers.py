@@ -23,7 +23,7 @@ _CONTROL: Final = 32
 
 # The parts of an end marker (see `batches`): the header up to its checksum, the rest of the header, and the only
 # record. The record has length, attributes, time and offset delta, key (size, version, kind), value (size, version,
-# coordinator epoch) and number of headers. Its sizes are varints below 64: one byte, with twice the number.
+# coordinator epoch) and number of headers. Its sizes are varints below 64, so each is one byte with twice the number.
 _UNCOVERED: Final = struct.Struct(">qiibI")
 _AFTER_LENGTH: Final = _UNCOVERED.size - 12
 _COVERED: Final = struct.Struct(">hiqqqhii")
@@ -66,7 +66,7 @@ def transaction_steps(
 def play_markers(
     steps: Iterable[TransactionStep], opened: Mapping[int, int]
 ) -> tuple[tuple[AbortedTransaction, ...], dict[int, int]]:
-    """Return the aborted transactions among ``steps``, and the first offset of each producer whose transaction is open.
+    """Return the aborted transactions among ``steps``, and the first offset of each open transaction, by producer id.
 
     ``opened`` holds the transactions that were open before the first step.
     """
@@ -85,7 +85,7 @@ def play_markers(
 
 def marker_kind(record: bytes) -> int | None:
     """Return the effect of a control batch: 0 for an abort, 1 for a commit. ``record`` is its first record. Return None
-    if the record has no such key.
+    if the record has no key of four bytes.
     """
     at = _key_at(record)
     return None if at is None else int.from_bytes(record[at + 2 : at + 4], "big")
@@ -102,7 +102,7 @@ def coordinator_epoch(record: bytes) -> int:
 
 
 def _key_at(record: bytes) -> int | None:
-    """Return the position of a control record's key. Return None unless it has four bytes."""
+    """Return the position of a control record's key. Return None unless the key has four bytes."""
     position, numbers = 0, list[int]()
     # Skip five fields: record length, attributes (one byte), time and offset delta, key length. The key itself is a
     # version and the kind.

@@ -1,7 +1,7 @@
 """A closed segment whose files are open: they stay readable after the broker renames or deletes them.
 
 :func:`open_segment` finds the files under their plain names, or under the names by which the broker marks them deleted.
-:func:`describe_open` describes open files. For files by name, there is :func:`tieredstore.kafka.logdir.describe`.
+:func:`describe_open` describes open files. :func:`tieredstore.kafka.logdir.describe` describes files by name.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class IndexBuilder:
         self._last_indexed_time = -1
 
     def add(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Add the batch that was appended next."""
+        """Add the next batch of the log."""
         if max_timestamp > self._latest[0]:
             self._latest = (max_timestamp, last_offset)
         if self._unindexed > _INTERVAL:

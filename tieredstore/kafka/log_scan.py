@@ -1,5 +1,5 @@
-"""Reads end offset, greatest timestamp and epochs of a segment's open log from its batch headers. It can also check the
-batches' checksums.
+"""Scan of the batch headers in a segment's open log, for end offset, greatest timestamp and epochs. The scan can also
+check the batches' checksums.
 """
 
 from __future__ import annotations

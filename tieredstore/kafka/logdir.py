@@ -155,7 +155,7 @@ class LogSegment:
 
     @property
     def files(self) -> LogSegmentData:
-        """The files that a copy takes. Raises InvalidSegmentError for an active segment."""
+        """The files to copy. Raises InvalidSegmentError for an active segment."""
         if self.closed_files is None:
             name = f"{self.topic}-{self.partition} at offset {self.base_offset}"
             raise InvalidSegmentError(f"segment {name} is active: it can be copied once the broker has closed it")

@@ -142,7 +142,7 @@ class BeginsLate(NamedTuple):
 
 
 class EndsBefore(NamedTuple):
-    """A log that now ends before the end of a batch that must be read again."""
+    """A log that now ends before the end of a stream's batch that must be read again."""
 
     where: TopicPartition
     topic_id: Uuid
@@ -151,7 +151,7 @@ class EndsBefore(NamedTuple):
 
 
 class NotReadable(NamedTuple):
-    """Offsets of a batch that must be read again and cannot be: their partition is gone, or its topic was re-created.
+    """Offsets of a stream's batch that cannot be read again: their partition is gone, or its topic was re-created.
 
     ``now`` is the id of the re-created topic, and None if the partition is gone.
     """

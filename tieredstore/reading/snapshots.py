@@ -65,7 +65,8 @@ class LogSnapshots:
         """
 
     def current(self, selection: Selection | None = None) -> LogSnapshot:
-        """Return the latest snapshot if it is fresh, even if it has other partitions. Otherwise, take a new snapshot.
+        """Return the latest snapshot if it is fresh, even if its partitions are not those requested. Otherwise, take a
+        new one.
 
         A new snapshot selects the partitions of ``selection``, or the query's partitions if ``selection`` is None.
         """

@@ -46,7 +46,7 @@ def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindo
 
 @dataclass(frozen=True, slots=True)
 class LiveSplit:
-    """A range of offsets to read from the broker (``stop`` is exclusive). It has the state of the log at planning.
+    """A range of offsets to read from the broker (``stop`` is exclusive). It records the state of the log at planning.
     Small and picklable.
 
     ``derived_id`` stands for the topic's id in a bucket that stores no topic ids. ``epoch`` is the leader epoch at

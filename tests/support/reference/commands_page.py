@@ -63,7 +63,7 @@ _MEANINGS: Final[Mapping[int, str]] = {
     75: "try again later; of a service also: a thread did not end in time",
 }
 _ERRORS: Final = "[The error tree](../design/core.md#the-error-tree) has the code of each error in Python."
-_ENDS: Final = """129, 130, 143 | ended by SIGHUP, SIGINT (Ctrl-C), SIGTERM; a service: by a second one
+_ENDS: Final = """129, 130, 143 | ended by SIGHUP, SIGINT (Ctrl-C), SIGTERM; a service: by a second signal
 141 | output pipe closed, as by `head`"""
 
 

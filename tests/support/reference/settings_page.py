@@ -97,13 +97,13 @@ SECTIONS: Final = (
     Section("Reading", "", (FetchSettings, ManifestCacheSettings, IndexCacheSettings, ChunkCacheSettings)),
     Section(
         "The uploader",
-        f"Only [the uploader](../how-to/uploader.md) reads these, with and without the prefix. `{KAFKA}*` are "
+        f"Only [the uploader](../how-to/uploader.md) reads these, with or without `rsm.config.`. `{KAFKA}*` are "
         "properties of its Kafka client.",
         (UploaderSettings,),
     ),
     Section(
         "Where topics lie",
-        "These are read with and without the prefix; see [stores](stores.md#where-topics-lie). "
+        "These are read with or without `rsm.config.`; see [stores](stores.md#where-topics-lie). "
         "The plugin has none of them.",
         (EndpointSettings,),
     ),

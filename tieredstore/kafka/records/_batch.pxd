@@ -77,7 +77,7 @@ cdef inline bint crc_holds(const uint8_t* head, const Batch* batch, Body* body) 
 
 cdef inline bint is_aborted(const Batch* batch, const AbortedRange* ranges, Py_ssize_t count) noexcept nogil:
     """Return True if the batch belongs to an aborted transaction: find the last range of its producer that begins
-    before the batch ends, and check that it reaches the batch.
+    before the batch ends, and check that this range reaches the batch.
     """
     cdef Py_ssize_t low = 0, high = count, middle
     cdef const AbortedRange* entry

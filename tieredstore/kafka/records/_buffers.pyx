@@ -15,8 +15,8 @@ cdef extern from "_bytes.h" nogil:
         STRIDE
 
 cdef enum:
-    # If a buffer uses less than half of a slab above this size, it is copied, so that a batch that is kept for long
-    # does not occupy the whole slab.
+    # If a buffer uses less than half of a slab above this size, copy the buffer: otherwise a batch that is kept for
+    # long occupies the whole slab.
     WORTH_SHRINKING = 32 * 1024
 
 

@@ -1,10 +1,10 @@
 /* Helpers in C for the kernel: big-endian loads, short copies, and Kafka's two checksums.
 
    CRC-32C (Castagnoli, magic 2) uses the processor's instruction if there is one. It works on three parts of the bytes
-   (lanes) at a time, because the instruction takes three cycles, but another one can start in each cycle. Tables then
+   (lanes) at a time, because the instruction takes three cycles, but the next one can start a cycle later. Tables then
    move the checksum of a lane over the bytes of the lanes after it: a CRC register after n zero bytes is a linear
-   function of the register before. If the processor can multiply 64 bytes without carries, _fold.h is twice as fast.
-   CRC-32 (IEEE, magic 0 and 1), and CRC-32C on other processors, use tables, with eight bytes in each step. With
+   function of the register before. If the processor can multiply 64 bytes without carries, _fold.h does this twice as
+   fast. CRC-32 (IEEE, magic 0 and 1), and CRC-32C on other processors, use tables, with eight bytes in each step. With
    TIEREDSTORE_PLAIN_C all checksums use tables. */
 
 #ifndef TIEREDSTORE_BYTES_H

@@ -73,7 +73,7 @@ static int expand_snappy(Expanded *expanded, const uint8_t *at, const uint8_t *e
 
 static inline uint32_t turned(uint32_t word, int bits) { return word << bits | word >> (32 - bits); }
 
-/* Return the header checksum of an LZ4 frame: a byte of the hash XXH32 with seed 0 of a header of fewer than 16
+/* Return the header checksum of an LZ4 frame: one byte of its XXH32 hash with seed 0. The header has fewer than 16
    bytes. */
 static uint8_t lz4_header_check(const uint8_t *at, size_t size) {
     uint32_t sum = 0x165667B1u + (uint32_t)size;

@@ -1,11 +1,11 @@
-/* CRC-32C by folding, for x86-64 processors with an instruction that multiplies without carries in 64 bytes at a time.
+/* CRC-32C by folding, for x86-64 processors with an instruction that multiplies 64 bytes at a time without carries.
 
    A message is a polynomial over GF(2) whose highest coefficient is the lowest bit of its first byte. Its checksum is
    the remainder modulo the CRC's polynomial of degree 32. So if some bits are n places before other bits, they can be
    multiplied by x^n and added to the other bits: the remainder stays the same. Read 16 bytes as two words, the first 64
    places before the second. To move both by n places, multiply the first word by x^(n+64) and the second by x^n. Both
-   powers are reduced modulo the polynomial before, so that the products fit into 16 bytes. The instruction multiplies
-   mirrored numbers, and its product is one place too far, so the powers used here are one lower. */
+   powers are reduced modulo the polynomial beforehand, so that the products fit into 16 bytes. The instruction
+   multiplies mirrored numbers, and its product is one place too far, so the powers used here are one lower. */
 
 #ifndef TIEREDSTORE_FOLD_H
 #define TIEREDSTORE_FOLD_H
@@ -23,7 +23,7 @@ static uint64_t mirrored_power(int n) {
     return (uint64_t)power << 32;
 }
 
-/* Constants that move by 256, 192, 128, 64, 48, 32 and 16 bytes. */
+/* Constants that move both words by 256, 192, 128, 64, 48, 32 and 16 bytes. */
 enum { BY_256, BY_192, BY_128, BY_64, BY_48, BY_32, BY_16, MOVES };
 static const int move_bytes[MOVES] = {256, 192, 128, 64, 48, 32, 16};
 static uint64_t moves[MOVES][2];

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Scanner of a log's batches: takes pieces of a log and gives columns of its records, without running Python code.
+"""Scanner of a log's batches: it turns pieces of a log into columns of records without running Python code.
 
 The caller passes bytes (``set_piece``) and calls ``scan``, which reads batches until the caller must act, and returns
 the reason. ``columns`` then returns the records. The scanner decompresses most bodies itself, and leaves the others to
@@ -41,8 +41,8 @@ build_checksums()
 
 
 cdef class Scanner:
-    """The reading of one log from the beginning of a batch on. It works without the interpreter's lock. Not for two
-    threads at a time.
+    """A scan of one log from the beginning of a batch on. It works without the interpreter's lock. For one thread at a
+    time.
     """
 
     cdef int64_t start_offset, stop_offset, end_offset, max_batch_bytes

@@ -321,8 +321,7 @@ cdef inline bint read_short(const uint8_t** at, int32_t* number) noexcept nogil:
 cdef inline bint read_usual_record(
     const uint8_t** place, const Body* body, int32_t last_delta, Fields* record
 ) noexcept nogil:
-    """Read a record as read_record does, but only one with short numbers and no headers, with as few checks as
-    possible.
+    """Read a record with short numbers and no headers, as read_record does, but with as few checks as possible.
 
     Return False for any other record, without setting a fault: the caller then uses read_record. Each read is checked
     only against the end of the body. Positions only grow: if the record ends where its size says, no read before that
