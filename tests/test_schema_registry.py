@@ -1,4 +1,4 @@
-"""Schemas from a registry: each requested once, whatever it refers to, and every refusal one sentence."""
+"""Schemas from a registry: each is requested once, with its references, and every refusal is one sentence."""
 
 from __future__ import annotations
 

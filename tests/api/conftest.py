@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bucket(root: Path, disk: Path) -> Iterator[ts.Bucket]:
-    """Yield a bucket with the segments of that disk."""
+    """Yield a bucket with the segments of the fixture ``disk``."""
     with ts.open(root) as opened:
         opened.upload(disk)
         yield opened

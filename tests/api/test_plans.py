@@ -40,7 +40,7 @@ class OfWorld(AgingStore):
 
 
 class Plans(RuleBasedStateMachine):
-    """A bucket, one plan, and the segments it may touch."""
+    """A bucket, one plan, and the segments that this plan may touch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -96,7 +96,7 @@ def test_a_backend_that_cannot_be_opened_is_a_setting_s_fault(path: str, said: s
 
 @pytest.fixture
 def broken_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the name of a store whose module imports a missing one."""
+    """Return the name of a store whose module imports a missing module."""
     (tmp_path / "store_with_sdk.py").write_text("import absent_sdk.client\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, "store_with_sdk", raising=False)

@@ -140,7 +140,8 @@ def test_of_a_gibibyte_only_what_the_network_had_under_way_comes(make: Callable[
     with endless() as (server, url):
         with closing(make(url)) as store:
             assert store.get_small("object", 16 << 20) is None
-        # One request, whose answer is not read to its end: the buffers of both sockets hold a few MiB.
+        # The store sends one request, and does not read the whole answer: only the sockets' buffers fill, with a few
+        # MiB.
         assert server.requests == 1
     assert server.sent < 64 << 20
 

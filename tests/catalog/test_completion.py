@@ -36,7 +36,7 @@ def strip(store: MemoryObjectStore | CountingStore) -> None:
 
 
 def store_of(case: str) -> CountingStore:
-    """Return the objects of a golden case, their manifests stripped."""
+    """Return the objects of a golden case, with stripped manifests."""
     store = MemoryObjectStore()
     root = case_path(case) / "store"
     for path in root.rglob("*"):
@@ -47,7 +47,7 @@ def store_of(case: str) -> CountingStore:
 
 
 def known_of(segment: GoldenSegment) -> RemoteLogSegmentMetadata:
-    """Return the plugin's record, without fields stored nowhere else."""
+    """Return the segment's metadata without the fields that only the manifest stores."""
     return dataclasses.replace(metadata_of(segment), broker_id=-1, event_timestamp_ms=-1)
 
 

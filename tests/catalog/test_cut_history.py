@@ -107,7 +107,7 @@ def test_a_leader_that_began_just_where_a_segment_does_hides_nothing_that_was_st
 
 
 def test_before_a_loss_over_which_leaders_changed_all_is_read(disk: BrokerDisk, store: CountingStore) -> None:
-    """A leader whose records all lie in the lost part is unknown, but nothing else depends on it."""
+    """If all records of a leader are lost, the leader is unknown, but every stored record is still served."""
     disk.grow(3)
     copy(disk, store)
     disk.lead(5)

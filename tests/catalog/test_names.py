@@ -42,7 +42,7 @@ def add(store: MemoryObjectStore, topic: str, partition: int, offsets: Iterable[
 
 @pytest.fixture(scope="module")
 def large() -> PagedStore:
-    """Make a topic of 1,500 segments in each of two partitions, and smaller ones around it and within its name."""
+    """Make a topic of 1,500 segments in each of two partitions, and small topics, some of which begin with its name."""
     store = PagedStore()
     add(store, "orders", 0, range(1500))
     add(store, "orders", 10, range(1500))

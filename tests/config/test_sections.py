@@ -1,4 +1,4 @@
-"""Settings of wings: read when a source names them, checked with the others, and absent with their wing."""
+"""Settings of wings: read if a source names them, checked with the core's settings, and absent if their wing is absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""examples/helm: rendered by Helm, valid for Kubernetes; its commands run; the policy by the API server's code."""
+"""examples/helm: Helm renders it, Kubernetes accepts it, its commands run, and the API server's code applies its
+policy.
+"""
 
 from __future__ import annotations
 

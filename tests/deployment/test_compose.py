@@ -1,4 +1,4 @@
-"""examples/compose: its services as processes, its three commands, and what its files name."""
+"""examples/compose: its services run as processes, its three commands work, and the names in its files exist."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from tieredstore.pubsub import open_topics
 pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.spark]
 
 NEVER_HAPPENED: Final = {"tieredstore_store_retries_total"}
-"""Events with labels have no series until the first one."""
+"""Metrics with labels that have no series until the first event."""
 
 COMMITTED: Final = re.compile(r"^tieredstore_pipeline_last_commit_timestamp_seconds\{.*\} [1-9]", re.MULTILINE)
 

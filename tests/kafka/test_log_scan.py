@@ -20,7 +20,7 @@ from tieredstore.testing.batches import Record, build_batch, seal_batch
 
 
 def scanned(path: Path, log: bytes, base_offset: int = 0, *, check_crcs: bool = False) -> LogExtent | str:
-    """Return the extent, or the error message."""
+    """Return the extent that a scan of the log finds, or the error message."""
     path.write_bytes(log)
     with path.open("rb") as file:
         try:
@@ -30,7 +30,7 @@ def scanned(path: Path, log: bytes, base_offset: int = 0, *, check_crcs: bool = 
 
 
 def read(log: bytes, *, check_crcs: bool = False) -> LogExtent | str:
-    """Return the same from the reader of a log in memory, for segments that begin at 0."""
+    """Return the same result by reading the headers of a log in memory, for segments that begin at 0."""
     try:
         headers = list(read_batch_headers(log, check_crc=check_crcs))
     except BatchCorruptError as error:

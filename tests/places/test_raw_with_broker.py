@@ -1,4 +1,4 @@
-"""A bucket of the raw layout together with a broker that has real topic ids, and whose log begins in the middle.
+"""A bucket of the raw layout together with a broker that has real topic ids. The broker's log begins in the middle.
 
 The layout stores no topic ids. Readers derive ids from names; a derived id never contradicts a real one.
 """

@@ -84,7 +84,7 @@ ENDINGS: Final = {
         )
         for signum in (TERM, INT)
     },
-    # When the other thread has drained, the first signal was handled. Two pending signals would merge.
+    # Send the second signal after the other thread has drained: by then the first was handled, so they cannot merge.
     "a second signal ends it though a thread holds the log's lock": Ending(
         LOG_IS_STUCK.replace("DRAIN_S", "3600"), 143, (("working", 2, TERM), ("drained", 1, TERM))
     ),

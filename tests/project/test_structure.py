@@ -20,7 +20,7 @@ def test_the_longest_chain_of_imports_is_short() -> None:
 
 
 MOST_FILES, MOST_LINES = 25, 600
-"""Limits per folder and per file."""
+"""The most files in a folder, and the most lines in a file."""
 
 
 def sources() -> list[Path]:

@@ -137,5 +137,5 @@ def test_a_large_buffer_has_room_for_a_little_more() -> None:
     first = buffer.first(mib + 1)
     first[0] = 7
     assert (len(first), buffer.first(2 * mib)[0]) == (mib + 1, 7)
-    assert buffer.first(2 * mib + 1)[0] == 0  # another one
+    assert buffer.first(2 * mib + 1)[0] == 0  # fresh memory of zeros
     assert len(buffer.first(5)) == 5

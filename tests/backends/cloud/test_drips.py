@@ -73,7 +73,7 @@ def dripping(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, Obj
 
 @pytest.fixture
 def patient(dripping: tuple[FaultyServer, ObjectStore]) -> Iterator[ObjectStore]:
-    """Yield a store of the same bucket whose calls have time to end by themselves."""
+    """Yield a store on the same bucket, with timeouts that give each call time to end by itself."""
     with closing(store_on(dripping[0])) as store:
         yield store
 

@@ -69,7 +69,7 @@ class TestDroppedMarks(OnEveryCloud):
 
     @pytest.fixture(params=["small", "of parts"])
     def body(self, request: pytest.FixtureRequest, cloud: Cloud, proxy: FaultProxy) -> bytes:
-        """Return a body whose last request will lose its answer."""
+        """Return a body, and let the last request of its upload lose the answer."""
         if request.param == "small":
             plan(proxy, cloud, LoseAnswer(), "single_write")
             return b"small"

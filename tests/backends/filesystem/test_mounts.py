@@ -1,4 +1,4 @@
-"""A folder on NFS reports that it supports no conditions, and operations that need them refuse it."""
+"""A store in a folder on NFS reports no conditional writes, and operations that need conditional writes refuse it."""
 
 from __future__ import annotations
 

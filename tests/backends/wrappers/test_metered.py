@@ -1,4 +1,4 @@
-"""The counting store: counts added to a call, and its unchanged behaviour."""
+"""The counting store: it counts each call, and changes nothing else."""
 
 from __future__ import annotations
 

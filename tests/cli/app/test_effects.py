@@ -145,7 +145,7 @@ REWRITE: Final[dict[str, Prepare]] = {
 @pytest.fixture(params=["terminal", "no terminal", "closed"])
 def stdin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     keyboard, terminal = pty.openpty()
-    os.write(keyboard, b"y\nyes\n")  # answers to questions that are not asked
+    os.write(keyboard, b"y\nyes\n")  # answers, although no command may ask
     with os.fdopen(terminal) if request.param == "terminal" else Path(os.devnull).open() as stream:
         if request.param == "closed":
             stream.close()

@@ -70,11 +70,11 @@ def test_a_wrong_store_is_one_sentence_and_exits_2(url: str | None, said: str) -
     assert "password" not in done.stderr
 
 
-# One round trip of each store: the first write and the first read in separate processes, the rest in this one
+# One round trip of each store: the first write and the first read in separate processes, the rest in this process
 
 
 def round_trip(store: tuple[object, ...], environment: Mapping[str, str]) -> None:
-    """Upload, upload again without effect, list, fetch, delete; ``store`` are the options that name it."""
+    """Upload, upload again without effect, list, fetch, delete. ``store`` are the options that name the store."""
 
     def clean(done: Result) -> Result:
         assert (done.code, done.stderr) == (0, "")

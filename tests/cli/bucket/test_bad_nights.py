@@ -32,7 +32,7 @@ def commands_of(section: str) -> list[str]:
 
 
 def obey(commands: list[str]) -> list[Result]:
-    """Run the page's commands in the working directory; return the results of those of tieredstore."""
+    """Run the page's commands in the working directory; return the results of the tieredstore commands."""
     done: list[Result] = []
     for command in commands:
         words = shlex.split(command.partition(">")[0])
@@ -45,7 +45,7 @@ def obey(commands: list[str]) -> list[Result]:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a copy of the sample, and of its bucket, as the page has them on a good day."""
+    """Copy the sample, and copy its bucket by the page's first commands, before any disaster."""
     shutil.copytree(sample.SAMPLE, tmp_path / "sample")
     monkeypatch.chdir(tmp_path / "sample")
     copying = commands_of("A wrong `rm`")[:3]

@@ -1,4 +1,4 @@
-"""From a wheel to the first record of one's own bucket: three commands in an empty home, each step timed."""
+"""From a wheel to the first record of a user's bucket: three commands in an empty home, each step timed."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def both(root: Path) -> Path:
-    """Return settings with both pairs, key2 the active one."""
+    """Return settings with both key pairs; key2 is active."""
     return _settings(root, "both.properties", settings_text(CASE))
 
 

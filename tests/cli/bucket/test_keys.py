@@ -139,7 +139,7 @@ def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, i
 
 
 def test_a_settings_file_keeps_its_mode_and_owner(tmp_path: Path, owners: list[tuple[int, int]]) -> None:
-    """A broker that runs as another user than the operator must still be able to read it."""
+    """A broker that runs as another user than the operator must still be able to read the settings file."""
     settings = write_settings(tmp_path)
     settings.chmod(0o664)
     before, mask = settings.stat(), os.umask(0o077)

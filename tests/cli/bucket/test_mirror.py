@@ -54,7 +54,7 @@ def mirror(source: Path, target: Path, *arguments: object) -> Result:
 
 
 def know_minio(monkeypatch: pytest.MonkeyPatch, minio: S3Server) -> None:
-    """Configure the SDK for MinIO by its environment."""
+    """Configure the SDK for MinIO by environment variables."""
     known = {"ENDPOINT_URL": minio.endpoint_url, "ACCESS_KEY_ID": minio.access_key, "REGION": REGION}
     for name, value in {**known, "SECRET_ACCESS_KEY": minio.secret_key}.items():
         monkeypatch.setenv(f"AWS_{name}", value)

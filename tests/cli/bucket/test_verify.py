@@ -23,7 +23,7 @@ from tieredstore.ops.brokers import METADATA_TOPIC
 from tieredstore.ops.verification import Level
 
 SAMPLED = 2
-"""Planted segments in a sample of 40%."""
+"""Number of planted segments in a sample of 40%."""
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_bucket_and_broker_are_shown_as_one_log(tiered: TieredTopic, settings: P
     tieredstore("cat", "-c", settings, tiered.topic, *end, "--to", COUNT + 7).fails(
         2, f"offset {COUNT + 7} is beyond the end of {tiered.topic}-1 ({COUNT}); a time is written"
     )
-    # The last ones and the first ones, counted across the boundary.
+    # --last and -n count records across the boundary.
     assert offsets(tieredstore("cat", "-c", settings, tiered.topic, "--last", 150, "--json", *live)) == [
         (partition, offset) for partition in range(2) for offset in range(COUNT - 150, COUNT)
     ]

@@ -1,6 +1,7 @@
 """A hostile Avro message cannot kill a reader of its topic: each way to read, in a separate process with a limit.
 
-tests/values/test_hostile_schemas.py has the whole table; Spark's source and ``cat`` return the bytes.
+tests/values/test_hostile_schemas.py tests all hostile messages. Spark's source, and ``cat`` without ``-o``, return
+bytes.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def add(bucket: Bucket, start: int, stop: int) -> None:
 
 
 def answer(terminal: Terminal, keys: bytes, shown: bytes) -> None:
-    """Type, and wait for what is shown after it and for the next prompt."""
+    """Type ``keys``, and wait until the terminal shows ``shown`` and then the next prompt."""
     terminal.shown = b""
     terminal.press(keys)
     terminal.wait_for(shown)

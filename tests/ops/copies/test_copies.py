@@ -456,8 +456,8 @@ def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote(
 
 @pytest.mark.parametrize("stands", [True, False])
 def test_a_manifest_that_was_written_too_late_stays_only_over_what_stands(stands: bool) -> None:
-    """A late manifest stays if its objects exist, since others may rely on it. It goes if a clean-up has deleted
-    them.
+    """A late manifest stays if its objects exist, since others may rely on it. It is deleted if a clean-up has deleted
+    its objects.
     """
     source, target = made(MADE[:1]), MemoryObjectStore()
     hours = [0.0]

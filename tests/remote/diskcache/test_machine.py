@@ -25,7 +25,7 @@ LIMIT = 400
 
 
 class DiskCacheMachine(RuleBasedStateMachine):
-    """Two caches over one folder, as in two processes; ``put`` holds the right bytes of each chunk."""
+    """Two caches over one folder, as in two processes. ``last_put`` holds the right bytes of each chunk."""
 
     def __init__(self) -> None:
         super().__init__()

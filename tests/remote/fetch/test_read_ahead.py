@@ -45,7 +45,7 @@ class Readers:
 
     @property
     def ahead(self) -> int:
-        """Return the bytes that were fetched and not read."""
+        """Return the number of bytes that were fetched but not read."""
         stats = self.manager.fetch_stats
         return stats.bytes_fetched - stats.bytes_asked
 

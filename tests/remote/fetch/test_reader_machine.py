@@ -241,7 +241,7 @@ def test_a_disk_cache_without_its_library_names_the_extra(tmp_path: Path, monkey
 
 
 class Collecting(MemoryChunkCache):
-    """Drops the last reference to a stream while another one is scheduling, as the collector may."""
+    """Drops the last reference to a stream while another stream is scheduled, as the garbage collector may."""
 
     def __init__(self, streams: list[SegmentStream]) -> None:
         super().__init__(-1)
