@@ -101,7 +101,7 @@ _LEASE: Final = TypeAdapter(_LeaseObject)
 
 @dataclass(slots=True)
 class _Watched:
-    """The last heartbeat that this broker has seen of another broker, and when it changed."""
+    """The last heartbeat that this broker has read from another broker, and the time of its last change."""
 
     token: str
     since_s: float
@@ -179,8 +179,8 @@ class StoreGovernor(Governor):
         self.follow()
 
     def leave(self) -> bool:
-        """Delete this broker's object and free the lease. The next tick of a governor then assigns the topics
-        elsewhere.
+        """Delete this broker's object and free the lease. The next tick of a governor then assigns this broker's topics
+        to other brokers.
         """
         seat = self._seat()
         if self.generation is not None and self._lease_etag is not None:

@@ -44,8 +44,8 @@ Nodes = Mapping[str, BrokerNode]
 
 
 class ZooKeeperGovernor(Governor):
-    """One broker's part in the election. If the broker is elected, it governs. The broker's node has its IP address as
-    name. A cluster therefore has one broker per address.
+    """One broker's part in the election. If the broker is elected, it governs. The name of a broker's node is the
+    broker's IP address. A cluster therefore has one broker per address.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ZooKeeperGovernor(Governor):
         try:
             self._session.create(path, body, ephemeral=True)
         except self._session.errors.NodeExistsError:
-            _logger.info("%s: another session has just created it", path)
+            _logger.info("%s: another session has just created this node", path)
 
     def _check_own(self, raw: bytes, path: str, seat: BrokerSeat) -> None:
         """Raise ConfigError if a node belongs to another broker at the same address. A node of an earlier session of

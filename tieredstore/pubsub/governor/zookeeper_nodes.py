@@ -6,7 +6,7 @@
                       "assignedTopics": [{…the topic's JSON, "assignmentTimestamp", "assignmentInputTrafficMB"}]}
     /topics/<topic>  the topic's JSON
 
-Writing an assignment keeps unknown fields.
+A governor that writes an assignment keeps unknown fields of the node.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def packet_text(value: object, path: str) -> str:
 def load_of(document: Mapping[str, object], topic: str, path: str) -> TopicLoad:
     """Return a topic's load from its JSON, with MemQ's defaults.
 
-    Raise CorruptDataError if the JSON is another topic's, or has invalid numbers."""
+    Raise CorruptDataError if the JSON belongs to another topic, or has invalid numbers."""
     if document.get("topic") != topic:
         raise CorruptDataError(f"{path} names the topic {document.get('topic')!r:.80}, but belongs to {topic}")
     batch_bytes = _amount(document, "batchSizeBytes", 0, path) or _amount(document, "batchSizeMB", 0, path) * _MIB
@@ -180,7 +180,7 @@ class ZooKeeperTopics(TopicSource):
         self._complaints: dict[str, str] = {}
 
     def all(self) -> Iterable[KnownTopic]:
-        """Return all valid topics; log others."""
+        """Return all valid topics; log why a topic is invalid."""
         self._session.provide(TOPICS)
         nodes = self._session.get_all([f"{TOPICS}/{name}" for name in self._session.children(TOPICS)])
         known = (self._describe(path, raw) for path, (raw, _) in nodes.items())
@@ -216,7 +216,7 @@ class ZooKeeperTopics(TopicSource):
             topics = open_configured_topics(self._topics.store, self._topics.settings, config)
         except ConfigError as error:
             # Only log a warning: MemQ's brokers may be able to store the topic.
-            self._complain(path, f"this broker cannot store it: {error}")
+            self._complain(path, f"this broker cannot store the topic: {error}")
             return known
         self._complaints.pop(path, None)
         return KnownTopic(load, known.handler, known.properties, config.topic, topics, document)
@@ -229,7 +229,7 @@ class ZooKeeperTopics(TopicSource):
 
 
 def _texts(properties: object, path: str) -> tuple[tuple[str, str], ...]:
-    """Return the handler's properties for clients."""
+    """Return the properties of a topic's storage handler as pairs of texts, for metadata answers to clients."""
     if not isinstance(properties, dict):
         return ()
     given = cast("Mapping[str, object]", properties)

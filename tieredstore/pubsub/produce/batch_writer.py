@@ -92,7 +92,7 @@ class BatchWriter:
         self._turn = secrets.randbelow(queue.partitions)
 
     def close(self) -> None:
-        """Stop putting and notifying."""
+        """Begin no more uploads, and close the queue."""
         self._puts.close()
         self._queue.close()
 
@@ -131,7 +131,7 @@ class BatchWriter:
         """Store the batch without appending a notification. Raise DeliveryFailedError on failure.
 
         ``memory``, if given, already holds all of the batch's Messages in place. Without it, this method copies the
-        Messages together.
+        Messages into one buffer.
         """
         stored = [message.stored for message in messages]
         pool = self.topics.memory
@@ -218,7 +218,7 @@ def _runs(numbers: Sequence[int]) -> list[int]:
 
 
 def _wrap(number: int) -> int:
-    """Wrap a number to Java's long."""
+    """Wrap a number to the range of Java's ``long`` (signed 64 bits)."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -229,7 +229,7 @@ _MOST_DELAY_S: Final = 5.0
 
 @dataclass(slots=True)
 class _Race:
-    """Concurrent tries of one put."""
+    """The state of one put, which may have concurrent tries."""
 
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -252,7 +252,7 @@ class BatchPuts:
         self._pool = ThreadPool((_TRIES_AT_ONCE + 1) * uploads, "tieredstore-pubsub-put")
 
     def close(self) -> None:
-        """Begin no more tries."""
+        """Begin no more tries, and drop the tries that have not begun."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def put(self, key: str, body: Body, deadline: Deadline) -> None:
@@ -330,8 +330,8 @@ class BatchMemory:
     """
 
     def __init__(self, pool: SlabPool, size: int, messages: int, *, least: int = 0, first: int | None = None) -> None:
-        """``least``: bytes that the first Message may need. ``first``: initial bytes, for batches that may stay small.
-        With ``first``, add Messages only by :meth:`add`. It replaces the memory by a larger block when needed.
+        """Reserve the memory. ``least``: bytes that the first Message may need. ``first``: initial bytes, for batches
+        that may stay small. With ``first``, add Messages only by :meth:`add`, which enlarges the memory when needed.
         """
         self._pool = pool
         self.most_messages: int = min(messages, size // _LEAST_MESSAGE + 1)
@@ -367,7 +367,7 @@ class BatchMemory:
         return BodyWriter(min(most, self.left - head), self._memory[self._end : self._size], head)
 
     def hold(self, size: int) -> None:
-        """Add the Message that was written in the last :meth:`body`, of ``size`` bytes in all."""
+        """Add the Message of ``size`` bytes that was written by the last writer of :meth:`body`."""
         self._end += size
         self._sizes.append(size)
 

@@ -1,4 +1,4 @@
-"""Delivery to brokers, this project's or MemQ's.
+"""Delivery of Messages to brokers of this project or of MemQ.
 
 The producer imports this module only if it writes to brokers, because the module needs asyncio and TLS.
 """
@@ -58,8 +58,8 @@ def message_bytes_of(settings: BatchSettings) -> int:
 
 
 def open_broker_outbox(sending: Sending, *, topic: str, client: BatchClientSettings) -> Outbox:
-    """Return an outbox that delivers to the brokers of a topic. The outbox asks the brokers that ``client`` names for
-    these brokers."""
+    """Return an outbox that delivers to the brokers of a topic. The brokers that ``client`` names tell which brokers
+    these are."""
     return Outbox(sending, PlainPacker(sending.message_bytes), BrokerDelivery(sending, topic, client))
 
 
@@ -108,7 +108,7 @@ class BrokerDelivery:
             for task in left:
                 task.cancel()
             loop.run_until_complete(asyncio.gather(*left, asyncio.sleep(0), return_exceptions=True))
-            loop.run_until_complete(asyncio.sleep(0))  # connections close one step after their abort
+            loop.run_until_complete(asyncio.sleep(0))  # asyncio closes a connection in the iteration after its abort
             loop.close()
 
     # --- on the sealing thread ---
@@ -194,8 +194,8 @@ _STALE_S: Final = 60.0
 _FIRST_REST_S: Final = 0.2
 _MOST_REST_S: Final = 5.0
 _NOT_FOUND_S: Final = 15.0
-"""Time in seconds until NOT_FOUND is final. The topic may be new, and MemQ's brokers refresh topics every ten
-seconds."""
+"""Seconds of retries before the answer NOT_FOUND is final. The topic may be new, and MemQ's brokers refresh topics
+every ten seconds."""
 
 
 @dataclass(slots=True)

@@ -118,7 +118,7 @@ class PlainPacker:
         return BodyWriter(self._message_bytes), None
 
     def close(self, message: OpenMessage) -> bool:
-        """Return False: batches are formed later."""
+        """Return False, because the delivery forms the batches later."""
         del message
         return False
 
@@ -163,8 +163,7 @@ class Outbox:
         self._open: OpenMessage | None = None
         self._closed: deque[OpenMessage | BatchEnd] = deque()
         self._next_request = 0
-        # The first two count bytes and records of closed Messages that are not stored yet. The third is the size to
-        # which the open Message may grow.
+        # Bytes and records of closed Messages that are not stored yet, and the size to which the open Message may grow.
         self._closed_bytes = self._closed_records = self._room_for_open = 0
         self._is_closed = self._is_flushing = False
         self._is_plain = sending.auditor is None
@@ -302,8 +301,8 @@ class Outbox:
         return OpenMessage(body, request, self._sending.monotonic(), memory)
 
     def _ends_batch(self) -> bool:
-        """Try to end the batch: a record was too large for an empty Message in the rest of the batch. Return True if
-        the batch ended."""
+        """Try to end the batch, because a record was too large for an empty Message in the rest of the batch. Return
+        True if the batch ended."""
         if not self._packer.has_other_room():
             return False
         self._closed.append(BatchEnd())
@@ -333,7 +332,8 @@ class Outbox:
         """Return the next closed Message, and wait for it if needed. After the last Message of a batch, return
         BatchEnd. Return None once the outbox is closed and empty.
 
-        A batch ends when it is full, or ``linger_s`` seconds after the time ``first_s``."""
+        ``first_s`` is the time of the current batch's first record, if known. ``linger_s`` seconds later, the batch
+        ends even if it is not full."""
         with self._changed:
             while True:
                 if self._closed:

@@ -202,7 +202,7 @@ class BatchPacker:
         self._memory: BatchMemory | None = None
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
-        """Return a writer into the current batch, or into a new one."""
+        """Return a writer into the current batch, or into a new batch."""
         settings = self._settings
         if self._memory is None:
             messages = room_for(settings.batch_messages, settings.batch_bytes, self._message_bytes)
@@ -223,7 +223,7 @@ class BatchPacker:
         return is_last
 
     def has_other_room(self) -> bool:
-        """End the batch and return True if it has Messages. A new batch then has more room."""
+        """If the batch has Messages, end it and return True. A new batch then has more room."""
         if self._memory is None or not self._memory.messages:
             return False
         self._memory = None

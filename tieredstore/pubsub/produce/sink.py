@@ -164,8 +164,8 @@ class SinkCommits:
         )
 
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
-        """Delete the batches. Keep batches that this epoch's record lists. The epoch's next commit appends their
-        notifications."""
+        """Delete the batches, except batches that this epoch's record lists. The epoch's next commit appends the
+        notifications of these."""
         stored = self._read()
         while stored is None or stored[0].epoch < epoch:
             # The write of a failed commit may still arrive, and would record the batches that are deleted here. Change
@@ -174,8 +174,8 @@ class SinkCommits:
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
             except PreconditionFailedError:
-                # Read the record again to see which write has won. It may be another driver's, the failed commit's, or
-                # this write if only its answer was lost.
+                # Read the record again to see which write has won. The winner may be another driver, the failed commit,
+                # or this write if only its answer was lost.
                 stored = self._read()
             else:
                 self._discard(None, batches)
@@ -213,7 +213,7 @@ class SinkCommits:
                         f"{self._query}: if it did, remove {self._key}; if not, set `since` in {self._key} to the "
                         "queue's start, and the next run adds the batches"
                     ) from error
-        with contextlib.suppress(PreconditionFailedError):  # another driver has finished it
+        with contextlib.suppress(PreconditionFailedError):  # another driver has finished the epoch
             self._write(replace(record, is_done=True), etag)
 
     def _discard(self, recorded: SinkRecord | None, batches: Sequence[StoredBatch]) -> None:

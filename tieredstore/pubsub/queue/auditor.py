@@ -32,8 +32,8 @@ def auditor_of(settings: BatchSettings, topic: str, *, is_producer: bool) -> Aud
 class ReadMessages:
     """The Messages of one object that a consumer has decoded but not completely handed out. Not thread-safe.
 
-    After a Message's last record is handed out, the auditor reports the Message with the ids of all its records. These
-    may include records before ``position``, which another member of the group has handed out.
+    After a Message's last record is handed out, the auditor reports the Message with the ids of all its records. The
+    ids may include those of records before ``position``, which another member of the group has handed out.
     """
 
     def __init__(self, auditor: Auditor, body: Buffer, name: str, position: Position) -> None:
@@ -57,8 +57,8 @@ class ReadMessages:
             yield batch
 
     def note_handed_out(self, message: int, record: int) -> None:
-        """Report the Messages that are complete now. All records up to ``record`` of ``message`` (inclusive) have been
-        handed out."""
+        """Report the Messages that are handed out completely: all records up to ``record`` of ``message`` (inclusive)
+        are handed out."""
         while self._hashes:
             number = next(iter(self._hashes))  # decoded in order
             header = self._headers.get(number)

@@ -77,7 +77,8 @@ class StoreGroup(GroupMember):
         self._patience_s = patience_s
         self._owned: dict[int, _Owned] = {}
         self._version = 0
-        # By other member: the number of its last heartbeat, and the time at which this member first saw that number.
+        # For each other member: the number of its last heartbeat, and the time at which this member first saw that
+        # number.
         self._beats: dict[str, tuple[int, float]] = {}
         self._ticked_s = self._next_tick_s = monotonic()
         self._beat_number = 0
@@ -186,7 +187,7 @@ class StoreGroup(GroupMember):
             try:
                 beat = self._folder.read(info.key, GROUP_MEMBER, _MEMBER).beat
             except ObjectNotFoundError:
-                continue  # it has just left
+                continue  # the member has just left
             known, since_s = self._beats.get(member, (-1, now_s))
             self._beats[member] = (beat, since_s if beat == known else now_s)
             if now_s - self._beats[member][1] < self._patience_s:
@@ -236,7 +237,7 @@ class StoreGroup(GroupMember):
 
     def _give_up(self, partition: int) -> bool:
         if (owned := self._drop(partition)) is not None:
-            with contextlib.suppress(FencedError):  # it was already taken
+            with contextlib.suppress(FencedError):  # another member has already taken the partition
                 self._write(partition, owned, owned.position, None)
         return True
 

@@ -91,8 +91,8 @@ class KafkaGroup(GroupMember):
         return before.keys() != self._owned.keys()
 
     def commit(self, positions: dict[int, Position]) -> None:
-        """Commit all positions in one request. Raise FencedError if the coordinator refuses it, or if this member lost
-        a partition."""
+        """Commit all positions in one request. Raise FencedError if the coordinator refuses the request, or if this
+        member lost a partition."""
         self._serve()
         lost = sorted(positions.keys() - self._owned.keys())
         owned = {number: place for number, place in positions.items() if number in self._owned}

@@ -52,7 +52,7 @@ _AGAIN_S: Final = 0.2
 
 @dataclass(slots=True)
 class _Receipt:
-    """The client's final answer for one record."""
+    """The Kafka client's final report on the delivery of one record."""
 
     error: KafkaError | None = None
     offset: int | None = None
@@ -84,11 +84,11 @@ class KafkaQueue(NotificationQueue):
         self._admin = TopicAdmin(properties, name, _CALL_S)
         reading = reading_configuration(client_configuration(properties, "read_uncommitted"), _CALL_S)
         self._logs = PartitionLogs(reading, name)
-        self._tail = PartitionLogs(reading, name)  # separate, so that a search does not move the positions of readers
+        self._tail = PartitionLogs(reading, name)  # a search must not move readers' positions
         self._producer = PerProcess(lambda: LiveProducer(_producer_configuration(properties, send_s)), _discard)
         self._lock = threading.Lock()
         self._known_partitions: tuple[int, float] | None = None
-        self._floors: dict[int, int] = {}  # least offsets of future records, by partition
+        self._floors: dict[int, int] = {}  # by partition: the least offset that a new record can get
 
     @classmethod
     def open(cls, site: QueueSite) -> KafkaQueue:
@@ -189,7 +189,8 @@ class KafkaQueue(NotificationQueue):
 
     def _failure(self, producer: LiveProducer, error: KafkaError, doing: str) -> TieredStoreError:
         if error.fatal() or error.code() == KafkaError._FATAL or producer.is_lost:
-            # An idempotent producer cannot continue after a fatal error. Close it; the next send opens another.
+            # An idempotent producer cannot continue after a fatal error. Close this producer; the next send opens
+            # another producer.
             self._producer.close()
             return StoreUnavailableError(f"{doing}: {error.str()}")
         return fault(error, doing)
@@ -255,7 +256,7 @@ class KafkaQueue(NotificationQueue):
         return self.end(partition) if offset is None else offset
 
     def free(self, partition: int, offset: int) -> None:
-        """Free entries by Kafka's deletion of records."""
+        """Delete the partition's Kafka records before ``offset``."""
         self._check(partition)
         if offset > self.end(partition):
             raise InvalidRangeError(f"{self._where(partition)} ends before offset {offset}")

@@ -185,7 +185,7 @@ class _Fields:
         return value
 
     def number(self, name: str) -> int | None:
-        """Return the number in this field. The JSON may hold it as a number or as text."""
+        """Return the number in this field. In the JSON, the number may also be a text."""
         value = self.value(name)
         if value is None:
             return None

@@ -56,8 +56,8 @@ class GroupPartition:
 class Claim(NamedTuple):
     """A member's claim on a partition. ``term`` numbers the periods in which members own the partition.
 
-    If a member loses a partition and takes it again, the claim has a new ``term``. This is so even if nobody noticed
-    the loss. ``committed`` is None before the first commit.
+    If a member loses a partition and takes it again, the claim has a new ``term``. The ``term`` changes even if this
+    member has not noticed the loss. ``committed`` is None before the first commit.
     """
 
     term: int
@@ -90,7 +90,7 @@ class GroupMember(ABC):
 
     @abstractmethod
     def commit(self, positions: dict[int, Position]) -> None:
-        """Make the positions durable.
+        """Commit the positions durably for the group.
 
         If another member owns some of the partitions, first commit the positions of the other partitions. Then give up
         the lost partitions, and raise FencedError."""
@@ -152,7 +152,7 @@ class NotificationQueue(Closing):
     def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedNotification]:
         """Yield the notifications from ``begin`` (default: the start) to ``end`` (exclusive), or to the queue's end.
 
-        Raise DataLossError if notifications between them are missing.
+        Raise DataLossError if any notification of this range is missing.
         """
         cursor = self.cursor(partition, self.start(partition) if begin is None else begin)
         while end is None or cursor.offset < end:
@@ -265,8 +265,8 @@ class TopicPartitions:
         self._until_s = monotonic() + LOOK_AGAIN_S
 
     def __call__(self) -> int:
-        """Return the number of partitions. Look it up again if the last lookup was more than 30 s ago. If this fails,
-        return the known number."""
+        """Return the number of partitions. Look it up again if the last lookup was more than 30 s ago. If the look-up
+        fails, return the known number."""
         if self._look is not None and self._monotonic() >= self._until_s:
             self._until_s = self._monotonic() + LOOK_AGAIN_S
             with contextlib.suppress(TieredStoreError):
@@ -282,7 +282,8 @@ def open_queue(kind: str, site: QueueSite) -> NotificationQueue:
     """Return the queue of a topic.
 
     ``kind`` is ``store``, ``kafka``, or the name of an entry point ``tieredstore.queues`` of an installed package. Such
-    an entry point is a subclass of NotificationQueue with a class method ``open(site)``. This makes no connection yet.
+    an entry point is a subclass of NotificationQueue with a class method ``open(site)``. This function makes no
+    connection.
 
     Raise ConfigError for an unknown kind.
     """

@@ -100,7 +100,8 @@ _PUTS_AT_ONCE: Final = 24
 class _Tail:
     """The position at which this process appends to one partition.
 
-    The threads of this process take turns with the lock ``turn``. Of two concurrent puts to one number, one would fail.
+    The threads of this process take turns with the lock ``turn``. Without turns, one of two concurrent puts to the same
+    number would fail.
     """
 
     turn: ForkSafeLock = field(default_factory=ForkSafeLock)
@@ -147,11 +148,11 @@ class StoreQueue(NotificationQueue):
 
     @classmethod
     def open(cls, site: QueueSite) -> StoreQueue:
-        """Return the queue next to the objects."""
+        """Return the queue of a topic, in the same store as the topic's objects."""
         return cls(site.folder, site.topic, TopicPartitions(site))
 
     def close(self) -> None:
-        """Stop the threads; the store belongs to the caller."""
+        """Stop the threads; the caller closes the store."""
         self._hedge.close()
 
     @property

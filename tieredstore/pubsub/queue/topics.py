@@ -141,7 +141,7 @@ class Topics:
             )
 
     def has(self, name: str) -> bool:
-        """Return True if there is a topic of this name. An invalid name returns False."""
+        """Return True if there is a topic of this name. Return False for an invalid name."""
         try:
             self.get(name)
         except NewerVersionError:
@@ -156,7 +156,8 @@ class Topics:
             yield self._check(self.folder.read(self._key(name), TOPIC, _TOPIC), name)
 
     def select(self, names: Sequence[str]) -> Sequence[Topic]:
-        """Return the topics that match names or globs, or all. Raise TopicNotFoundError for a name without match."""
+        """Return the topics that match names or globs, or all. Raise TopicNotFoundError for a name that matches no
+        topic."""
         if not names:
             return [*self.list()]
         chosen: dict[str, None] = {}
@@ -258,7 +259,7 @@ def bucket_name(settings: Settings) -> str:
 
 
 def check_topic_name(name: object) -> str:
-    """Return ``name``. Raise ConfigError if it is no valid name of a topic."""
+    """Return ``name``. Raise ConfigError if it is not a valid topic name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
         raise ConfigError(f"invalid topic name {name!r:.120}: use letters, digits, dots, dashes and underscores")
     return name
@@ -296,13 +297,13 @@ class QueuedBatch:
         return self.notification.total_size
 
     def check(self, crc32: int) -> None:
-        """Raise MessageCorruptError if the notification has a CRC-32 and the object's differs from it."""
+        """Raise MessageCorruptError if the notification has a CRC-32 that differs from the object's ``crc32``."""
         facts = self.notification.facts
         if facts is not None and facts.crc32 != crc32:
             raise MessageCorruptError(f"{self.key}: the object's CRC-32 differs from the one written")
 
     def check_count(self, messages: int) -> None:
-        """Raise MessageCorruptError if the object's number of Messages differs from the notification's."""
+        """Raise MessageCorruptError if the object's number of Messages differs from the number in the notification."""
         if messages != self.notification.message_count:
             raise MessageCorruptError(
                 f"{self.key}: {messages} Messages found, but its notification has {self.notification.message_count}"
@@ -310,7 +311,7 @@ class QueuedBatch:
 
 
 class BatchLog(Closing):
-    """``topic`` with its open queue. Thread-safe."""
+    """A topic with its open queue. Thread-safe."""
 
     def __init__(self, topics: Topics, topic: Topic) -> None:
         self.topics = topics

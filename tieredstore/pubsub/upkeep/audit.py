@@ -31,7 +31,7 @@ class AuditFault(enum.StrEnum):
     """A fault of some requests.
 
     Three of these kinds may be harmless. A ``pending`` request may still arrive. A ``lost_or_empty`` request may have
-    had no records. An ``unannounced`` Message was read."""
+    had no records. An ``unannounced`` Message was read, but its producer has not reported it."""
 
     LOST = "lost"
     LOST_OR_EMPTY = "lost_or_empty"

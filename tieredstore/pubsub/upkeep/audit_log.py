@@ -202,7 +202,7 @@ class AuditPairs:
         self._late_ms = late_ms
         self._begin_ms = begin_ms
         self._most = most
-        self._waiting: dict[ProducerRequest, _Known] = {}  # reported by one side
+        self._waiting: dict[ProducerRequest, _Known] = {}  # not yet reported by both producer and consumer
         self._settled: dict[ProducerRequest, _Known] = {}
         self.producers: set[tuple[bytes, int]] = set()
         self.counts: PairingCounts = PairingCounts()

@@ -119,8 +119,8 @@ def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
 def _estimate_published(
     facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int
 ) -> tuple[float, float, float]:
-    """Return a month's bytes, batches and PUTs. The price file's throughput determines them. Without it, the last days
-    are extrapolated."""
+    """Return a month's bytes, batches and PUTs, from the throughput in the price file. If the file gives none,
+    extrapolate the recent days of the queue."""
     throughput = prices.pubsub.throughput_mib_s
     if not throughput:
         factor = MONTH_DAYS / growth_days(facts.oldest_ms, now_ms)

@@ -153,8 +153,8 @@ class GarbageCollection:
     # --- orphans ---
 
     def _find_forgotten_ms(self, queue: NotificationQueue) -> int | None:
-        """Return a time, or None for a queue in the store. The queue may have dropped the notifications of objects
-        older than this time."""
+        """Return the time before which the queue may have dropped the notifications of objects; None for a queue in the
+        store."""
         if self.topic.queue == STORE:
             return None
         firsts: list[int] = []

@@ -72,7 +72,7 @@ _MAX_SPLIT_BYTES: Final = Option("maxSplitBytes", size, DEFAULT_SPLIT_BYTES, "ma
 _MIN_PARTITIONS: Final = Option[int | None]("minPartitions", whole(1, MAX_INT32), None, "minimum number of tasks")
 _OUT_OF_RANGE: Final = Option[OutOfRange](
     "timestampOutOfRange", choice("fail", "null"), "fail",
-    "what to do with a timestamp outside Spark's (the years -290308 to 294247): `fail` (the default) ends the query, "
+    "what to do with a timestamp before the year -290308 or after 294247: `fail` (the default) ends the query, "
     "`null` reads it as null",
 )  # fmt: skip
 _SORT_BY_KEY: Final = Option(

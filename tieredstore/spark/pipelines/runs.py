@@ -142,7 +142,7 @@ class PipelineRun:
         records.
 
         Records that are unwritten at the deadline are left to the next run. If writing the remaining records fails,
-        this raises the error.
+        this method raises the error.
         """
         if not self._sink.stop(deadline):
             _logger.error("%s: the running batch did not end in time; the next run writes it", self.name)

@@ -98,7 +98,7 @@ class WindowSink:
         """``tell`` is called with a sentence whenever the start of the pipeline waits for a store or broker."""
         self._spark, self._runner, self._jobs, self._outage, self._tell = spark, runner, jobs, outage, tell
         self._lock = threading.Lock()
-        """Held while a batch is written, because the driver is not thread-safe."""
+        """A lock held while a batch is written, because the driver is not thread-safe."""
         self._stopping = threading.Event()
         self._wrote_at = self._finalize_at = self._measure_at = self._alone_at = time.monotonic()
         self._away = _Away()
@@ -126,7 +126,7 @@ class WindowSink:
     def begin(self) -> None:
         """Take over from an earlier driver, and publish the files that the earlier driver has committed.
 
-        While this waits for the output and the source to answer, a signal ends the process at once.
+        While this method waits for the output and the source to answer, a signal ends the process at once.
         """
         with self._lock:
             with nothing_under_way():
@@ -221,8 +221,7 @@ class WindowSink:
     def measure(self) -> None:
         """Update the count of unwritten records from time to time, except while a batch is running.
 
-        Planning runs in another process. Only this count of what the source has tells the driver that the source is
-        unavailable.
+        Planning runs in another process. The driver therefore notices an unavailable source only by this count.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -299,7 +298,7 @@ class WindowSink:
 
 _CLOSING_S: Final = 10.0
 _CANCELLING_S: Final = 0.2
-"""Pause between two cancellations: Spark forgets the cancellation of a group that has no job yet."""
+"""Seconds between two cancellations: Spark forgets the cancellation of a group that has no job yet."""
 
 
 class AheadBatch:
@@ -328,7 +327,7 @@ class AheadBatch:
         """Return the result of writing ahead if its offset windows are exactly those of ``tasks``. Otherwise, discard
         the result and return None.
 
-        This waits for the job, and raises the job's error. Stopping the query ends the job.
+        This method waits for the job, and raises the job's error. Stopping the query ends the job.
         """
         if [task.window for task in tasks] != [task.window for task in self._tasks]:
             self.close()

@@ -55,7 +55,7 @@ class WindowSource(DataSource):
         return f"{TASK} binary"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  Spark's name
-        """Return the reader, which plans."""
+        """Return the stream's reader, which plans the offset windows."""
         plan = self.options.get(PLAN)
         return WindowReader(self.options[FILE], None if plan is None else GivenPlan.of_option(plan))
 

@@ -101,7 +101,8 @@ class Report:
     written: Written | None = None
     error: tuple[str, str] | None = None
     window: Window | None = None
-    """The offset window of the error, if known. ``reached`` is the offset up to which its records were read."""
+    """The offset window of the error, if known. ``reached`` is the offset up to which the window's records were
+    read."""
     reached: int = -1
 
     def outcome(self) -> Written | Failed:
@@ -202,7 +203,7 @@ def _close_all(opened: dict[tuple[str, str], OpenPipeline]) -> None:
 
 
 # Spark's daemon forks its workers, and a child must neither use nor close resources of its parent. So PerProcess gives
-# each process its own.
+# each process its own resources.
 _pipelines: Final = PerProcess[dict[tuple[str, str], OpenPipeline]](
     partial(dict[tuple[str, str], OpenPipeline]), _close_all
 )

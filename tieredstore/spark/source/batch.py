@@ -123,7 +123,7 @@ class Bounds:
     since_ms: int | None = None
 
     def __and__(self, other: Bounds) -> Bounds:
-        """Return bounds of the rows within both."""
+        """Return the bounds of the rows that are within both bounds."""
         return Bounds(
             topics=_both(self.topics, other.topics),
             beginnings=self.beginnings + other.beginnings,
