@@ -72,8 +72,8 @@ class LifecycleRule:
 class LifecycleState:
     """All lifecycle rules of a bucket at one moment.
 
-    ``text`` is the service's own document, empty without rules. A request that changes the rules must send ``version``
-    back.
+    ``text`` is the service's own document, empty if the bucket has no rules. A request that changes the rules must send
+    ``version`` back.
     """
 
     rules: tuple[LifecycleRule, ...]
@@ -98,7 +98,7 @@ class BucketLifecycle(ABC):
 
     @abstractmethod
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:
-        """Add a rule to those of ``state``: abort unfinished multipart uploads under ``prefix`` after ``days``.
+        """Add a rule that aborts unfinished multipart uploads under ``prefix`` after ``days`` days.
 
         The other rules stay unchanged. Raise PreconditionFailedError if the service detects that the rules have changed
         since ``state``. Raise StoreError if this code cannot parse the existing rules well enough to keep them. To
@@ -158,7 +158,7 @@ class ObjectStore(ABC):
         """True if ``if_absent`` and ``replace`` are atomic among all processes: exactly one of several racing writers
         wins.
 
-        Key rotation and other tools that change shared state refuse a store without such writes.
+        Key rotation and other tools that change shared state refuse a store without conditional writes.
         """
         return True
 
@@ -230,7 +230,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Fill all of ``buffer`` with the bytes from ``start``, with one request; an empty buffer needs none.
+        """Fill all of ``buffer`` with the bytes from ``start``, with one request; for an empty buffer, send none.
 
         Raises the errors of ``get``. After an error the buffer's content is undefined.
         """
@@ -313,7 +313,7 @@ class StoreAdmin:
     def now_ms(self) -> int | None:
         """Return the store's own time in ms since the epoch, by the clock that sets ``modified_ms`` and ``started_ms``.
 
-        The time takes one request. Return None if the store has no clock: the age of its objects is then unknown.
+        This costs one request. Return None if the store has no clock: the age of its objects is then unknown.
         """
         return None
 
@@ -343,8 +343,8 @@ class StoreAdmin:
         return None
 
     def lifecycle(self) -> BucketLifecycle | str:
-        """Return the bucket's lifecycle rules, to read and extend. If this store has none, return a sentence that says
-        why.
+        """Return an object that reads and extends the bucket's lifecycle rules. If the store has no such rules, return
+        a sentence that says why.
         """
         return "the store cannot list its lifecycle rules"
 

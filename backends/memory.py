@@ -75,7 +75,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> MemoryObjectStore:  # noqa: ARG003  every store is opened so
-        """Make a store that shares nothing."""
+        """Make a store that shares its objects with no other store."""
         return cls()
 
     @property

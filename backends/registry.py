@@ -1,4 +1,4 @@
-"""Make the store that settings name, and settings from a store's URL.
+"""Functions that make a store from settings, and settings from a store's URL.
 
 A store's module, and its SDK, is imported on first use. A URL is short for settings:
 
@@ -81,7 +81,7 @@ def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
     """Load ``settings_file`` (or the defaults), but with the store of ``url``. Raise ConfigError if the file or the URL
     is invalid.
 
-    A path that begins with one ``/`` means that folder. Relative paths in the file start from the file's folder.
+    A path that begins with a single ``/`` names a folder. Relative paths in the file start from the file's folder.
     """
     if settings_file is None:
         return settings_with(url, {})

@@ -102,7 +102,8 @@ class Prepared:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Parse the result of ``to_json``; raise StoreError for anything else: the text may come from anywhere."""
+        """Parse the result of ``to_json``; raise StoreError for anything else, because the value may come from an
+        untrusted source."""
         shown = excerpt(value)
         fields = cast("dict[str, object]", value if isinstance(value, dict) else {})
         key, size, sha256 = fields.get("key"), fields.get("size"), fields.get("sha256")

@@ -1,7 +1,7 @@
 """Client of one Azure container.
 
-The client uses an HTTP session with our timeouts, pool and proxy. It uses only the identity that the settings name.
-This module is kept apart from the store, its only user: together they would come to 600 lines.
+The client uses an HTTP session with our timeouts, pool and proxy. It uses only the identity that the settings name. The
+module is separate from the store, its only user, because one file for both would exceed 600 lines.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class AzureClient:
     _transports: tuple[Transport, ...]
 
     def blob(self, key: str) -> BlobClient:
-        """Return the SDK's handle of a blob, without a request."""
+        """Return the SDK's client of one blob; send no request."""
         return self.container.get_blob_client(key)
 
     def close(self) -> None:
@@ -112,8 +112,8 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
     session = configure(requests.Session(), adapter, options.proxy)
     if isinstance(adapter, StoreAdapter):
         session.hooks["response"].append(_close_unless_understood)
-    # Set the verification of certificates in the transport too. The SDK passes ``connection_verify`` with every
-    # request, and this argument overrides the session's own setting.
+    # Configure the check of certificates in the transport too. The SDK passes ``connection_verify`` with every request,
+    # and this argument overrides the session's own setting.
     verify = certificates() if options.proxy else True
     transport: Transport = RequestsTransport(session=session, connection_verify=verify)
     return transport

@@ -51,11 +51,11 @@ Result = TypeVar("Result")
 class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     """Objects in one container. The etag of an object is the service's own, without quotes.
 
-    By default the service checks an MD5 of each written body. On reading, a whole object is checked if the service
-    keeps its MD5. It does so for objects below a block's size.
+    By default the service checks an MD5 of each written body. A read of a whole object is checked if the service keeps
+    an MD5 of it. The service keeps one only for objects smaller than a block.
 
     Blocks of a failed upload are invisible. The service drops them after a week, or when the object is written again,
-    but not on request. ``abandoned_writes`` yields a name only if it has such blocks and no blob.
+    but not on request. ``abandoned_writes`` yields a name only if the name has uncommitted blocks and no blob.
     """
 
     keys_per_deletion: ClassVar = 256
@@ -177,7 +177,7 @@ def _is_not_xml(character: str) -> bool:
 
 
 def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Callable[[HttpAnswer], Result]) -> Result:
-    """Read ``start:stop`` of a blob; return the result of ``take`` for the answer."""
+    """Request the bytes ``start:stop`` of a blob, pass the answer to ``take``, and return the result of ``take``."""
     taken: list[Result] = []
 
     def read(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
@@ -357,7 +357,7 @@ def _before_surrogates(key: str) -> str:
 _logger: Final = logging.getLogger(__name__)
 
 WRITE_MARK: Final = "tieredstore_write"
-"""Metadata name under which a blob has the mark (random id) of its write. Azure allows only identifiers, so this name
+"""Metadata name of the mark: the random id of the write that made the blob. Azure allows only identifiers, so this name
 has an underscore where other clouds have a hyphen.
 """
 

@@ -25,7 +25,7 @@ class CloudOptions:
     """Options of the connection to one bucket that all clouds share.
 
     Bodies above ``part_size`` are written in parts of that size. A listing comes in pages of ``page_size`` objects.
-    ``concurrency`` is the number of parallel requests by the store's users, and sizes the connection pool.
+    ``concurrency`` is the number of requests that callers send in parallel; the connection pool has this size.
 
     ``call_timeout_s`` limits one request with all its retries, ``attempt_timeout_s`` one attempt (None: no separate
     limit). ``stall_timeout_s`` limits the time in which an upload sends no byte. The upload as a whole has no limit.
@@ -45,10 +45,10 @@ class CloudOptions:
 
     @classmethod
     def of_group(cls, settings: Settings, group: S3Settings | GcsSettings | AzureSettings, **own: object) -> Self:
-        """Make the options from ``settings``. ``group`` has the settings of the store's own cloud.
+        """Make the options from ``settings``. ``group`` contains the settings of one cloud.
 
-        A setting of ``group`` that has the name of an option becomes that option. ``own`` has the options that do not
-        come from ``group``.
+        Each setting of ``group`` becomes the option of the same name, if there is one. ``own`` gives further options,
+        which override those of ``group``.
         """
         options: dict[str, Any] = {name: getattr(group, name) for name in type(group).model_fields}
         names = {field.name for field in fields(cls)}
@@ -79,7 +79,7 @@ class CloudOptions:
             raise ConfigError(f"the {what}'s URL must not contain credentials; set them separately")
 
     def check_at_least_one(self, *names: str) -> None:
-        """Raise ConfigError if one of these numbers is below 1; the message names all of them."""
+        """Raise ConfigError if one of the named options is below 1; the message lists all ``names``."""
         if any(getattr(self, name) < 1 for name in names):
             raise ConfigError(f"{', '.join(names[:-1])} and {names[-1]} must be at least 1")
 

@@ -56,7 +56,7 @@ class PartCutter(Iterator[Part]):
     """Iterator over the parts of a body. An empty body gives one empty part.
 
     The iterator reads one source buffer ahead, to know which part is the last. With ``copies``, each part is a copy in
-    the pool's memory, where the memory of parts that were given back is used first. Only ``give_back`` is thread-safe.
+    memory from the pool. Memory of parts that were given back is used again first. Only ``give_back`` is thread-safe.
     """
 
     def __init__(self, buffers: Iterator[memoryview], part_size: int, *, copies: bool) -> None:
@@ -211,7 +211,7 @@ class PagePool:
             pages = self._kept.pop()
         except IndexError:
             return Pages.new(size)
-        # Keep no block of another size: such blocks are rare, because all uploads of a process use one size.
+        # Drop a block of another size: such blocks are rare, because all uploads of a process use one size.
         return pages if len(pages.view) == size else Pages.new(size)
 
     def give(self, pages: Pages) -> None:

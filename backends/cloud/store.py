@@ -243,7 +243,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return self._get(key, start, stop)
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """Read the object as ``get`` does; of a larger object, read only the response headers."""
+        """Read the object as ``get`` does. If it has more than ``most`` bytes, read only the response headers."""
         self._check_key(key)
         try:
             return self._get(key, 0, None, most)
@@ -267,7 +267,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self._fill(key, start, stop, buffer)
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
-        """Read the whole object as ``get_into`` reads a range."""
+        """Read the whole object straight from the connection into ``buffer``, as ``get_into`` does."""
         self._check_key(key)
         self._fill(key, 0, None, buffer)
 
@@ -356,7 +356,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """Return the identity from the settings, or the one that the SDK's credential chain found."""
         return self.call("look", self.identity, self._caller)
 
-    # Helpers of the verbs
+    # Helpers of the operations above
 
     def name_object(self, key: str) -> str:
         """Return the object's name for errors."""
@@ -445,7 +445,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     def pages(
         self, what: str, page: Callable[[Client, Token | None], tuple[Sequence[Item], Token | None]]
     ) -> Iterator[Item]:
-        """Yield the items of all pages, lazily. ``page`` requests one page by the token of the page before.
+        """Yield the items of all pages, lazily. ``page`` requests the page for a token, which the previous page
+        contained.
 
         No listing runs forever: consecutive pages without items share one deadline, and a repeated token is a
         StoreError.
@@ -463,8 +464,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 return
             if token == landmark:
                 raise StoreError(f"{what}: the store's listing does not end: it repeated a continuation token")
-            # To detect a cycle of pages, keep the token of one page: page 1, then page 2, 4, 8 and so on. Each cycle
-            # repeats one of these tokens.
+            # To detect a cycle of pages, remember one token at a time: that of page 1, then of page 2, 4, 8 and so on.
+            # A cycle repeats one of these tokens.
             if number.bit_count() == 1:
                 landmark = token
 

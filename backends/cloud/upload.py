@@ -60,7 +60,7 @@ class Condition:
 
     @property
     def broken(self) -> str:
-        """Return words for the error message of a refused write: what is now stored under its key."""
+        """Return the end of a refused write's error message. It describes the object that is now under the key."""
         if self.is_absent:
             return "exists already"
         return f"is gone, or no longer has the etag {self.etag}"
@@ -98,8 +98,8 @@ class Upload(ABC, Generic[Client, Options]):
     made the object. An earlier attempt's answer may have been lost, or a proxy may have sent the request twice. With
     ``is_shared``, other writers may use the same mark.
 
-    On servers that keep no marks, the content decides, but only after a lost answer. Otherwise two writers of equal
-    bytes would both succeed.
+    On servers that keep no marks, compare the content instead, but only after a lost answer. Otherwise two writers of
+    equal bytes would both succeed.
     """
 
     options: Options

@@ -19,8 +19,8 @@ _Stamp = tuple[int, int, int]
 
 
 class WatchedFile(Generic[Value]):
-    """The parsed content of a file. An access checks the file for changes if the last check is ``interval_s`` old.
-    Thread-safe.
+    """The parsed content of a file. An access checks the file for changes if the last check was at least ``interval_s``
+    ago. Thread-safe.
 
     If a changed file is unreadable or half written, raise an error. Never return the old content: revoked credentials
     must not stay in use. ``parse`` raises ConfigError for invalid content, and must not quote it.

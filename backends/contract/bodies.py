@@ -67,7 +67,8 @@ class Digest:
             self._sha256.update(view)
 
     def of(self, body: Body) -> Body:
-        """Return the same body: a buffer is digested now, an iterable as its buffers pass."""
+        """Return a body with the same bytes. Digest a single buffer now, and an iterable while the store reads its
+        buffers."""
         if isinstance(body, bytes | bytearray | memoryview):
             self.take(memoryview(body))
             return body

@@ -1,4 +1,4 @@
-"""The byte range of a ``get``, checked against the object."""
+"""Checks of a ``get``'s byte range against the object's size."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_empty_request(start: int, stop: int | None) -> bool:
 
 
 def resolved_range(key: str, size: int, start: int, stop: int | None) -> ByteRange:
-    """Return ``start:stop`` of an object of ``size`` bytes; raise RangeNotSatisfiableError if it is not wholly inside.
+    """Return ``start:stop`` of an object of ``size`` bytes; raise RangeNotSatisfiableError if it exceeds the object.
 
     Without ``stop``, the range goes to the end of the object, and ``start`` must be less than ``size``. For an empty
     object, ``start`` may be 0.

@@ -69,7 +69,8 @@ def prefix_of(parts: SplitResult) -> dict[str, str]:
 
 
 def check_exact(text: str) -> str:
-    """Return ``text``. Raise ConfigError if it is empty, or if a property would lose blanks or quotes at its ends."""
+    """Return ``text``. Raise ConfigError if it is empty, or if a settings file would strip blanks or quotes from its
+    ends."""
     if not text or plain(text) != text:
         raise ConfigError(f"{redacted(text)!r} cannot be part of a store's URL: set it in the settings file")
     return text

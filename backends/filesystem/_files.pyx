@@ -2,8 +2,8 @@
 """Examines or reads many files of one folder per call, without the interpreter's lock. Reading many small files means
 many system calls. A thread that released the lock for each system call would also wait for it after each call.
 
-For an unusual file a function here returns None, as the whole result or for that file. The caller then examines the
-files one by one, and reports the reason.
+If a file is unusual, a function returns None, for that file or as the whole result. The caller then examines the files
+one by one, and reports the reason.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -73,7 +73,8 @@ cdef struct Names:
 
 
 cdef inline bint is_plain(const char* name, Py_ssize_t size) noexcept nogil:
-    """Return True for a valid key component whose characters have only one encoding."""
+    """Return True for a component of ASCII letters, digits, ``-``, ``_`` and ``.``, which needs no further check as
+    part of a key."""
     cdef Py_ssize_t at
     cdef char one
     if not 0 < size < 256 or name[0] == b".":
@@ -149,7 +150,8 @@ def names_of_files(int folder):
 
 
 cdef int fill_paths(const char** paths, tuple names) except -1:
-    """Fill in pointers to the C texts of ``names``, valid while ``names`` lives; raise ValueError for a zero byte."""
+    """Fill ``paths`` with pointers to the C strings of ``names``, valid while ``names`` exists; raise ValueError for a
+    zero byte."""
     cdef Py_ssize_t at, size = 0
     for at in range(len(names)):
         paths[at] = PyUnicode_AsUTF8AndSize(names[at], &size)
@@ -177,7 +179,7 @@ cdef void look(int folder, const char* name, Seen* seen) noexcept nogil:
 cdef Py_ssize_t take(int folder, const char* name, char* to, Py_ssize_t room) noexcept nogil:
     """Read the whole file into ``to``, which needs one spare byte; return its size, or -1 on failure.
 
-    Fail after a signal, or if the file's size has changed since it was examined: the caller examines it again.
+    Fail after a signal, or if the file's size changes during the read: the caller then reads the file in another way.
     """
     cdef status result
     cdef Py_ssize_t size = -1

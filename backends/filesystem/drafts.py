@@ -1,6 +1,6 @@
 """Drafts: files being written or waiting to be published, invisible until complete and durable.
 
-This module is kept apart from the store, its only user. It handles files and locks; the store handles keys.
+This module handles files and locks. The store, its only user, handles keys.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ def _link(folder: Folder, draft: bytes, name: bytes) -> bool:
 
 
 def abandoned_drafts(folder: Folder) -> dict[bytes, os.stat_result]:
-    """Return the drafts (unfinished files) in ``folder`` whose writers are dead, by name. An OSError passes through."""
+    """Return, by name, the status of each draft (unfinished file) in ``folder`` whose writer is dead. An OSError passes
+    through."""
     with os.scandir(folder.descriptor) as entries:
         names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(DRAFT_MARK)]
     if not names:

@@ -58,7 +58,7 @@ _EXPLAINED: Final = {
     errno.EDQUOT: "the disk quota is used up",
     errno.EIO: "the disk reports an input/output error",
     errno.ELOOP: "its path contains a symbolic link or a special file; only plain files and folders are supported",
-    errno.ENOTDIR: "its path needs a folder where an object is",
+    errno.ENOTDIR: "an object already has the name of a folder in its path",
     errno.EISDIR: "a folder of other objects has its name",
 }
 

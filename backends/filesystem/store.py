@@ -191,7 +191,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         raise_failures(failures)
 
     def head(self, key: str) -> ObjectInfo:
-        """Return size and etag. This reads the whole file, to compute the etag; listings lack it."""
+        """Return size and etag. Read the whole file to compute the etag, which listings lack."""
         with self._open(key, KeyPath.of(key)) as (descriptor, _):
             status = os.fstat(descriptor)
             size, etag = _digest(descriptor)
@@ -453,7 +453,7 @@ _logger: Final = logging.getLogger(__name__)
 _PLAIN: Final = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}").fullmatch
 
 _PAGE: Final = 1000
-"""Files examined per opening of a folder."""
+"""Number of files to examine each time a folder is opened."""
 
 
 class Listing:
@@ -498,8 +498,8 @@ class Listing:
         """Return the sorted names of possible matches. A folder's name ends in a slash, so that the folder sorts like
         the keys below it.
 
-        Example: ``a-b`` < ``a/c`` < ``a0``, although the names alone sort ``a`` first. Python compares text by code
-        points: this order is that of the UTF-8 bytes.
+        Example: ``a-b`` < ``a/c`` < ``a0``, although the bare name ``a`` sorts before ``a-b``. Python compares text by
+        code points, which gives the same order as the UTF-8 bytes.
         """
         try:
             with OsErrors(self._root, path), self._folder(path) as folder:

@@ -1,7 +1,8 @@
 """Client of one bucket of Google Cloud Storage.
 
 The client uses an HTTP session with our timeouts, pool and proxy. It uses only the identity that the settings name, and
-logs this identity. This module is kept apart from the store, its only user: together they would pass 600 lines.
+logs this identity. The module is separate from the store, its only user, because one file for both would exceed 600
+lines.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ class GcsClient:
     _login: requests.Session
 
     def blob(self, key: str) -> Blob:
-        """Return the SDK's handle of an object, without a request."""
+        """Return the SDK's object for a key; send no request."""
         return self._client.bucket(self.bucket_name).blob(key)
 
     def download_url(self, key: str) -> str:
@@ -238,7 +239,8 @@ class GcsClient:
         return f"{self.endpoint}/upload/storage/v1/{self._path}?uploadType=multipart{condition}"
 
     def copy_url(self, source: str, target: str, token: str | None) -> str:
-        """Return the URL for a copy on the server to a free key. ``token`` comes from the previous answer."""
+        """Return the URL that makes the server copy an object to a free key. ``token`` continues a copy, and comes from
+        the previous answer."""
         onward = "" if token is None else f"&rewriteToken={quote(token, safe='')}"
         names = f"{quote(source, safe='')}/rewriteTo/{self._path}/{quote(target, safe='')}"
         return f"{self.endpoint}/storage/v1/{self._path}/{names}?ifGenerationMatch=0{onward}"
@@ -290,7 +292,7 @@ class GcsClient:
         with self.session.get(f"{self.endpoint}/storage/v1/{self._path}?maxResults=1&fields=kind") as response:
             raise_for(response)
             if response.json()["kind"] != _LISTING:
-                raise ValueError(f"a listing has the kind {_LISTING}")
+                raise ValueError(f"the answer's kind is not {_LISTING}")
             return response.headers.get("Date")
 
     def bucket_properties(self, fields: str) -> Mapping[str, object]:

@@ -143,7 +143,8 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
     def finish_checked(
         self, send: Callable[[GcsClient], Stored], size: int, crc: int, deadline: Deadline | None = None
     ) -> str:
-        """Return the etag of the object that ``send`` makes; ``size`` and ``crc`` cover the whole write."""
+        """Complete the object with the request ``send``; return its etag. ``size`` and ``crc`` are those of the whole
+        object."""
         stored = self.finish(send, size, lambda _, stored: _is_of(stored, size, crc), deadline)
         if not _is_of(stored, size, crc):
             self.step(lambda client: self.take_back(client, stored))
@@ -287,7 +288,7 @@ def copy_staged(client: GcsClient, what: str, prepared: Prepared) -> None:
                         f"{what}: the store reports another size for the copy than for its source"
                     )
                 return
-            token = require_text("the token of the rest", answer["rewriteToken"])
+            token = require_text("the token for the rest of the copy", answer["rewriteToken"])
 
 
 def delete_object(client: GcsClient, what: str, key: str, generation: int | None = None) -> None:
@@ -481,7 +482,7 @@ _ABOUT: Final = {"age", "matchesPrefix"}
 class GcsLifecycle(BucketLifecycle):
     """Lifecycle rules of a bucket. A change requires an unchanged metageneration.
 
-    ``call`` is the store's method.
+    ``call`` is the store's method ``CloudStore.call``.
     """
 
     has_condition: ClassVar = True
@@ -534,7 +535,7 @@ def _rules_in(properties: Mapping[str, object]) -> list[Mapping[str, object]]:
     """Return the bucket's rules; raise ValueError if they are not a list of objects."""
     rules = _object(properties, "lifecycle").get("rule", [])
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in cast("list[object]", rules)):
-        raise ValueError(f"the rules are {rules!r:.80}")
+        raise ValueError(f"the rules are {rules!r:.80}, which is not a list of objects")
     return cast("list[Mapping[str, object]]", rules)
 
 
@@ -549,7 +550,7 @@ def _prefixes(condition: Mapping[str, object]) -> list[str]:
 
 
 def _object(outer: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Return the object ``outer[name]``, empty if absent; raise ValueError (see ``understood``) if this part is not an
+    """Return the object ``outer[name]``, empty if absent; raise ValueError (see ``understood``) if the value is not an
     object."""
     value = outer.get(name, {})
     if not isinstance(value, dict):

@@ -70,8 +70,8 @@ def read_bytes(raw: RawBody, size: int, what: str) -> bytes:
 
 
 def _read(raw: RawBody, size: int, keep: Callable[[bytes], object], what: str) -> None:
-    # Read the socket once per round, then check the deadline: a server that sends single bytes must not exceed it.
-    # Reads are small, so that the memory they fill stays in the processor's cache.
+    # Read the socket once per round, then check the deadline, because a server may send single bytes. Reads are small,
+    # so that the memory they fill stays in the processor's cache.
     left = size
     try:
         while left:

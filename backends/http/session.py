@@ -1,4 +1,4 @@
-"""HTTP sessions under the SDKs of Google and Azure, with our pools, timeouts, deadlines and errors.
+"""HTTP sessions for the SDKs of Google and Azure, with our pools, timeouts, deadlines and errors.
 
 Both SDKs send their requests by ``requests``, so a session's settings apply to every request.
 """
@@ -101,12 +101,12 @@ class BoundedAdapter(HTTPAdapter):
 class StoreAdapter(BoundedAdapter):
     """Raises connection failures as ``StoreUnavailableError``.
 
-    Do not use this adapter for requests by which an SDK looks for credentials. Only after an error of the library does
-    the SDK try its next source.
+    Do not use this adapter while an SDK looks for credentials: the SDK tries its next source only after an error of
+    ``requests`` itself.
     """
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
-        """Send; raise StoreUnavailableError without an answer, StoreError for an untrusted certificate."""
+        """Send; raise StoreUnavailableError if no answer arrives, StoreError for an untrusted certificate."""
         try:
             return super().send(request, *args, **options)
         except requests.RequestException as error:

@@ -207,8 +207,8 @@ def pools(
     https: type[HTTPConnection] = HTTPSConnection,
     before: tuple[type, ...] = (BoundedConnection,),
 ) -> dict[str, type[HTTPConnectionPool]]:
-    """Return pool classes by scheme, for pool managers. ``before`` is the first base class of the pools'
-    connections."""
+    """Return pool classes by scheme, for pool managers. ``before`` lists the mix-ins that come first in the bases of
+    the pools' connections."""
     # Make the classes by calling `type`, because the libraries' type stubs contradict each other about the base
     # classes.
     return {

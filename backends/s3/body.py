@@ -77,7 +77,7 @@ def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
 
 
 def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:
-    """Read the socket once; HTTPResponse.readinto would read it until the buffer is full.
+    """Read the socket once; HTTPResponse.readinto would read again until the buffer is full.
 
     Our caller checks the deadline after each read. If a server sends single bytes, a loop inside the library would
     exceed the deadline.
@@ -140,7 +140,7 @@ class PartBody(io.RawIOBase):
 
 
 def sendable(data: memoryview, what: str) -> Any:
-    """Return ``data`` in the form that the SDK should send. A small body is sent as bytes: before a file, the SDK waits
-    for a "100-continue".
+    """Return ``data`` in the form that the SDK should send. A small body is sent as bytes: before the SDK sends a file,
+    it waits for a "100-continue".
     """
     return bytes(data) if len(data) <= PIECE_BYTES else PartBody(data, what)

@@ -3,9 +3,9 @@
 Requests are signed with fixed keys, with keys from a file that may be rotated, or with credentials of the SDK's chain.
 If the configured source fails, no other source is used.
 
-The SDK accepts any XML as any answer, so documents are checked before it parses them.
+The SDK accepts any XML document as an answer. So this module checks each document before the SDK parses it.
 
-This module is kept apart from the store, its only user: together they would pass 600 lines.
+This module is separate from the store, its only user, because one file for both would exceed 600 lines.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _SOURCES: Final = {
 
 
 def describe_credentials(options: S3Options) -> str:
-    """Return a text with the source of the access key, and the end of its id. This may request a token."""
+    """Describe the source of the access key, with the last characters of the key's id. This may request a token."""
     session = BoundedSession()
     credentials = choose_credentials(options, session)
     match options.credentials:

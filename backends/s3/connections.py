@@ -1,4 +1,4 @@
-"""Bounded connections (see ``backends.http.sockets``) under botocore, which handles "100-continue" in its own way.
+"""Bounded connections (see ``backends.http.sockets``) for botocore, which handles "100-continue" in its own way.
 
 botocore has no public way to replace the pool classes in the session of a client's endpoint (seen in 1.44). Tests check
 that deadlines hold and that requests pass the proxy.
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class WholeContinue:
-    """Mix-in for botocore's connections: if a connection ends within a "100 Continue", botocore alone would read
-    forever."""
+    """Mix-in for botocore's connections: raises an error if a connection ends within a "100 Continue". botocore alone
+    would read forever."""
 
     def _consume_headers(self, fp: BinaryIO) -> None:
         while line := fp.readline():

@@ -1,11 +1,11 @@
 """A bucket's lifecycle rules.
 
-The SDK drops rule fields that its release does not know, and a change replaces the whole configuration. So the XML text
-itself is kept, and one rule is added to it.
+The SDK drops rule fields that its release does not know, and a change replaces the whole configuration. So this module
+keeps the XML text, and adds one rule to it.
 
 S3 accepts no condition for this write. So this code reads the document back to notice a concurrent change.
 
-This module is kept apart from the store, its only user: together they would pass 600 lines.
+This module is separate from the store, its only user, because one file for both would exceed 600 lines.
 """
 
 from __future__ import annotations

@@ -258,11 +258,11 @@ class Listing:
 def _is_beside(prefix: str, folder: str) -> bool:
     """Return True if no key in ``folder`` begins with ``prefix``.
 
-    Raise StoreError if the folder contains ``prefix``. A listing of that folder would name it again, and the recursion
-    would not end.
+    Raise StoreError if ``folder`` is ``prefix`` itself or a folder above it. The listing of such a folder would name
+    the folder again, and the recursion would not end.
     """
     if prefix.startswith(folder):
-        raise StoreError(f"the store names the folder {folder!r:.200} below {prefix!r}")
+        raise StoreError(f"the store's listing of {prefix!r} names the folder {folder!r:.200}, which is not below it")
     return not folder.startswith(prefix)
 
 
@@ -323,9 +323,9 @@ _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 class Deletion:
-    """The state of one ``delete``: after the first refusal it remembers that the server has no bulk delete.
+    """State of one ``delete`` call. After the first refusal, it remembers that the server has no bulk delete.
 
-    ``call`` is the store's method. ``stall`` limits the time without an answer while keys are deleted one by one.
+    ``call`` is ``S3ObjectStore.call``. ``stall`` limits the time without an answer while keys are deleted one by one.
     """
 
     def __init__(self, options: S3Options, identity: str, call: Call[S3Client], stall: Stall) -> None:

@@ -1,6 +1,6 @@
 """Writes one object to S3: by one PUT below a part's size, by a multipart upload above.
 
-This module is kept apart from the store, its only user: together they would pass 600 lines.
+This module is separate from the store, its only user, because one file for both would exceed 600 lines.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ To restore a deleted object, remove its delete markers instead of copying the ve
 bytes, has no size limit, and keeps the object's etag, time and lock. The request names a marker by its id, so an object
 written after the marker stays the latest.
 
-A copy would need fewer permissions, but it could overwrite such an object: not all servers support a condition on a
-copy.
+A copy would need fewer permissions, but could overwrite a newer object: not all servers support a condition on a copy.
 
-This module is kept apart from the store, its only user: together they would pass 400 lines.
+This module is separate from the store, its only user, to keep both files short.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ class S3Versions(BucketVersions):
         )
 
     def obstacle(self) -> str | None:
-        """Return why older versions cannot be used, or None. Ask for the bucket's versioning, and list one version to
-        test the permission."""
+        """Return a sentence that says why older versions cannot be used, or None if they can. Ask for the bucket's
+        versioning, and list one version to test the permission."""
         try:
             status = self._call("look", self._identity, lambda client: versioning_status(client, self._bucket))
             next(self.list(""), None)

@@ -226,7 +226,7 @@ class MeteredStore(DelegatingStore):
         self._send("put", body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """Count each attempt like ``put``."""
+        """Count each call as ``put`` does."""
         self._send("put", body, lambda _: self.inner.put_once(key, body, mark))
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
@@ -310,7 +310,7 @@ class MeteredStore(DelegatingStore):
         metrics.count_objects(self._kind, "down", 1, size)
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
-        """Count one object down."""
+        """Count one downloaded object."""
         with metrics.store_call(self._kind, "get"):
             self.inner.get_whole(key, buffer)
         metrics.count_objects(self._kind, "down", 1, memoryview(buffer).nbytes)
@@ -350,7 +350,7 @@ class MeteredStore(DelegatingStore):
             return self.inner.head(key)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
-        """Count one object up."""
+        """Count one uploaded object."""
         return self._send("replace", body, lambda taken: self.inner.replace(key, taken, etag))
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:

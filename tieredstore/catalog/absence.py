@@ -43,9 +43,9 @@ def absence(
 ) -> ResourceNotFoundError:
     """Return the error for requested topics, or partitions of topics, that do not exist.
 
-    ``missing`` maps each topic to the missing partitions. They are empty if the whole topic was requested. ``live`` are
-    the partitions of the broker's topics, None without a broker. Spend at most two seconds on listing names in the
-    bucket.
+    ``missing`` maps each topic to its missing partitions, or to an empty sequence if the whole topic was requested.
+    ``live`` are the partitions of the broker's topics, None without a broker. Spend at most two seconds on listing
+    names in the bucket.
     """
     until = time.monotonic() + _LOOK_S
     where = _IN_BUCKET if live is None else f"{_IN_BUCKET} or on the broker"

@@ -36,7 +36,7 @@ class PartitionSegments:
     """Segments of one partition.
 
     ``lineage`` assigns each offset to a segment. If the leader-epoch index is damaged or unreadable, ``lineage`` is the
-    error that says so.
+    error to raise instead.
     """
 
     lineage: Lineage | TieredStoreError
@@ -98,7 +98,7 @@ class Catalog:
         return self.lives[topic]
 
     def _why_none(self, topic: str) -> str:
-        # Raise DataLossError, because a topic with segments is not absent, even if none of them can be used.
+        # Name a problem, because a topic with segments is not absent, even if none of them can be used.
         of_topic = [problem for problem in self.problems if problem.segment_id.topic_id_partition.topic == topic]
         if not of_topic:
             return ""

@@ -193,7 +193,7 @@ class StoredRows:
     def merge(self, rows: Iterable[SegmentRow], gone: set[str], origin: Origin) -> bytes:
         """Return the bytes of a new catalog file.
 
-        It has the rows of this file, updated by ``rows``, without the paths in ``gone``."""
+        The new file has the rows of this file, updated by ``rows``, without the paths in ``gone``."""
         pa, pc = _arrow(), importlib.import_module("pyarrow.compute")
         from tieredstore.kafka.arrow_values import array_of  # noqa: PLC0415  needs pyarrow
 

@@ -59,8 +59,8 @@ class SegmentIdentity:
         """Return the identity of a segment that ends where the next segment begins. Return None if there is no next
         segment, or if a file is missing.
 
-        This saves reading the logs of segments that an earlier run has copied. If ``topic_id`` is None, read it from
-        disk.
+        So the caller need not read the logs of segments that an earlier run has copied. If ``topic_id`` is None, read
+        it from disk.
         """
         if segment.next_base_offset is None:
             return None

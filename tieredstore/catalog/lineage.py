@@ -46,7 +46,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """The offsets ``start`` to ``stop`` (half-open) of ``segment``. Their leader epochs are not part of the log."""
+    """Offsets ``start`` to ``stop`` (half-open) of ``segment`` whose leader epochs are not part of the log."""
 
     segment: RemoteLogSegmentMetadata
     start: int

@@ -75,8 +75,8 @@ def list_segments(
     """Yield the segments under ``key.prefix``, in key order. Incomplete segments are included; other objects are
     ignored.
 
-    The call makes one listing, page by page. ``first_offset`` excludes segments that begin earlier. These cost no
-    requests if the scope is one partition (topic, id and number).
+    The call makes one listing, page by page. ``first_offset`` excludes segments that begin earlier. The excluded
+    segments cost no requests if the scope is one partition (topic, id and number).
     """
     return list_in_scope(store, prefix, Scope(topic, topic_id, partition, first_offset=first_offset))
 

@@ -1,6 +1,6 @@
-"""Sections of a segment's log. By the segment's indexes, finds the bytes that hold given offsets or times.
+"""Sections of a segment's log. Uses the segment's indexes to find the bytes that hold given offsets or times.
 
-A decoder gets a section in buffers. If it reads the section to its end, it has skipped no batch.
+A decoder gets a section in buffers. A decoder that reads the section to its end has skipped no batch.
 
 No checksum covers a batch's base offset. A wrong base offset may look like the end of the requested range. So a reader
 that stops early still reads the section's remaining batch headers. It checks that the next batch begins after the
@@ -134,7 +134,7 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
 
 
 def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
-    """Return an offset. By the time index, all records before this offset are earlier than ``timestamp_ms``.
+    """Return an offset before which all records are earlier than ``timestamp_ms``, according to the time index.
 
     The search takes at most two requests. Raise IndexesCorruptError for a damaged index.
     """
@@ -235,8 +235,8 @@ class SectionBytes:
     def check_end(self, decoder: RecordDecoder, *, is_whole: bool = True) -> None:
         """Check that the decoder of these buffers has skipped no batch of the section.
 
-        The last batch must end at the section's end. If damaged batches were left out (``is_whole`` is False), it may
-        end earlier.
+        The last batch must end at the section's end. If damaged batches were left out (``is_whole`` is False), the last
+        batch may end earlier.
 
         Raise IndexesCorruptError if the last batch ends elsewhere. Raise BatchCorruptError if batches do not follow
         each other.
@@ -245,7 +245,7 @@ class SectionBytes:
         reached = self._walk_rest(decoder)
         behind = self._base_offset_behind()
         if (reached < low and is_whole) or reached > high or (behind is not None and not reached <= behind <= high):
-            following = "" if behind is None else f", and the one after it begins at offset {behind}"
+            following = "" if behind is None else f", and the batch at that byte begins at offset {behind}"
             raise IndexesCorruptError(
                 f"the offset index of {self._segment} leads to byte {self._stop} for offsets {low} to {high}, "
                 f"and the record batches before it end at offset {reached - 1}{following}"

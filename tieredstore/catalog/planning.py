@@ -1,4 +1,4 @@
-"""Makes a catalog from a store, or from the broker's own records about it."""
+"""Makes a catalog from a store, or from the broker's records in ``__remote_log_metadata``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-_AHEAD: Final = 4  # results that may wait, per reader
+_AHEAD: Final = 4  # finished results that may wait, per reader
 
 
 def load_catalog(

@@ -58,7 +58,8 @@ segments do not cover it either.
 
 @dataclass(frozen=True, slots=True)
 class TracedPartition:
-    """Segments of one partition, and the ruling segment. ``history`` is its leader-epoch index, None if not needed.
+    """Segments of one partition, and the ruling segment. ``history`` is the ruling segment's leader-epoch index, None
+    if not needed.
 
     The end and epochs of the ``proven`` segments were compared with the segments' contents, and corrected if wrong.
     """

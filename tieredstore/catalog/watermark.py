@@ -194,8 +194,8 @@ class Watermark:
         If the layout stores no topic ids, ``made_id`` is the id derived from the topic's name. A derived id is accepted
         in place of any other id.
 
-        Raise ConfigError if ``where`` and the watermark have different ids and neither is derived. The topic was
-        re-created.
+        Raise ConfigError if ``where`` and the watermark have different ids and neither is derived, because the topic
+        was then re-created.
         """
         document = WATERMARK.parse(_adapter(), raw, watermark_key("", where, is_derived=made_id is not None))
         document.require(where, made_id)
@@ -298,8 +298,8 @@ class StoredMoves:
                 self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
 
     def of(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-        """Return how a partition's watermark was moved back, as of the last ``look``. The result is empty if it never
-        was."""
+        """Return how a partition's watermark was moved back, as of the last ``look``. The result is empty if the
+        watermark was never moved back."""
         return self._known[where][1] if where in self._known else ()
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:

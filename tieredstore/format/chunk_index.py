@@ -104,7 +104,7 @@ class ChunkSizes(LazyNumbers):
             yield self.last
 
     def sum_of(self, start: int, stop: int) -> int:
-        """Return the sum of the sizes ``start`` up to ``stop``, both within the list."""
+        """Return the sum of the sizes at indexes ``start`` to ``stop`` (half-open), both within the list."""
         most = max(start, min(stop, self.length - 1))  # the last size is not among the differences, but stored in full
         total = sum(self._differences(start, most)) + (most - start) * self.base
         return total + self.last if start < stop == self.length else total
@@ -317,7 +317,7 @@ class ChunkIndex(ABC):
 
     def chunk_at(self, position: int) -> int:
         """Return the chunk that holds the byte at ``position`` of the original. Raise InvalidRangeError for a position
-        outside of it.
+        outside the file.
         """
         if not 0 <= position < self.original_file_size:
             raise InvalidRangeError(f"position {position} is outside of a segment of {self.original_file_size} bytes")

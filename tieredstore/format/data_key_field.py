@@ -48,7 +48,8 @@ def same_but_for_data_key(raw: bytes, other: bytes) -> bool:
 
 
 def _value_of(text: str, start: int, name: str) -> tuple[int, int]:
-    """Return the bounds of a field's value in the object at ``start``. Of two equal names, the last counts."""
+    """Return the bounds of a field's value in the object at ``start``. If the name occurs twice, the last field
+    counts."""
     spans = [span for member, span in _members(text, start) if member == name]
     if not spans:
         raise ManifestCorruptError(f"the manifest has no field {name!r} that could be changed")
@@ -56,7 +57,8 @@ def _value_of(text: str, start: int, name: str) -> tuple[int, int]:
 
 
 def _members(text: str, start: int) -> Iterator[tuple[object, tuple[int, int]]]:
-    """Yield each field of the object at ``start``: its name, and the bounds of its value. The text must parse."""
+    """Yield each field of the object at ``start``: its name, and the bounds of its value. The text must be valid
+    JSON."""
     place = _past_blanks(text, start + 1)
     while text[place] != "}":
         name, place = json_value_at(text, place)

@@ -1,8 +1,8 @@
-"""A JSON object, read as leniently as the plugin's reader (Jackson) reads it, but not more leniently.
+"""A JSON object. The reader is as lenient as the plugin's reader (Jackson), and no more lenient.
 
 It accepts:
 
-- fields in any order; of two equal names, the last one counts
+- fields in any order; if a name occurs twice, the last field counts
 - whole numbers as text, or with a fraction (which is cut off)
 - ``null`` as 0 or false, where the caller allows it
 - true and false as text, or as 1 and 0

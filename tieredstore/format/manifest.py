@@ -72,7 +72,8 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndexes:
-    """The positions of a segment's indexes. They follow each other from position 0, in this order.
+    """The positions of a segment's indexes. The indexes follow each other from position 0, in the order of these
+    fields.
 
     ``transaction`` is None for a segment copied without a transaction index. An empty index has size 0. The constructor
     raises ManifestCorruptError for a gap or an overlap.
@@ -130,7 +131,7 @@ class WrappedDataKey:
     aad: bytes
 
     def __post_init__(self) -> None:
-        # In the manifest, a colon separates id and key. The end of an id with a colon would be unknown.
+        # In the manifest, a colon separates id and key, so the id itself must not contain a colon.
         if not self.key_id.strip() or ":" in self.key_id:
             raise ManifestCorruptError(
                 f"encryption.dataKey has the key id {self.key_id[:60]!r}, but an id must not be blank or contain "
@@ -151,7 +152,8 @@ class SegmentManifest:
 
     ``compression`` and ``encryption`` describe the chunks of the ``.log`` object. Indexes are encrypted too, but never
     compressed. ``metadata`` is informational: None if it is absent or damaged. The segment's size in ``metadata`` is
-    the file size of the chunk index. The constructor raises ManifestCorruptError if the parts contradict each other.
+    the chunk index's ``original_file_size``. The constructor raises ManifestCorruptError if the parts contradict each
+    other.
     """
 
     chunk_index: ChunkIndex

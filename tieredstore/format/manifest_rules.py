@@ -33,7 +33,7 @@ class ManifestRules:
         count = -(-file_size // max(chunk_size, 1))
         if count <= MAX_SMALL_CHUNKS or chunk_size < 1:  # another check refuses a size below 1
             return
-        if log_size is not None and count > log_size:  # each chunk of the log stores at least one byte
+        if log_size is not None and count > log_size:  # each stored chunk has at least one byte
             raise ManifestCorruptError(
                 f"chunkIndex states {count} chunks, but the .log object has only {log_size} bytes"
             )

@@ -10,4 +10,5 @@ IV_SIZE: Final = 12
 TAG_SIZE: Final = 16
 
 ENCRYPTION_OVERHEAD: Final = IV_SIZE + TAG_SIZE
-"""The number of bytes that encryption adds to a chunk or an index. The IV comes before it, and the tag after it."""
+"""The number of bytes that encryption adds to a chunk or an index. The IV comes before the data, and the tag after the
+data."""

@@ -148,7 +148,8 @@ class BrokerState(Closing):
         return dict.fromkeys(absent) | {name: uuid_of(answer.topic_id) for name, answer in answers.items()}
 
     def look_anew(self) -> None:
-        """Make the next call look up the leaders first: they have changed, and the known brokers may be dead."""
+        """Make the next call look up the leaders first. Call this if leaders have changed, because known brokers may be
+        dead."""
         self._has_moved = True
 
     def _look_anew(self) -> None:

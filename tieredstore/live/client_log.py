@@ -147,5 +147,5 @@ def _without_protocol(name: str) -> str:
 
 
 def _lower_first(reason: str) -> str:
-    """Return the reason in lower case, unless it begins with an abbreviation."""
+    """Return the reason with its first letter in lower case, unless it begins with an abbreviation."""
     return reason[:1].lower() + reason[1:] if reason[1:2].islower() else reason

@@ -39,7 +39,8 @@ class Statistics:
 
 
 class _Family:
-    """The Kafka clients of this process. A flag is True if this process was forked from a process with clients."""
+    """The Kafka clients of this process. ``is_forked_beside_clients`` is True if this process was forked from a process
+    with clients."""
 
     def __init__(self) -> None:
         self._clients: weakref.WeakSet[object] = weakref.WeakSet()
@@ -152,7 +153,7 @@ class LiveAdmin(AdminClient):
         _family.add(self)
 
     def hear(self) -> None:
-        """A broker has answered, so drop earlier connection errors. Log that the broker is back.
+        """Record that a broker has answered: drop earlier connection errors, and log that the broker is back.
 
         This method also polls the client. If all answers arrive at once, no other code polls the client. Error reports
         would then accumulate in the client's queue.
@@ -188,10 +189,10 @@ class LiveAdmin(AdminClient):
 
 
 _LISTED_S: Final = 1.0
-"""Wait at most this many seconds for metadata, then poll the client again."""
+"""Maximum seconds to wait for metadata before the client is polled again."""
 
 _SILENT_S: Final = 1.0
-"""Refresh metadata after this many seconds without an answer; the time doubles at each refresh."""
+"""Seconds without an answer after which metadata is refreshed; the time doubles at each refresh."""
 
 _POLL_S: Final = 0.02
 

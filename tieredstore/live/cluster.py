@@ -205,7 +205,7 @@ class LiveCluster(Closing):
         """Return the offset of the first readable record at or after each timestamp (milliseconds). None means that
         there is no such record.
 
-        One request per leading broker.
+        The call sends one request per leading broker.
         """
         # Never send a negative timestamp, because it has a special meaning in Kafka.
         specs = {where: admin.OffsetSpec.for_timestamp(max(0, moment)) for where, moment in times.items()}

@@ -31,7 +31,7 @@ _GROUP_S: Final = 10.0
 hangs."""
 
 _GROUPS_S: Final = 600.0
-"""The longest time for all groups."""
+"""Maximum seconds to spend on the offsets of all groups."""
 
 _OTHER_GROUP: Final = (
     "it is neither a classic nor a consumer group; offsets of other groups, such as share and streams groups, are not "
@@ -52,7 +52,7 @@ class ClusterState(LiveCluster):
     """Reads the state of a cluster for a snapshot. The results omit resources that the login may not read, and list the
     names of these resources.
 
-    The lists do not contain topics that the login may not describe, because brokers do not report these topics.
+    Topics that the login may not describe are missing from these lists too, because brokers do not report such topics.
     """
 
     def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
@@ -60,7 +60,7 @@ class ClusterState(LiveCluster):
         super().__init__(properties, isolation="read_uncommitted", timeout_s=timeout_s)
 
     def cluster_id(self) -> str:
-        """Return the cluster's id. One request."""
+        """Return the cluster's id. This takes one request."""
         return str(self._describe_cluster().cluster_id)
 
     def topic_settings(self) -> tuple[list[TopicSettings], list[NotHeld]]:

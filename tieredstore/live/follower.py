@@ -125,8 +125,8 @@ class LiveFollower(Closing):
     ) -> None:
         """Follow these partitions from these offsets. A partition that is already followed continues at the new offset.
 
-        ``epochs`` are the leader epochs of the records before the offsets. Since then, an election may have truncated a
-        partition's log below the given offset. The partition's next event then has no records.
+        ``epochs`` are the leader epochs of the records before the offsets. If an election has truncated a partition's
+        log below the given offset since then, the partition's next event has no records.
         """
         self.remove(positions)
         if positions:

@@ -173,7 +173,8 @@ def librdkafka_name(name: str) -> str:
 
 
 def shared_properties(properties: Mapping[str, object]) -> dict[str, str]:
-    """Return the properties of a group member that its other clients need too, such as servers and credentials."""
+    """Return those properties of a group member that the caller's other clients need too, such as servers and
+    credentials."""
     return {
         name: ("true" if value else "false") if isinstance(value, bool) else str(value)
         for name, value in properties.items()

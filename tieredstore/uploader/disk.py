@@ -41,7 +41,7 @@ _RACY_NS: Final = 2_000_000_000
 modification time."""
 
 _MOST_LISTINGS: Final = 3
-"""List a folder at most this often again while its leader epoch checkpoint keeps changing."""
+"""Maximum number of further listings of a folder while its leader epoch checkpoint keeps changing."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Disk:
     ) -> None:
         """Watch the log directories, and reuse the hard ``links`` that an earlier process left.
 
-        ``made_id`` derives ids for topics without one.
+        ``made_id`` derives an id for a topic without a topic id.
         """
         self._log_dirs = {path: _LogDir() for path in log_dirs}
         self._is_wanted, self._made_id, self._links, self._monotonic = is_wanted, made_id, links, monotonic
@@ -275,7 +275,8 @@ class Disk:
             return self._list_alone(partition, folder)
 
     def _list_alone(self, partition: Partition, folder: Path) -> bool:
-        """List the folder. The caller holds ``listing``: otherwise a slow, older listing could undo a newer one."""
+        """List the folder. The caller holds the lock ``listing``: otherwise a slow, older listing could undo a newer
+        listing."""
         if partition.folder != folder:
             return False
         checkpoint, listed = (folder / LEADER_EPOCH_CHECKPOINT).read_bytes(), discover_deleted(folder)

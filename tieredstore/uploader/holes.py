@@ -36,8 +36,8 @@ _MOST_FAILED: Final = 10_000
 class Filler:
     """Fills holes (offsets missing in the store). Only one thread at a time may call it.
 
-    ``failed`` has segments that this broker cannot upload, for example because they are damaged. These segments are not
-    read again.
+    ``failed`` contains segments that this broker cannot upload, for example because they are damaged. These segments
+    are not read again.
     """
 
     uploads: Uploads
@@ -133,7 +133,7 @@ class _Filling:
             self.partition.forget(segment)
 
     def _ship_missing(self, watermark: Watermark, gaps: Sequence[Hole]) -> Iterator[LogSegment]:
-        """Upload local segments with offsets that the store lacks (``gaps``); yield each after its upload."""
+        """Upload local segments with offsets that the store lacks (``gaps``); yield each segment after its upload."""
         partition, filler = self.partition, self.filler
         high = self._high_watermark()
         for segment in self._candidates(gaps):

@@ -38,8 +38,8 @@ class Leadership(ABC):
 
     @abstractmethod
     def led(self) -> Collection[TopicPartition] | None:
-        """Return the partitions that this broker leads now, or None if it leads all local partitions. Called every
-        second.
+        """Return the partitions that this broker leads now, or None if it leads all local partitions. The uploader
+        calls this every second.
 
         Raise a TieredStoreError if leadership is unknown: the caller uses the last answer for 30 seconds.
         """
@@ -121,7 +121,7 @@ class LeadershipView:
         return self._answered_s is not None
 
     def leads(self, where: TopicPartition) -> bool:
-        """Return True if this broker leads the partition, by the last answer."""
+        """Return True if this broker leads the partition according to the last answer."""
         led = self._led
         return led is None or where in led
 

@@ -32,11 +32,11 @@ COUNTERS: Final[Mapping[str, str]] = {
     "failed_tries": "Failed attempts to ship a segment.",
     "holes": "Holes: ranges of offsets that could not be shipped.",
     "lost_offsets": "Offsets in holes.",
-    "filled_offsets": "Offsets that this uploader shipped into holes of any broker's uploader.",
+    "filled_offsets": "Offsets that this uploader shipped to fill holes, its own or another uploader's.",
     "expired_segments": "Segments deleted from the store by uploader.retention.",
     "expired_bytes": "Stored bytes deleted by uploader.retention.",
     "abandoned_segments": "Segments dropped without shipping: the topic was deleted, or the log now has other records.",
-    "moved_back": "Upload watermarks moved back to the start of a later leader epoch.",
+    "moved_back": "Moves of an upload watermark back to the start of a later leader epoch.",
     "snapshots": "Snapshots of the cluster written.",
     "failed_snapshots": "Failed attempts to write a snapshot of the cluster.",
 }
@@ -47,7 +47,7 @@ LAG: Final[Mapping[str, str]] = {
     "oldest_segment_age_seconds": "Seconds since the oldest unshipped segment was closed; 0 if all are shipped.",
     "unread_partitions": "Led partitions whose watermark is not read yet: the lag does not include them.",
 }
-"""The gauges that ``uploader.metrics.topics`` exports by topic too, as ``topic_...``."""
+"""The gauges that are also exported as ``topic_...`` for each topic that ``uploader.metrics.topics`` selects."""
 
 GAUGES: Final[Mapping[str, str]] = {
     **LAG,
@@ -104,16 +104,17 @@ class Counts:
 
     @property
     def last_unfilled(self) -> str | None:
-        """Return the newest hole since the start that is still unfilled."""
+        """Return a description of the newest hole since the start that is still unfilled; None if there is no such
+        hole."""
         return next(reversed(list(self.unfilled.values())), None)
 
     def fill(self, where: TopicIdPartition) -> None:
-        """Note that all holes of the partition are filled."""
+        """Record that all holes of the partition are filled."""
         self.unfilled.pop(where, None)
         self.recorded.pop(where, None)
 
     def know_holes(self, where: TopicIdPartition, count: int) -> None:
-        """Note the number of holes in an upload watermark that was just read."""
+        """Record the number of holes in an upload watermark that was just read."""
         self.recorded[where] = count
 
 
@@ -213,7 +214,7 @@ def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, 
 
 
 def lag_by_partition(uploader: Uploader, now_s: float) -> Mapping[str, object]:
-    """Return the answer of ``/lag``, for JSON: the led partitions in order, each with its lag.
+    """Return the content of ``/lag`` as a JSON object: the led partitions in order, each with its lag.
 
     Until a partition's watermark is read, its ``lag_segments``, ``lag_bytes`` and ``oldest_segment_age_seconds`` are
     None. ``reason`` is the last error, or the condition that the next segment waits for.

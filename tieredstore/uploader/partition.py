@@ -52,7 +52,7 @@ class Role(enum.Enum):
 
 
 class ProgressState(enum.Enum):
-    """How much the uploader knows of a partition's watermark object in the store."""
+    """The uploader's knowledge of a partition's watermark object in the store."""
 
     UNKNOWN = "unknown"
     SAVED = "saved"
@@ -94,7 +94,7 @@ class Progress:
         return ProgressState.SAVED if self.unsaved_since_s is None else ProgressState.AHEAD
 
     def load(self, stored: StoredWatermark) -> None:
-        """Note the object as just read."""
+        """Record the watermark object that was just read."""
         self.value, self.stored = stored.value, stored
 
     def advance(self, value: Watermark, now_s: float) -> None:
@@ -247,8 +247,8 @@ class Partition:
     def _is_kept(
         self, segment: Segment, named: FoundSegment | None, first_live: int, active: int, *, has_changed: bool
     ) -> bool:
-        """Update a known segment. Return False if the log no longer has it: it was truncated or its files were
-        replaced.
+        """Update a known segment. Return False if the log no longer has the segment: the log was truncated, or the
+        segment's files were replaced.
         """
         base, end = segment.base_offset, segment.next_offset
         if has_changed and not have_same_leaders(segment.epochs, self.epochs, base, end - 1):
@@ -355,8 +355,8 @@ class Partition:
             self.role, self.progress.must_reload = Role.LED, True
 
     def change_store(self) -> None:
-        """Make the next step read the watermark object again, because the store may be a different store. Cancel any
-        pause before that step."""
+        """Make the next step read the watermark object again, because the settings may now name a different store.
+        Cancel any pause before that step."""
         self.progress.must_reload, self.turn.not_before_s = True, 0.0
 
     def follow(self) -> None:
@@ -371,7 +371,8 @@ class Partition:
             self.role = Role.LEAVING
 
     def ignore(self) -> None:
-        """Close and unlink the files of all segments, but remember the segments: the partition is not uploaded."""
+        """Close the open files and remove the hard links of all segments, but remember the segments. The partition is
+        then not uploaded."""
         with self.lock:
             self.role = Role.IGNORED
             for segment in self.segments.values():

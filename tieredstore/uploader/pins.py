@@ -29,7 +29,7 @@ from tieredstore.uploader.target import Target
 _logger: Final = logging.getLogger(__name__)
 
 INCOMPLETE_S: Final = 30.0
-"""A closed segment's file may be missing at most this long: the broker writes some files a moment later."""
+"""Seconds for which a file of a closed segment may be missing, because the broker writes some files a moment later."""
 
 FILES_OF_A_SEGMENT: Final = 5
 _OTHER_FILES: Final = 1024
@@ -153,7 +153,7 @@ class Pins:
         return 0
 
     def _spare_disks(self, ours: Sequence[_Entry]) -> None:
-        """Stop holding segments that the broker has deleted, the oldest first, while their disk is nearly full."""
+        """While a disk is nearly full, drop the pins of its segments that the broker has deleted, the oldest first."""
         full: dict[Path, bool] = {}
         for partition, segment in ours:
             disk = segment.disk

@@ -31,8 +31,8 @@ _READERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The segments of a partition that retention deleted, and the size of their objects. In a dry run, retention would
-    delete them.
+    """The number of a partition's segments that retention deleted (in a dry run: would delete), and the size of their
+    objects.
     """
 
     where: TopicIdPartition
@@ -74,7 +74,7 @@ class RemoteRetention:
         reports these segments.
 
         Each call lists the segments of each partition once, and reads the manifests of the old segments. It raises the
-        store's errors, except a lasting error of a deletion: this error is in the partition's result.
+        store's errors, except a permanent error of a deletion, which is in the partition's result.
         """
         for where in partitions if self.is_on else ():
             steps = list(self._steps(target, where))

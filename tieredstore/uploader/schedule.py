@@ -26,7 +26,8 @@ _LONGEST_DELAY_S: Final = 60.0
 
 
 class Schedule:
-    """The queue of partitions with something to upload. Thread-safe. ``may_ship`` decides if a partition enters it.
+    """The queue of partitions with something to upload. Thread-safe. ``may_ship`` decides if a partition enters the
+    queue.
 
     :meth:`ring` makes the queue check all partitions again. Between two calls of ``ring``, only two heaps are checked:
     ready and delayed partitions. Partitions without work are in neither heap, so thousands of them cost nothing.
@@ -82,7 +83,7 @@ class Schedule:
             return ready
 
     def take_again(self, partition: Partition) -> bool:
-        """Mark the partition busy again and return True, if it has more to upload."""
+        """If the partition has more to upload, mark it busy again and return True."""
         with self._something:
             if partition.turn.is_busy or not self._may_ship(partition):
                 return False

@@ -45,10 +45,10 @@ class Segment:
     """A segment that the broker has closed. ``epochs`` are the partition's leader epochs at the time when the uploader
     noticed the segment.
 
-    Open files (``held``) and hard links (``link``) are its pins. ``described`` is what was read from its log. If a file
-    is missing, ``incomplete_since_s`` is the time when this was first seen. ``absences`` counts consecutive listings
-    without the segment; ``unreadable`` counts failed reads of the disk. ``lost`` is the reason why the segment cannot
-    be uploaded. ``fills_nothing`` is true if the segment could not fill a hole.
+    Open files (``held``) and hard links (``link``) are its pins. ``described`` is the description that was read from
+    its log. If a file is missing, ``incomplete_since_s`` is the time when this was first seen. ``absences`` counts
+    consecutive listings without the segment; ``unreadable`` counts failed reads of the disk. ``lost`` is the reason why
+    the segment cannot be uploaded. ``fills_nothing`` is true if the segment could not fill a hole.
     """
 
     place: FoundSegment
@@ -179,11 +179,12 @@ class Segment:
         return held
 
     def lose(self, reason: str) -> None:
-        """Note why the segment cannot be uploaded; the first reason stays."""
+        """Record why the segment cannot be uploaded, unless an earlier reason is recorded already."""
         self.lost = self.lost or reason
 
     def let_go(self, reason: str) -> None:
-        """Close the open files and hard links of the segment, to free disk space. The segment then counts as lost."""
+        """Close the open files and remove the hard links of the segment, to free disk space. The segment then counts as
+        lost."""
         self.unpin()
         self.described = None
         self.lose(reason)

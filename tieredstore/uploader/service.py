@@ -91,7 +91,8 @@ class _Threads:
                 return
 
     def asking(self, name: str, *, is_silent: bool) -> Callable[[Stop], None]:
-        """Return a loop that asks leaders about silent partitions if ``is_silent``, else about the others."""
+        """Return a loop that asks about partitions whose leaders did not answer last time (``is_silent``), or about all
+        others."""
         ask = partial(self._uploader.ask_leaders, is_silent=is_silent)
         return lambda stop: self.again(name, stop, ask, _SETTLED_S)
 

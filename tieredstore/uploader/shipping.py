@@ -2,8 +2,8 @@
 
 A step reads the partition's progress and closes a gap before the next segment. If a segment's files are gone or cannot
 be uploaded, the step records the segment as a hole. If a segment is not replicated yet or has an open transaction, the
-step waits. The watermark object may lag. Each offset before it is in a segment with a stored manifest, or in a recorded
-hole.
+step waits. The watermark object may lag. Each offset before the watermark is in a segment with a stored manifest, or in
+a recorded hole.
 """
 
 from __future__ import annotations
@@ -454,8 +454,8 @@ class _Work:
             partition.forget(segment)
 
     def _end_of(self, segment: Segment) -> int | None:
-        """Return the end of the offsets that only ``segment`` can have. They are neither in the store nor in another
-        known segment. Return None if there are no such offsets.
+        """Return the end of the offsets that only ``segment`` can have. These offsets are neither in the store nor in
+        another known segment. Return None if there are no such offsets.
         """
         value = self.partition.progress.value
         assert value is not None
@@ -467,8 +467,8 @@ class _Work:
     def _close_until(
         self, until: int, reason: str, epochs: LeaderEpochs, keep_aside: Callable[[], str | None] = lambda: None
     ) -> Step:
-        """Advance the upload watermark over stored segments. If no stored segment follows it, record the offsets before
-        ``until`` as a hole."""
+        """Advance the upload watermark over stored segments. If no stored segment follows the watermark, record the
+        offsets before ``until`` as a hole."""
         partition, uploads, watermark = self.partition, self.shipper.uploads, self.partition.progress.value
         assert watermark is not None
         first, last = watermark.next_offset, until - 1

@@ -33,7 +33,8 @@ _QUARANTINE_CHUNK: Final = 1 << 20
 
 @dataclass(slots=True)
 class Target:
-    """A store of segments: ``manager`` uploads, ``store`` serves other requests. Both share the settings."""
+    """A store of segments: ``manager`` uploads segments, and ``store`` is for all other requests. Both share the
+    settings."""
 
     settings: Settings
     manager: RemoteStorageManager

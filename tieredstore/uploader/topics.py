@@ -29,7 +29,8 @@ _NOT_TOLD: Final[dict[str, str]] = {}
 
 
 class TopicSelection:
-    """Selects topics by the configured patterns. A pattern must match the whole name; exclusion wins."""
+    """Selects topics by the configured patterns. A pattern must match the whole name. A topic that is both included and
+    excluded is not selected."""
 
     def __init__(self, settings: UploaderSettings) -> None:
         self._include = [re.compile(pattern) for pattern in settings.include]

@@ -62,8 +62,8 @@ class Uploader(Closing):
 
     :meth:`run` uploads until it is stopped. :meth:`run_once` uploads the segments closed by now. :meth:`plan` returns
     what would be uploaded. The other methods are parts of these three. An uploader locks each log directory: a second
-    uploader for the same directory raises ConfigError. Close it, or use it as a context manager. It has more than
-    twelve fields because it assembles the parts.
+    uploader for the same directory raises ConfigError. Close the uploader, or use it as a context manager. The class
+    has more than twelve fields because it assembles the parts.
 
     Example::
 
@@ -167,8 +167,8 @@ class Uploader(Closing):
         return self.held
 
     def ask_leadership(self) -> bool:
-        """Ask which partitions this broker leads. Return True if it leads a new one. The caller then opens the new
-        partition's files before the broker deletes them.
+        """Ask which partitions this broker leads. Return True if this broker leads a new partition. The caller then
+        opens the new partition's files before the broker deletes them.
 
         On an error the last answer stays valid for a while; then ``health`` reports the error.
         """
@@ -191,8 +191,8 @@ class Uploader(Closing):
             self.ask_leaders(is_silent=is_silent)
 
     def ask_leaders(self, *, is_silent: bool) -> None:
-        """If ``is_silent``, ask about the partitions without an answer the last time. Otherwise, ask about all
-        others."""
+        """If ``is_silent``, ask about the partitions that the last request brought no answer for. Otherwise, ask about
+        all others."""
         if self.inquiries.ask(is_silent=is_silent):
             self.schedule.ring()
 

@@ -178,8 +178,8 @@ class WatermarkStore:
         self._store.put(hole_key(self._prefix, where), b"its watermark has holes\n")
 
     def unmark(self, where: TopicIdPartition) -> None:
-        """Remove the mark of holes. Set it again if the watermark has holes: another uploader may just have recorded
-        them."""
+        """Remove the object that marks the partition as having holes. Write it again if the watermark has holes:
+        another uploader may just have recorded them."""
         self._store.delete([hole_key(self._prefix, where)])
         watermark = self.peek(where)
         if watermark is not None and watermark.holes:
