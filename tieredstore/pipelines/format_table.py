@@ -43,7 +43,7 @@ class FormatKind:
     codecs: tuple[str, ...]
     """Codecs that files of the format can have."""
     magic: bytes = b""
-    """Bytes with which every file of this format begins. Empty if its files begin differently."""
+    """Bytes with which every file of this format begins, or empty if the format has no such bytes."""
     read: Callable[[BinaryIO, BinaryIO | None], Iterator[pa.RecordBatch]] | None = None
     """Function that reads records from a file and its sidecar (a second file for fields that the format cannot hold).
     It is None for text, because ``read_output`` reads any file without a known ``magic`` as text.
@@ -140,7 +140,7 @@ def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
 def read_output(
     file: BinaryIO, name: str, *, sidecar: BinaryIO | None = None, delimiter: bytes = b"\n"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a file that a pipeline wrote, in any format. ``name`` is for errors.
+    """Yield the records of a file that a pipeline wrote, in any format. Error texts contain ``name``.
 
     A text file without its ``sidecar`` gives only the values. Without both sidecar and delimiter, the whole file is
     read as one value. Raises CorruptDataError for a truncated file or an unknown format.

@@ -1,5 +1,5 @@
-"""Table of parsers. A row has the function that makes the parser from the settings, the parser's own settings, and
-Secor's class names for it.
+"""Table of parsers. A row has the function that makes the parser from the settings, the parser's own settings, and the
+names of the parser's classes in Secor.
 
 To add a parser, add its class and a row of ``PARSERS``. The row names a group of settings if only this parser has them.
 """
@@ -118,7 +118,7 @@ class ParserKind:
 
     make: Callable[[PipelineSettings, Schemas], Parser]
     secor: tuple[str, ...] = ()
-    """Secor's class names, without prefix and suffix."""
+    """Names of this parser's classes in Secor, without prefix and suffix."""
     settings: type[SettingsGroup] | None = None
     """Settings of this parser only. Never rename their fields: the fingerprint of the settings in the commit log is
     computed from these names.
@@ -126,7 +126,8 @@ class ParserKind:
     needs: str = ""
     """Name of a property that the parser requires."""
     check_pattern: Callable[[str], object] | None = None
-    """Function that raises ConfigError for an invalid pattern of times. Only parsers with PatternSettings have it."""
+    """Function that raises ConfigError for an invalid time pattern. Only parsers with PatternSettings have this
+    function."""
     by_offset: bool = False
     by_field: bool = False
     by_time: bool = True
@@ -273,8 +274,8 @@ def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
 
 
 def field_prefix_of(own: PipelineSettings) -> str:
-    """Return the prefix of directories by a field. The default is ``<field>=``, or ``by_<field>=`` if files have
-    decoded columns.
+    """Return the prefix of directory names that contain a field's value. The default is ``<field>=``, or
+    ``by_<field>=`` if files have decoded columns.
     """
     split = own.of_parser(SplitSettings)
     if split.field_prefix is not None:
@@ -283,8 +284,8 @@ def field_prefix_of(own: PipelineSettings) -> str:
 
 
 def partition_names(own: PipelineSettings) -> dict[str, str]:
-    """Return the columns that readers such as Hive derive from directories (``dt`` of ``dt=...``), in lower case. Each
-    comes with the property that sets its name.
+    """Return the columns that readers such as Hive derive from directories (``dt`` of ``dt=...``), in lower case. Map
+    each column to the property that sets its name.
     """
     kind, filing = kind_of(own), own.filing
     if kind is OWN_PARSER:

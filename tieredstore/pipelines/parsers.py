@@ -24,7 +24,7 @@ _STRAY: Final = "its parser returned an invalid directory: a part is empty, . or
 
 @dataclass(slots=True)
 class Filed:
-    """Directories of the rows of a batch. For each row, there is an index into ``directories``; bad rows have index -1
+    """Directories of the rows of a batch. ``codes`` has each row's index into ``directories``; bad rows have index -1
     and a reason."""
 
     directories: list[str] = field(default_factory=list[str])
@@ -59,8 +59,8 @@ class Filed:
 
 
 class Parser(ABC):
-    """Chooses directories for records. Frozen, picklable and stateless: the same records always get the same
-    directories.
+    """Parser that chooses directories for records. Frozen, picklable and stateless: the same records always get the
+    same directories.
     """
 
     columns: tuple[str, ...] = ("offset",)
@@ -68,7 +68,8 @@ class Parser(ABC):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Parser:
-        """Return a parser of a user's own class. ``options`` are the settings ``parser.*`` without that prefix.
+        """Return an instance of this class, if it is a user's own parser. ``options`` are the settings ``parser.*``
+        without that prefix.
 
         Unless a class overrides this method, it accepts no options. Raises ConfigError for unknown or unusable options.
         """
@@ -118,7 +119,7 @@ class MessageParser(Parser):
             except BadMessageError as bad:
                 filed.put_aside(str(bad))
             except ConfigError:
-                raise  # wrong settings concern all messages
+                raise  # a wrong setting does not make single messages bad
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
                 # Name only the error's class, because the error's text may contain the message.
                 filed.put_aside(f"its parser failed with {type(error).__name__}")
@@ -159,7 +160,7 @@ class TimeParser(Parser):
     by_offset: OffsetParser | None = None
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        """Choose the directories. All rows of a minute share a directory, so choose it once per minute."""
+        """Choose the directories. All rows of a minute have the same directory, so choose it once per minute."""
         filed = Filed()
         times = records.column("timestamp") if self.time_of is None else self.time_of.quick(records.column("value"))
         if times is None:
@@ -240,7 +241,7 @@ class FieldParser(Parser):
         return filed
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """Return the directory and the end of its period, which is named by the path below the field's directory."""
+        """Return the directory and the end of its period. The path below the field's directory names the period."""
         ends_ms = self.directories.end_ms(directory.partition("/")[2])
         return None if ends_ms is None else (directory, ends_ms)
 

@@ -44,13 +44,13 @@ class Transformer(ABC):
     def transform(self, records: pa.RecordBatch) -> pa.RecordBatch | None:
         """Return the rows to write, in order of ``offset``, with new ``key``, ``value`` and ``headers``.
 
-        Return None to drop all rows. Changes of ``timestamp`` and ``timestampType`` are ignored.
+        Return None to drop all rows. The pipeline ignores changes to ``timestamp`` and ``timestampType``.
         """
 
 
 class MessageTransformer(ABC):
-    """Base class of transformers of single messages. The constructor of a subclass takes no arguments, and its objects
-    keep no state."""
+    """Base class of transformers of single messages. The constructor of a subclass takes no arguments, and a subclass
+    keeps no state."""
 
     @abstractmethod
     def transform(self, message: Message) -> Message | None:
@@ -79,7 +79,7 @@ class Transformed:
 
 @dataclass(frozen=True, slots=True)
 class Transforming:
-    """Calls the transformer that the settings name as ``module:name``. Picklable."""
+    """Caller of the transformer that the settings name as ``module:name``. Picklable."""
 
     name: str
 

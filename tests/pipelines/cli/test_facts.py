@@ -147,7 +147,7 @@ def test_the_last_number_goes_on_where_changes_ended(kept: Kept) -> None:
             [], {"changes": 0, "commit": summary["commit"]},
         )  # fmt: skip
     shown = tieredstore("pipeline", "status", file, "--after", change["commit"])
-    assert shown.text == f"no changes of the output after entry {change['commit']}\n"
+    assert shown.text == f"no changes to the output after entry {change['commit']}\n"
     kept.write(3, partitions=(0,))
     assert tieredstore("pipeline", "run", "--once", file).code == 0
     (change,), later = rows(tieredstore("pipeline", "status", file, "--after", summary["commit"], "--json"))

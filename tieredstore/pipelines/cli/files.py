@@ -158,8 +158,9 @@ def backfill(
 ) -> None:
     """Write chosen offsets of a topic again, with the current settings and as a new generation.
 
-    Without --yes, only show the plan. The pipeline of FILE may run at the same time. After a kill, repeat the command
-    with the same settings to complete the work. With --backup, read the files of the pipeline that it names.
+    Without --yes, only show the plan. The pipeline of FILE may run at the same time. If the command is killed, repeat
+    it with the same settings to complete the work. With --backup, read the files of the backup pipeline instead of the
+    bucket.
 
     --replace deletes generation M's files of the same offsets, extended to whole windows (offset ranges that one task
     wrote). Until the command ends, the directories of these files have no _SUCCESS. A running process of generation M

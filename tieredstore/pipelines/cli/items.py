@@ -57,8 +57,8 @@ class WindowOutcome(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryOutcome(Outcome):
-    """A directory that is, or would be, marked as complete. ``statement`` is Hive SQL that adds the directory as a
-    partition.
+    """A directory that the command marks as complete, or would mark. ``statement`` is Hive SQL that adds the directory
+    as a partition.
     """
 
     ends_ms: int
@@ -153,7 +153,7 @@ FINALIZE: Final = Words("path", "finalized", {}, _show_directory, "finalizing", 
 
 
 class WindowTeller(Teller):
-    """Reports windows, and adds up their records."""
+    """Reporter of windows, which adds up their records."""
 
     def __init__(self, words: Words, as_json: bool, is_plan: bool) -> None:
         super().__init__(words, as_json, is_plan)
@@ -162,7 +162,7 @@ class WindowTeller(Teller):
         self.size_gone = 0
 
     def tell(self, outcome: Outcome) -> None:
-        """Report a written window or a deleted file (in a plan: one that would be), and add it to the totals."""
+        """Report a window to write or a file to delete (planned or done), and add it to the totals."""
         super().tell(outcome)
         if isinstance(outcome, WindowOutcome):
             self.sums["records"] += outcome.records or 0
@@ -173,7 +173,7 @@ class WindowTeller(Teller):
             self.size_gone += (outcome.stored_size or 0) * (outcome.code == "deleted")
 
     def sentence(self) -> str:
-        """Return totals of written and deleted files, in a sentence."""
+        """Return a sentence with the totals of written and deleted files."""
         would = "would be " if self.is_plan else ""
         done = f"{counted(self.counts['written'], 'window')} {would}written"
         if not self.is_plan:
@@ -188,7 +188,7 @@ _REASONS: Final = 5
 
 
 class BadMessagesTeller(WindowTeller):
-    """Reports quarantine files."""
+    """Reporter of quarantine files."""
 
     def tell(self, outcome: Outcome) -> None:
         """Report a file, and why some of its messages are still bad."""
@@ -205,7 +205,7 @@ class BadMessagesTeller(WindowTeller):
         )
 
     def sentence(self) -> str:
-        """Return the number of messages that are good now, in a sentence."""
+        """Return a sentence with the number of messages that are good now."""
         files, bad = counted(self.counts.total(), "file"), self.sums["quarantined"]
         if self.is_plan:
             return f"{counted(bad, 'message')} in {files} would be parsed"

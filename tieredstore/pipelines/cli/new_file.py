@@ -78,7 +78,7 @@ def _properties_of(url: str) -> dict[str, str]:
     from tieredstore.remote.stores import NamedStore, find_store
 
     found = find_store({}, store=url)
-    assert isinstance(found, NamedStore)  # a text never gives loaded settings
+    assert isinstance(found, NamedStore)  # find_store returns other types only for loaded settings
     return dict(found.properties)
 
 
@@ -91,7 +91,7 @@ def _text(
     client: Mapping[str, str],
     output: Mapping[str, str],
 ) -> str:
-    """Return the text of the file: chapters of comments and properties."""
+    """Return the text of the file: groups of properties, each below its comment."""
     from tieredstore.values.ddl import format_ddl
 
     columns = {} if schema is None else {"columns": "json", f"json.schema.{topic}": format_ddl(schema)}

@@ -166,7 +166,7 @@ def status(
         typer.Option("--after", metavar="N", min=-1, help="List changes to the output after log entry N."),
     ] = None,
     files: Annotated[
-        bool, typer.Option("--files", help="List each file of the changes; without --after, of all changes.")
+        bool, typer.Option("--files", help="List each changed file; without --after, from the first log entry on.")
     ] = False,
     *,
     output: Output,
@@ -178,9 +178,9 @@ def status(
     exists, the exit code is 3. stderr names lost offsets on which the next run would fail. Offsets with replaced files
     are listed below the table.
 
-    With --after, show changes of the output instead. A row shows a commit log entry's number, its time by the store's
-    clock, and the change. You can follow an output this way without listing it. Pass the last number to --after in the
-    next call; -1 shows all changes.
+    With --after, show changes to the output instead. A row shows the number of a commit log entry, its time by the
+    store's clock, and the change. You can follow an output this way without listing it. Pass the last number to --after
+    in the next call; -1 shows all changes.
 
     Example: tieredstore pipeline status backup.properties
     """
@@ -235,8 +235,8 @@ def _show_changes(file: Path, after: int, files: bool, output: Output) -> None:
         from tieredstore.pipelines.run.generation import commit_log_of
 
         log = commit_log_of(settings, parts.store)
-        # The last entries may not change the output. Still report the number of the very last entry. The next call with
-        # --after then does not read these entries again.
+        # Report the number of the very last log entry, even if the last entries leave the output unchanged. The next
+        # call with --after then does not read these entries again.
         last, count = max(log.read().number, after), 0
         rows: list[list[str]] = []
         for change in changes_since(log, after):
@@ -252,7 +252,7 @@ def _show_changes(file: Path, after: int, files: bool, output: Output) -> None:
     if as_json:
         print_json_line({"summary": {"changes": count, "commit": last}})
     elif not count:
-        print_lines([f"no changes of the output after entry {after}"])
+        print_lines([f"no changes to the output after entry {after}"])
 
 
 _DONE: Final = {
@@ -293,7 +293,7 @@ def verify(
     file: PipelineFile,
     sizes_only: Annotated[bool, typer.Option("--sizes-only", help="Compare names and sizes; read no file.")] = False,
     against: Annotated[
-        Against | None, typer.Option("--against", help="Also compare records with this side of the source.")
+        Against | None, typer.Option("--against", help="Also compare records with the bucket or the broker.")
     ] = None,
     *,
     output: Json,
@@ -345,7 +345,7 @@ _PROBLEM: Final[Row[OutputProblem]] = Row(
 
 
 def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
-    """Return lines about what was checked and what was not."""
+    """Return the report's lines about the checks done, and about the checks left out."""
     size = f"{human_bytes(verification.read_size)} of {human_bytes(verification.size)}"
     lines = [f"{verification.read_files} of {counted(verification.files, 'file')} read in full ({size})"]
     if not verification.has_log:
@@ -370,7 +370,7 @@ def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]
 
 
 def _count_held(count: int, row: PartitionStatus) -> str:
-    """Return the number of files or records, or a note that names the generation which has replaced all of them."""
+    """Return the number of files or records. If all are replaced, return the replacing generation instead."""
     return str(count) if count or not row.replaced else f"by {row.replaced[-1].generation}"
 
 

@@ -1,6 +1,6 @@
 """Output files of pipelines for the commands ``show -c PIPELINE`` and ``restore produce --backup``.
 
-This module is separate from the commands, because ``show`` and ``restore`` load this module by an entry point.
+This module is separate from the pipeline commands, because ``show`` and ``restore`` load it by an entry point.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _topics(settings: Path, topics: Sequence[str]) -> AbstractContextManager[Top
 @contextmanager
 def _show(asked: Asked) -> Generator[Shown]:
     file = asked.store.settings
-    assert file is not None, "it is known by its settings"
+    assert file is not None, "the format matches only stores with a settings file"
     if asked.view is View.SOURCES:
         with ExitStack() as stack:
             yield _sources_of(asked, file, stack)
@@ -57,8 +57,8 @@ def _show(asked: Asked) -> Generator[Shown]:
 
 
 def _sources_of(asked: Asked, file: Path, stack: ExitStack) -> Rows[Origin]:
-    """Return the offsets that a file contains, from the commit log. Secor's files have no commit log, so use the file
-    names."""
+    """Return the offsets in each output file, as the commit log records them. Secor's files have no commit log, so
+    their names show the offsets."""
     settings, parts = stack.enter_context(open_pipeline(file))
     from tieredstore.pipelines.run.selection import query_of
     from tieredstore.pipelines.upkeep.origins import Backup, origins_of
@@ -72,7 +72,7 @@ def _sources_of(asked: Asked, file: Path, stack: ExitStack) -> Rows[Origin]:
 
 
 def _lines_of(origin: Origin) -> list[str]:
-    by = "" if origin.committed else ", by the names of files"
+    by = "" if origin.committed else ", according to the file names"
     last = "…" if origin.last is None else f"… {origin.last}"
     return [
         f"{origin.key}: {origin.topic}-{origin.partition} {origin.first} {last}{by}",

@@ -1,1 +1,1 @@
-"""Settings of a pipeline. Settings that Secor also has keep their names."""
+"""Settings of a pipeline. Settings that Secor also has keep Secor's names."""

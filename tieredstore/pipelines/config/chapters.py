@@ -1,5 +1,5 @@
-"""Groups of pipeline settings: filing, consumer groups, naming, tables, limits. A setting that Secor has too has the
-same name."""
+"""Groups of pipeline settings: directories, consumer groups, names, tables, limits. Settings that Secor also has keep
+Secor's names."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class FilingSettings(SettingsGroup):
 
 
 def _group(text: str) -> str:
-    """Return a consumer group's name. Kafka accepts any text. Control characters are refused here, because they are
-    surely a mistake."""
+    """Return a consumer group's name. Kafka accepts any text. Refuse control characters, because they are surely a
+    mistake."""
     if not text or len(text) > 255 or not text.isprintable():
         raise ValueError
     return text
@@ -256,7 +256,7 @@ class TableSettings(SettingsGroup):
 
 
 def hive_tables(rest: Mapping[str, str], reader: SettingsReader) -> tuple[tuple[str, str], ...]:
-    """Return the Hive table of each topic. Invalid table names are reported to ``reader``."""
+    """Return the Hive table of each topic. Report invalid table names to ``reader``."""
     tables = {name.removeprefix(HIVE_TABLE): text.strip() for name, text in rest.items() if name.startswith(HIVE_TABLE)}
     for topic, table in tables.items():
         if not topic or not re.fullmatch(r"(\w+\.)?\w+", table, re.ASCII):
@@ -275,7 +275,7 @@ def catalog_properties(rest: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def find_table_fault(
     own: TableSettings, naming: NamingSettings, file_format: str, output: Settings, hive: Sequence[object]
 ) -> str:
-    """Return the reason why a Hive or Iceberg table cannot list files of this output, or an empty text."""
+    """Return the reason why a Hive or Iceberg table cannot list this output's files, or an empty text if it can."""
     if (naming.hashed or naming.alternative_since) and (hive or own.hive_prefix):
         return (
             "Hive tables need all directories of a topic below one directory: leave out secor.s3.prefix.md5hash and "

@@ -82,7 +82,7 @@ REFUSED: Final[Mapping[str, str]] = {
 """Properties of Secor that a pipeline refuses, each with an alternative. A name that ends in a dot is a prefix."""
 
 HONOURED: Final = "a property of Secor's"
-"""Text in a setting's annotation. It shows that Secor has a property of the same name."""
+"""Mark in a setting's annotation: Secor has a property of the same name."""
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
 """Patterns of other Secor property names that a pipeline also uses."""
@@ -131,7 +131,7 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[ntrsf])")
 
 
 def delimiter_bytes(text: str) -> bytes:
-    """Return the bytes of a delimiter in UTF-8. Raise ValueError for half a surrogate pair.
+    """Return a delimiter as UTF-8 bytes. Raise ValueError for half a surrogate pair.
 
     A settings file trims its values, so users write control characters as Java escapes such as ``\\n``.
     """
@@ -144,7 +144,7 @@ def _delimiter_text(delimiter: str) -> str:
 
 
 def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a file under tieredstore's names. Leave out empty properties, with three exceptions.
+    """Return a file's properties by tieredstore's names. Leave out empty properties, with three exceptions.
 
     The exceptions: an empty codec means no compression, an empty delimiter no delimiter, and an empty field prefix no
     prefix. Also leave out the delimiter of Secor's DelimitedTextFile, which always ends a value with a newline.
@@ -160,7 +160,7 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
         given[CODEC] = "none"
     if given.get(WRITER, "").strip() == _ALWAYS_LINES:
         given.pop(DELIMITER, None)
-    elif (delimiter := properties.get(DELIMITER, "\n")) != "\n":  # a delimiter may be blank
+    elif (delimiter := properties.get(DELIMITER, "\n")) != "\n":  # a delimiter may consist of whitespace
         given[DELIMITER] = _delimiter_text(delimiter)
     if FIELD_PREFIX in properties:
         given[FIELD_PREFIX] = properties[FIELD_PREFIX].strip()

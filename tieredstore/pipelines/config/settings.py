@@ -215,7 +215,7 @@ CHAPTERS: Final[Mapping[str, type[SettingsGroup]]] = {
 
 
 def own_properties() -> Iterator[tuple[str, FieldInfo, Kind]]:
-    """Yield name, field and kind of each property that belongs to the pipeline itself."""
+    """Yield the name, field and kind of each property in the pipeline's own groups of settings."""
     filing, *others = CHAPTERS.values()
     groups: tuple[type[SettingsGroup], ...] = (PipelineSettings, filing, *parser_settings(), *others)
     for group in groups:
@@ -223,7 +223,7 @@ def own_properties() -> Iterator[tuple[str, FieldInfo, Kind]]:
 
 
 def _broken_rules(own: PipelineSettings) -> Iterator[tuple[str, str]]:
-    """Yield each property that conflicts with others, with the reason."""
+    """Yield each property that conflicts with another property, and the reason."""
     kind, groups, limits = kind_of(own), own.groups, own.limits
     yield from _broken_parser(own)
     yield from _broken_files(own)
@@ -324,7 +324,7 @@ class Pipeline:
 
 
 def with_generation(pipeline: Pipeline, generation: int) -> Pipeline:
-    """Return the pipeline with another generation number."""
+    """Return a copy of the pipeline with this generation number."""
     return replace(pipeline, own=pipeline.own.model_copy(update={"generation": generation}))
 
 
@@ -428,13 +428,13 @@ def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, sou
     if "protobuf" in decoded and not schemas.messages:
         raise ConfigError(f"{source}: no Protocol Buffers message type is given: set {PROTOBUF}TOPIC, or {PROTOBUF}*")
     if own.columns == "json" and not schemas.ddl:
-        raise ConfigError(f"{source}: no columns of JSON are given: set {DDL[0]}TOPIC, or {DDL[0]}*")
+        raise ConfigError(f"{source}: no JSON columns are given: set {DDL[0]}TOPIC, or {DDL[0]}*")
     return schemas
 
 
 def _sort_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> dict[str, str]:
-    """Return the Kafka client's properties. Report refused and unknown properties to ``reader``; log properties without
-    effect.
+    """Return the properties for the Kafka client. Report refused and unknown properties to ``reader``; log properties
+    without effect.
     """
     client: dict[str, str] = {}
     idle: list[str] = []
@@ -468,8 +468,8 @@ def _of_client(name: str) -> str:
 
 
 def _check_client(client: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> list[str]:
-    """Report unknown properties of the Kafka client to ``reader``. Return the properties without effect: without a
-    broker all known properties, otherwise none."""
+    """Report unknown properties of the Kafka client to ``reader``. Return the properties without effect: if no broker
+    is set, all known properties, otherwise none."""
     names = {name: _of_client(name) for name in client if _of_client(name) != _SERVERS}
     has_broker = len(names) < len(client)
     if not names:

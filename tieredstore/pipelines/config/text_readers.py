@@ -27,7 +27,7 @@ def matcher(pattern: str) -> Callable[[str], str]:
 def read_name(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
     """Return a reader of short names. The reader also accepts Secor's class names, which ``names`` maps to short names.
 
-    With ``own``, it accepts ``module:Class`` too.
+    With ``own``, the reader also accepts the user's own class as ``module:Class``.
     """
     known = {**names, **{short: short for short in names.values()}}
 

@@ -32,8 +32,8 @@ KAFKA_FIELD: Final = pa.field(KAFKA, pa.struct(_BESIDE_FIELDS))
 
 
 Taken = tuple[tuple[str, str], ...]
-"""Names that no column may have, because readers such as Hive derive a column from a directory ``dt=...``. Each name is
-paired with the setting that defines it.
+"""Forbidden column names, each with the setting that defines the name. Readers such as Hive derive columns of these
+names from directories such as ``dt=...``.
 """
 
 
@@ -42,7 +42,7 @@ def _place(row: int) -> str:
 
 
 class Decoder(ABC):
-    """Decodes the values of a topic. Frozen and picklable."""
+    """Decoder of a topic's values; frozen and picklable."""
 
     @abstractmethod
     def for_window(self, topic: str) -> Decoder:
@@ -58,12 +58,12 @@ class Decoder(ABC):
 
     @abstractmethod
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
-        """Return a writer whose rows also have the column that ``decode`` returns."""
+        """Return a writer. Its rows contain the column that ``decode`` returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfOneSchema(Decoder):
-    """Decodes a topic's values with one schema, which the settings name."""
+    """Decoder that uses one schema per topic, which the settings name."""
 
     schemas: Schemas
     kind: str
@@ -114,7 +114,7 @@ class OfOneSchema(Decoder):
         return pa.StructArray.from_arrays(arrays, fields=list(kind)), faults
 
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:  # noqa: ARG002  no local file
-        """Return a writer that writes rows without delay, because their schema is known."""
+        """Return a writer that does not hold rows back, because their schema is known."""
         assert self.value_type is not None
         fields = _fields_of(self.value_type.arrow_type)
         rest = [pa.field(REST, pa.string())] if self.rest is not None else []
@@ -152,7 +152,7 @@ def _check_names(fields: Iterable[pa.Field], topic: str, taken: Taken) -> None:
 
 
 class ColumnsFile(FileWriter):
-    """Writes the decoded columns of rows, and the struct column ``kafka``."""
+    """Writer of files with decoded columns and the struct column ``kafka``."""
 
     def __init__(self, inner: FileWriter, schema: pa.Schema) -> None:
         self._inner, self._schema = inner, schema
@@ -177,7 +177,7 @@ class ColumnsFile(FileWriter):
 
 @dataclass(frozen=True, slots=True)
 class OfRegistry(Decoder):
-    """Decodes Avro by schemas from a schema registry. A file has the columns of all its records' schemas."""
+    """Decoder of Avro values with schemas from a registry. A file has the columns of all its records' schemas."""
 
     lookup: SchemaLookup
     taken: Taken = ()
@@ -185,7 +185,7 @@ class OfRegistry(Decoder):
     """Schemas found so far in an offset window, merged in the order of its records."""
 
     def for_window(self, topic: str) -> OfRegistry:
-        """Return a decoder that knows no schemas yet. So files depend only on the current offset window, not on earlier
+        """Return a decoder without any schemas, so that files depend only on the current offset window, not on earlier
         windows.
         """
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
@@ -283,8 +283,7 @@ class _UnitedFile(FileWriter):
             self._aside.close()
 
     def abandon(self) -> None:
-        """Discard the collected rows without decoding them, because decoding may need the schema registry, which may be
-        unreachable."""
+        """Discard the collected rows without decoding them: decoding may need a schema registry that is unreachable."""
         self._rows.close()
         self._aside.close()
 
@@ -309,7 +308,7 @@ class _UnitedFile(FileWriter):
 
 @dataclass(frozen=True, slots=True)
 class _OfAnother(Format):
-    """A format that writes columns other than ENVELOPE's, into files of the format ``inner``."""
+    """A format that writes columns other than those of ENVELOPE, into files of the format ``inner``."""
 
     inner: Format
 
@@ -320,7 +319,7 @@ class _OfAnother(Format):
 
     @property
     def writes_forward(self) -> bool:
-        """True if the inner format only appends."""
+        """True if the inner format's writer only appends to the file."""
         return self.inner.writes_forward
 
 
@@ -333,7 +332,7 @@ class Columns(_OfAnother):
     name: ClassVar[str] = "columns"
 
     def for_window(self, topic: str) -> Columns:
-        """Return the format with the topic's schema."""
+        """Return a copy of the format with the topic's schema."""
         return replace(self, decoder=self.decoder.for_window(topic))
 
     def decode(self, records: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, str]]:
@@ -366,8 +365,8 @@ def frame_function(name: str) -> Callable[[Any], Any]:
 
 
 def as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows of Spark with the columns of a Kafka record cast to their types in ENVELOPE. Raise InvalidValueError
-    for other rows.
+    """Cast the columns of ENVELOPE in rows from Spark to their types in ENVELOPE; keep other columns. Raise
+    InvalidValueError if ``check_columns`` refuses the rows.
     """
     check_columns(rows.schema)
     kept = [rows.column(field.name).cast(field.type) for field in ENVELOPE]
@@ -389,12 +388,12 @@ def check_columns(schema: pa.Schema) -> None:
         raise InvalidValueError(f"the frame's rows have a {fault}")
     for name in ("topic", "partition", "offset"):
         if schema.field(name).type != ENVELOPE.field(name).type:
-            raise InvalidValueError(f"the frame's rows have another type in the column {name}: leave it unchanged")
+            raise InvalidValueError(f"the frame function changed the type of the column {name}: leave it unchanged")
 
 
 def of_rows(inner: Format, schema: pa.Schema) -> Format:
-    """Return the format for rows that a user's ``frame`` function returned. The result is ``inner`` if the function
-    added no columns."""
+    """Return the format for rows from a user's ``frame`` function. If the function added no columns, return
+    ``inner``."""
     own = [field for field in schema if field.name not in ENVELOPE.names]
     return FrameColumns(inner, pa.schema(own)) if own else inner
 

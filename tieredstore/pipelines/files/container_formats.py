@@ -93,7 +93,7 @@ class _OrcFile(GroupedFile):
 
     def put(self, table: pa.Table) -> None:
         # ORC's writer divides rows by a count that restarts at each chunk of the table. Combine the chunks, so that the
-        # file's bytes do not depend on them.
+        # file's bytes do not depend on the chunks.
         self._writer.write(table.combine_chunks())
 
     def end(self) -> None:
@@ -133,7 +133,7 @@ class _AvroFile(FileWriter):
 
 
 class _AvroWriter:
-    """Derives the file's sync marker from the first row, so that the same rows give the same bytes."""
+    """Writer that derives the file's sync marker from the first row, so that the same rows give the same bytes."""
 
     def __init__(self, file: BinaryIO, codec: str, schema: str | Mapping[str, object]) -> None:
         self._file, self._codec, self._schema = file, codec, schema
@@ -167,7 +167,7 @@ class _AvroColumnsFile(FileWriter):
 
 def fastavro_module(name: str) -> Any:
     """Return a module of fastavro, or raise a ConfigError that names the extra to install."""
-    with Extra("a file of Avro", "avro"):
+    with Extra("an Avro file", "avro"):
         return importlib.import_module(name)
 
 
@@ -193,7 +193,7 @@ class Parquet(BuiltIn):
 
 
 class ParquetFile(GroupedFile):
-    """Writes a Parquet file. ``beside`` is the name of the struct column with Kafka's metadata, or empty if the file
+    """Writer of a Parquet file. ``beside`` is the name of the struct column with Kafka's metadata, or empty if the file
     has no such column.
 
     Columns are dictionary-encoded, which saves space if values repeat. Offsets are written plain, because they never
@@ -232,7 +232,7 @@ class ParquetFile(GroupedFile):
 
 
 def _repeats(times: pa.ChunkedArray) -> bool:
-    """Return True if timestamps repeat so often that a dictionary with two-byte indices is smaller than the eight-byte
+    """Return True if a dictionary of the timestamps with two-byte indices is smaller than plain eight-byte
     timestamps."""
     count: int = pc.count_distinct(times).as_py()
     return 4 * count < 3 * len(times)
@@ -270,5 +270,5 @@ class Sidecar:
         self._file.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
-        """Write the end of the sidecar, but leave the file object open."""
+        """Write the Parquet footer, but leave the file object open."""
         self._file.close()

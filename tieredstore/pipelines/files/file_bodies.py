@@ -1,4 +1,4 @@
-"""Bodies: contents of output files while a task writes and uploads them.
+"""Bodies: the contents of output files while a task writes and uploads the files.
 
 A small body stays in memory until the file ends. One large body at a time is uploaded while it is being encoded. All
 other large bodies go to temporary files, and are uploaded when they end. Formats that seek or read back use temporary
@@ -46,7 +46,8 @@ class Memory:
     held_files: int = 16
     """Maximum number of bodies in memory."""
     buffer_bytes: int = 1 << 20
-    """Size of a stream's buffer. It is small enough to stay in the processor's cache while it is hashed and sent."""
+    """Size of a stream's buffer. A buffer this small stays in the processor's cache while its bytes are hashed and
+    sent."""
     buffers: int = 4
 
 
@@ -91,8 +92,7 @@ class FileBody(ABC):
 
 
 class Bodies:
-    """Bodies of one offset window. After an error, ``__exit__`` discards their objects from the store as far as
-    possible.
+    """Bodies of one offset window. After an error, ``__exit__`` deletes the uploaded bodies from the store if it can.
 
     After KeyboardInterrupt or SystemExit, ``__exit__`` does not wait for running uploads.
     """
@@ -145,13 +145,13 @@ class Bodies:
             body.abandon()
 
     def leaves_memory(self) -> None:
-        """Reduce the number of bodies in memory by one."""
+        """Count one body less in memory."""
         self._held -= 1
 
     def stream(self, key: str, prepare: Prepare) -> _Stream | None:
         """Return a stream for a large body. Return None while another body uses the stream.
 
-        If the stream's last body has ended but is still being uploaded, this waits for the upload.
+        If that body has ended but its upload still runs, wait for the upload, then return a new stream.
         """
         if self._streamed is not None and not self._streamed.is_over():
             return None
@@ -197,8 +197,8 @@ class _Spooled(FileBody):
 
 
 class _Growing(FileBody):
-    """A body that begins in memory. A large body moves to the window's upload stream. If another body uses the stream,
-    it moves to a temporary file.
+    """A body that begins in memory. A large body moves to the window's upload stream, or to a temporary file if another
+    body uses the stream.
     """
 
     def __init__(self, bodies: Bodies, key: str, prepare: Prepare, memory: Memory) -> None:
@@ -340,8 +340,8 @@ class _Stream:
         self._full.put(None)
 
     def is_over(self) -> bool:
-        """Return False if this stream has not ended. Otherwise wait for its upload, release its buffers, and return
-        True: another stream may begin.
+        """Return False if the stream has not ended. Otherwise wait for its upload, release its buffers, and return
+        True. The caller may then begin another stream.
         """
         if not self._has_ended:
             return False

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _BATCH: Final = 4096
 _PIECE: Final = 1 << 20
 _MOST_BYTES: Final = 64 << 20
-"""Maximum size of a text value. A longer value shows that the file is not a text file."""
+"""Maximum size of a text value. If a value is longer, the file is not a text file."""
 
 RECORDS: Final = pa.schema(
     [
@@ -84,7 +84,7 @@ def parquet_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBat
 
 
 def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch of a file as records. If the file has decoded columns, turn each row into a JSON value."""
+    """Convert a file's batch to records. If the file has decoded columns, each row becomes a JSON value."""
     if not {"key", "value", "offset"} <= set(batch.schema.names):
         return _records([_of_columns(row) for row in batch.to_pylist(maps_as_pydicts="lossy")])
     columns = [
@@ -128,8 +128,8 @@ def _avro_rows(file: BinaryIO) -> Iterator[Row]:
 
 
 def _of_columns(row: Any) -> Row:
-    """Convert a row with decoded columns to a record. The columns become a JSON value; the struct ``kafka`` gives the
-    record's other fields.
+    """Convert a row with decoded columns to a record. The decoded columns become a JSON value. The struct ``kafka``
+    gives the record's other fields.
     """
     value: Any = row
     kafka: Row = value.pop("kafka") if isinstance(row, dict) and isinstance(value.get("kafka"), dict) else {}
@@ -194,7 +194,7 @@ def _whole(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _of_json(line: bytes) -> Row | None:
-    """Parse a line of the format ``json``; return None for other text."""
+    """Parse a line of the format ``json``. Return None for a line in another format."""
     if not line.startswith(b"{"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Row groups that end at the same rows, however the rows are divided into batches. Also sizes of records."""
+"""Row groups that end at the same rows, however the rows are divided into batches; and sizes of records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ GROUP_BYTES: Final = 64 << 20
 """A row group ends with the record that reaches GROUP_ROWS or GROUP_BYTES."""
 
 PIECE_ROWS: Final = 1024
-"""Rows per chunk of a row group. pyarrow encodes 1024 rows at once, so chunks of this size cost nothing. Most chunks
-lie within one batch and are not copied.
+"""Rows per chunk of a row group. pyarrow encodes 1024 rows at once, so chunks of this size do not slow it down. Most
+chunks lie within one batch, so their rows are not copied.
 """
 
 
 class RowGroups:
-    """Divides rows of one schema into row groups."""
+    """Divider of rows into row groups; all rows have one schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -34,8 +34,8 @@ class RowGroups:
     def add(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> Iterator[pa.Table]:
         """Add rows, and yield each row group that is now complete.
 
-        ``rows`` were made from ``records``. The size of the records' keys and values also ends a group. If ``records``
-        is None, only the number of rows ends a group.
+        ``rows`` were made from ``records``. A group ends at a number of rows, or at a size of the records' keys and
+        values. If ``records`` is None, only the number of rows ends a group.
         """
         count, size = int(rows.num_rows), 0 if records is None else total_size(records)
         if self._rows + count < GROUP_ROWS and self._bytes + size < GROUP_BYTES:
@@ -89,7 +89,7 @@ _BINARY: Final = pa.binary()
 
 
 def total_size(records: pa.RecordBatch) -> int:
-    """Return the size of all keys and values, in constant time if no value is null."""
+    """Return the size of all keys and values. The time is constant if no key and no value is null."""
     return sum(_bytes_of(records.column(name)) for name in ("key", "value"))
 
 

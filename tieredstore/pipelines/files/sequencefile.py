@@ -30,7 +30,7 @@ _SYNC_BYTES: Final = 16
 _SYNC_EACH: Final = 2_000
 _BLOCK_BYTES: Final = 1_000_000
 _MOST_BYTES: Final = 256 << 20
-"""Maximum bytes of a record, a block or a decompressed part; more means corrupt data."""
+"""Maximum bytes of a record, a block or a decompressed part. A larger size means corrupt data."""
 _MOST_NAME: Final = 1_000
 
 _INT: Final = struct.Struct(">i")
@@ -51,15 +51,15 @@ def vint(number: int) -> bytes:
 
 
 class SequenceFileWriter:
-    """Writes a SequenceFile of serialized keys and values. The same records give the same bytes.
+    """Writer of a SequenceFile of serialized keys and values. The same records give the same bytes.
 
     If a codec is set, the file is block-compressed, like Secor's files. ``close`` leaves the file object open.
     """
 
     def __init__(self, file: BinaryIO, key_class: str, codec: str, seed: bytes) -> None:
         self._file, self._codec = file, codec
-        # Derive the sync marker from the contents by a hash. So the same contents give the same file. No message
-        # contains the marker by chance.
+        # Derive the sync marker from the contents by a hash, so that the same contents give the same file. A hash is
+        # unlikely to occur in a message by chance.
         self._sync = hashlib.sha256(b"tieredstore" + seed).digest()[:_SYNC_BYTES]
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
@@ -103,7 +103,8 @@ class SequenceFileWriter:
 
 
 class SequenceFileReader:
-    """Yields pairs of serialized key and value. Raises ValueError for corrupt data or an unknown codec."""
+    """Reader that yields pairs of serialized key and value. It raises ValueError for corrupt data or an unknown
+    codec."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -207,7 +208,7 @@ def bytes_writable(data: bytes) -> bytes:
 
 
 def of_bytes_writable(data: bytes) -> bytes:
-    """Return the bytes of a ``BytesWritable``; raise ValueError for other data."""
+    """Return the contents of a serialized ``BytesWritable``; raise ValueError for other data."""
     if len(data) < 4 or _INT.unpack_from(data)[0] != len(data) - 4:
         raise ValueError("a value is not a BytesWritable")
     return data[4:]
@@ -306,7 +307,7 @@ class _Inflated:
 
 
 def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[bytes, int], bytes]]:
-    """Return functions that compress and decompress one chunk without a frame."""
+    """Return a function that compresses one chunk without a frame, and a function that decompresses it."""
     with Extra(f"the codec {codec}", "arrow"):
         cramjam = importlib.import_module("cramjam")
     if codec == "snappy":

@@ -29,12 +29,12 @@ class Text(BuiltIn):
     is_stream: ClassVar[bool] = True
 
     def faults(self, records: pa.RecordBatch) -> dict[int, str]:
-        """Return faults for values that contain the delimiter, because a reader would split them into two values."""
+        """Return a fault for each value that contains the delimiter, because a reader would split the value."""
         if not self.delimiter:
             return {}
         values = records.column("value")
-        # Search in value plus delimiter, because a delimiter may begin in the value. With the delimiter "||", the value
-        # "a|" is stored as "a|||", and a reader would split it after "a".
+        # Search in the value with its delimiter appended, because a delimiter may begin inside the value. With the
+        # delimiter "||", the value "a|" is stored as "a|||", and a reader would split it after "a".
         ended = pc.binary_join_element_wise(values, self.delimiter, b"")
         first = pc.find_substring(ended, self.delimiter)
         inside = pc.fill_null(pc.less(first, pc.binary_length(values)), False)

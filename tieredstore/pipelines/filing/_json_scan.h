@@ -12,7 +12,7 @@
 
 typedef struct {
     const unsigned char *at, *end;
-    const char *const *names;  /* that lead to the number, outermost first */
+    const char *const *names;  /* path to the number, outermost first */
     const size_t *lengths;
     int depth;                 /* the number of names */
     int found;

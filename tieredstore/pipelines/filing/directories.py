@@ -16,7 +16,7 @@ from tieredstore.errors import ConfigError
 MINUTE_MS: Final = 60_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_MS: Final = -12_212_553_600_000
-"""The beginning of 1583 in UTC. Earlier dates are refused, because before October 1582 Java's calendar is Julian but
+"""The beginning of 1583 in UTC. Pipelines refuse earlier dates: before October 1582, Java's calendar is Julian but
 Python's is not.
 """
 _YEAR_10000_MS: Final = 253_402_300_800_000
@@ -45,12 +45,12 @@ class TimeDirectories:
 
     @property
     def last_ms(self) -> int:
-        """The latest time that has a directory: the end of the year 9999. It ends in UTC or in the pipeline's time
-        zone, whichever is earlier."""
+        """The end of the year 9999, in UTC or in the pipeline's time zone, whichever is earlier. Later times have no
+        directory."""
         return _last_ms(self.zone)
 
     def second_of(self, timestamp_ms: int) -> int | None:
-        """Return a time in seconds that has the same directory as the timestamp. From 1972 on, all timestamps of a
+        """Return a time in seconds whose directory is the timestamp's directory. From 1972 on, all timestamps of a
         minute give the same result.
 
         Return None for a timestamp before 1583 or from ``last_ms`` on, which has no directory.
@@ -60,12 +60,13 @@ class TimeDirectories:
         return timestamp_ms // 1000 if timestamp_ms < WHOLE_MINUTES_MS else timestamp_ms // MINUTE_MS * 60
 
     def of_second(self, second: int) -> str:
-        """Return the path for a second since the epoch."""
+        """Return the path of a directory. ``second`` counts from the epoch."""
         moment = (_EPOCH + timedelta(seconds=second)).astimezone(ZoneInfo(self.zone))
         return "/".join(escape(moment.strftime(how), prefix) for prefix, how in self._parts())
 
     def _parts(self) -> list[tuple[str, str]]:
-        """Return prefix and format of each directory level. As in Secor, a format with slashes makes several levels."""
+        """Return the prefix and the format of each directory level. As in Secor, a format with slashes makes several
+        levels."""
         depth = 3 if self.minutes else 2 if self.hours else 1
         return [
             ("" if level else prefix, how)
@@ -133,7 +134,7 @@ def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
 def escape(part: str, prefix: str = "") -> str:
     """Return ``prefix`` and text as the name of one directory. Special characters become ``%XX``, as in Hive.
 
-    ``part`` may come from a message. So its slashes are escaped too, and the result is never ``.`` or ``..``. The
+    ``part`` may come from a message, so its slashes are escaped too, and the result is never ``.`` or ``..``. The
     result does not begin with ``.`` or ``_``, because Hadoop, Spark and Hive skip such directories. Raises ValueError
     for an empty or too long text.
     """
@@ -143,7 +144,7 @@ def escape(part: str, prefix: str = "") -> str:
         return prefix + part.replace(".", "%2E")
     whole = _ESCAPED.sub(_hexadecimal, part)
     if len(whole.encode("utf-8", "replace")) > _LONGEST:
-        raise ValueError(f"it has more than {_LONGEST} bytes as a directory's name")
+        raise ValueError(f"the directory's name would have more than {_LONGEST} bytes")
     if not prefix and whole[0] in "._":
         whole = f"%{ord(whole[0]):02X}{whole[1:]}"
     return prefix + whole

@@ -50,7 +50,7 @@ def pack_number(number: int) -> bytes:
 
 
 def pack_bytes(data: bytes) -> bytes:
-    """Encode bytes, with their length first."""
+    """Encode bytes, preceded by their length."""
     for most, code, layout in ((0xFF, 0xC4, "B"), (0xFFFF, 0xC5, "H")):
         if len(data) <= most:
             return bytes([code]) + struct.pack(f">{layout}", len(data)) + data

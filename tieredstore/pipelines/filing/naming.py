@@ -62,15 +62,16 @@ class Naming:
         """Return the offset for a file's name: normally the first record's offset. With ``by_window`` and ``is_first``,
         it is the offset window's start.
 
-        Only the first file is named by the window's start, because names must differ. Files of messages that were
-        parsed again get the first record's offset. An earlier file may already have the name with the window's start.
+        Only the first file has the window's start in its name, because names must differ. For messages parsed again
+        after quarantine, the name has the first record's offset, because an earlier file may have the name with the
+        window's start.
         """
         return window_start if self.by_window and is_first and not self.redriven else first_offset
 
     def data_key(self, topic: str, directory: str, partition: int, offset: int) -> str:
         """Return the key of a data file. ``offset`` comes from :meth:`offset_in_name`.
 
-        Raises ConfigError if the topic is named like OWN_FOLDER, the folder for commit logs.
+        Raises ConfigError if the topic has the name of OWN_FOLDER, the folder for commit logs.
         """
         if topic == OWN_FOLDER:
             raise ConfigError(
@@ -108,7 +109,8 @@ _HASH_CHARACTERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ByDate:
-    """A second root, for directories of days from ``since`` on. ``how`` is the ``strftime`` format of a day."""
+    """A second root (key prefix), for directories of the day ``since`` and later days. ``how`` is the ``strftime``
+    format of a day."""
 
     root: str
     since: date
@@ -192,7 +194,8 @@ class Places:
 
     @property
     def prefixes(self) -> list[str]:
-        """Prefixes for listing all data files, each file once. With ``hashed``, the only prefix is empty."""
+        """Prefixes under which a listing finds each data file once. With ``hashed``, the only prefix is the empty
+        text."""
         roots = [""] if self.hashed else sorted(self.roots)
         return roots[:1] + [root for root in roots[1:] if not root.startswith(roots[0])]
 
@@ -201,5 +204,5 @@ class Places:
 
 
 def _hash(inner: str) -> str:
-    """Return the hash of topic and directory, as Secor computes it."""
+    """Return the hash of ``<topic>/<directory>``, as Secor computes it."""
     return hashlib.md5(inner.encode(), usedforsecurity=False).hexdigest()[:_HASH_CHARACTERS]

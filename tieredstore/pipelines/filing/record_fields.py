@@ -14,7 +14,7 @@ from tieredstore.values.protobuf import Protobuf, timestamp_ms
 from tieredstore.values.thrift import Protocol, thrift_field
 
 _SECORS: Final = ("timestamp",)
-"""Secor's default path to the field with the time."""
+"""Path to the field with the time, by default in Secor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,15 @@ from tieredstore.values.json_text import Json
 from tieredstore.values.protobuf import Protobuf
 
 ByTopic: TypeAlias = tuple[tuple[str, str], ...]
-"""Pairs of a topic and its schema (JSON, message name or DDL); the topic ``*`` stands for all other topics."""
+"""Pairs of a topic and its schema (Avro JSON, message name or DDL). The topic ``*`` stands for all topics without a
+pair."""
 
 AVRO: Final = "secor.avro.message.schema."
 PROTOBUF: Final = "secor.protobuf.message.class."
 THRIFT: Final = "secor.thrift.message.class."
 DDL: Final = ("json.schema.", "secor.orc.message.schema.")
 OF_TOPICS: Final = (AVRO, PROTOBUF, THRIFT, *DDL)
-"""Prefixes of the properties that give a topic's schema; after the prefix comes the topic or ``*``."""
+"""Prefixes of the properties that define a topic's schema. The topic or ``*`` follows the prefix."""
 
 REGISTRY: Final = "schema.registry."
 REGISTRY_NAMES: Final = frozenset(
@@ -60,8 +61,8 @@ class Schemas:
 
     @property
     def digest(self) -> str:
-        """Digest of the schemas, or empty if there are none. The address of a schema registry is left out, because it
-        does not change a schema.
+        """Digest of the schemas, or empty if there are none. It does not cover the address of a schema registry,
+        because the address does not change a schema.
         """
         parts = self.avro, self.descriptor_set, self.messages, self.thrift, self.ddl
         return hashlib.sha256(repr(parts).encode()).hexdigest() if any(parts) else ""
@@ -85,15 +86,15 @@ class Schemas:
         return Protobuf(self.descriptor_set, message)
 
     def ddl_of(self, topic: str) -> pa.Schema:
-        """Return the columns of a topic's JSON values; raise ConfigError if the settings do not name columns."""
+        """Return the columns of a topic's JSON values; raise ConfigError if the settings define none."""
         text = of_topic(self.ddl, topic)
         if text is None:
-            raise ConfigError(f"no columns of JSON are given for topic {topic}: set {DDL[0]}{topic}")
+            raise ConfigError(f"no JSON columns are given for topic {topic}: set {DDL[0]}{topic}")
         return parse_ddl(text)
 
 
 def of_topic(table: tuple[tuple[str, _Kind], ...], topic: str) -> _Kind | None:
-    """Return a table's value for a topic. Without one, return the value for ``*``."""
+    """Return a table's value for a topic. If the table lacks the topic, return the value for ``*``."""
     known = dict(table)
     return known.get(topic, known.get("*"))
 
@@ -156,7 +157,7 @@ def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
 
     Raises ConfigError for an invalid file, or an unknown struct or field.
     """
-    with Extra("reading an IDL of Thrift", "thrift"):
+    with Extra("reading a Thrift IDL", "thrift"):
         thriftpy2 = importlib.import_module("thriftpy2")
     try:
         module = thriftpy2.load(str(idl), module_name=f"tieredstore_{idl.stem}_thrift")

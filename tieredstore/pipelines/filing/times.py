@@ -26,7 +26,7 @@ _XML_DATE: Final = re.compile(
 )
 """A dateTime, date, gYearMonth or gYear of XML Schema part 2: the dates that Secor's parser accepts."""
 _OTHER_DATE: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
-"""Dates and times in forms of ISO 8601 that XML Schema lacks, such as ``20250131`` and ``2025-W05-5``."""
+"""Dates and times in ISO 8601 forms that XML Schema does not allow, such as ``20250131`` and ``2025-W05-5``."""
 
 
 class BadMessageError(ValueError):
@@ -35,8 +35,7 @@ class BadMessageError(ValueError):
 
 
 class Millis(int):
-    """A time that is known to be in ms since the epoch. For a plain number, the unit is guessed from the number's
-    size."""
+    """A time in ms since the epoch. The unit of other numbers must be guessed from their size."""
 
     __slots__ = ()
 
@@ -62,7 +61,7 @@ class Field(Protocol):
 
 
 class Time(ABC):
-    """Finds the time of each message in its value. Frozen and picklable."""
+    """Function that finds a message's time in its value. Frozen and picklable."""
 
     def for_topic(self, topic: str) -> Time:  # noqa: ARG002  for subclasses with schemas
         """Return this object, extended by a topic's schema. Raise ConfigError if the settings do not describe the
@@ -75,8 +74,8 @@ class Time(ABC):
         """Return the message's time in ms since the epoch. Raise BadMessageError if it has no time."""
 
     def quick(self, values: pa.Array) -> pa.Array | None:  # noqa: ARG002  for subclasses
-        """Return the times of a column of values by a faster method than a call per value. Return None if this class
-        has no faster method.
+        """Return the times of a column of values faster than by a call per value. Return None if this class has no
+        faster method.
 
         A null in the result means that the fast method did not find the time. For each null, the caller must pass the
         value to ``__call__``.
@@ -132,7 +131,7 @@ def _read_leniently(payload: bytes) -> object:
 
 
 def _text_of(field: Field, payload: bytes) -> str:
-    """Return the field's value. Raise BadMessageError if it is not a text."""
+    """Return the field's value. Raise BadMessageError if the value is not a text."""
     content = field.of(payload)
     if not isinstance(content, str):
         raise BadMessageError(f"its field {field.name} is not a text")
@@ -147,7 +146,8 @@ class EpochTime(_TimeInField):
     """True if only a whole number without other characters counts as a time."""
 
     def quick(self, values: pa.Array) -> pa.Array | None:
-        """Return the times that the fast parser :func:`json_times` finds; None if it cannot read the values."""
+        """Return the times that the fast parser :func:`json_times` finds, or None if that parser cannot read the
+        column."""
         return json_times(values, self.field.path) if isinstance(self.field, JsonField) else None
 
     def __call__(self, payload: bytes) -> int:
@@ -163,8 +163,7 @@ class EpochTime(_TimeInField):
 
 
 def _whole_number(content: object, *, is_strict: bool = False) -> int | None:
-    """Return the whole part of a positive number, which may also be given as text. Return None for any other
-    content."""
+    """Return the whole part of a positive number or of a text with such a number. Return None for any other content."""
     if isinstance(content, str):
         number = None if is_strict else _NUMBER.fullmatch(content)
         if _INTEGER.fullmatch(content):
@@ -196,7 +195,7 @@ class MessagePackTime(Time):
 
 @dataclass(frozen=True, slots=True)
 class Iso8601Time(_TimeInField):
-    """A time in a field, as a date of XML Schema or ISO 8601. A date without a zone is in UTC."""
+    """A time in a field, written as a date of XML Schema or ISO 8601. A date without a zone is in UTC."""
 
     is_strict: bool = False
     """True if only dates of XML Schema are accepted."""
@@ -241,8 +240,7 @@ def millis_of(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DateTime(_TimeInField):
-    """A time in a field, as a date in a Java date pattern and a time zone. A number is treated as the text of its
-    digits."""
+    """A time in a field, written by a Java date pattern in a time zone. A number counts as the text of its digits."""
 
     expression: str
     """A regular expression made by :func:`~tieredstore.pipelines.filing.directories.date_expression`."""
@@ -274,8 +272,8 @@ def _full_year(text: str) -> int:
     """Return the year for the text of a ``yy`` field. Two digits mean 1950 to 2049. Any other number is the year
     itself.
 
-    Java instead chooses a year from 80 years before the current time to 20 years after it. The same message would then
-    get another directory in a later year.
+    Java instead chooses a year from 80 years before the current time to 20 years after it. A message would then get
+    another directory if it were written in a later year.
     """
     year = int(text)
     if len(text.strip()) != 2:
@@ -316,8 +314,8 @@ def to_millis(number: int) -> int:
 def json_times(values: pa.Array, path: Sequence[str]) -> pa.Array | None:
     """Return the times at ``path`` in a column of JSON values, in ms since the epoch.
 
-    A time is null if this fast parser is not sure about it. It is sure only if ``json.loads`` would accept the value
-    and each name of the path occurs once.
+    A time is null unless this fast parser is sure about it: ``json.loads`` would accept the value, and each name of the
+    path occurs once.
     """
     rows = len(values)
     ends, data = values.buffers()[1:] if rows and pa.types.is_binary(values.type) else (None, None)

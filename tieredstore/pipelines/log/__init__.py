@@ -1,2 +1,2 @@
-"""The commit log of a pipeline, and the state that it describes. The log consists of objects in the output that record
-which files are written."""
+"""The commit log of a pipeline, and the state that the log describes. The log's objects in the output record which
+files are written."""

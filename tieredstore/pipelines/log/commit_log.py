@@ -41,7 +41,7 @@ _logger: Final = logging.getLogger(__name__)
 SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
 _FEW: Final = 8
-"""Maximum number of entries that ``CommitLog.entries`` reads one by one. For more entries it starts threads."""
+"""Maximum number of entries that ``CommitLog.entries`` reads one by one. It reads a larger number in parallel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Progress:
     records: int
     recent_bytes: int = 0
     recent_offsets: int = 0
-    """Sums of bytes and offsets over the latest offset windows, to estimate sizes. Each new window first halves the
-    sums, so that old windows count less and less.
+    """Sums of bytes and offsets over the latest offset windows, to estimate sizes. Before a new window is added, the
+    sums are halved, so that old windows count less and less.
     """
     leader_epoch: int = -1
     """Leader epoch of the record before the next offset, or a later epoch; -1 if unknown."""
@@ -69,7 +69,7 @@ class Progress:
         return Position(self.next_offset, None if self.leader_epoch < 0 else self.leader_epoch)
 
     def recent_with(self, window: WrittenWindow) -> tuple[int, int]:
-        """Return ``recent_bytes`` and ``recent_offsets`` as they are after one more offset window."""
+        """Return the new ``recent_bytes`` and ``recent_offsets`` after one more offset window."""
         if window.read_bytes < 0 or window.stop == window.start:
             return self.recent_bytes, self.recent_offsets
         return self.recent_bytes // 2 + window.read_bytes, self.recent_offsets // 2 + window.stop - window.start
@@ -77,7 +77,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Numbers of data files and of their records in one directory of a topic."""
+    """Number of data files in one directory of a topic, and the number of their records."""
 
     topic: str
     files: int
@@ -88,12 +88,14 @@ class Life(enum.StrEnum):
     """The state of a generation (a version of the output), derived from its log. Each transition is one entry, created
     only if absent.
 
-    | state | meaning | entries that end it, with the next state | |---|---|---| | free | the log has no entry |
-    ``begin``, ``take-over``: following | | following | a driver writes new records | ``backfill`` of unwritten offsets:
-    filling; ``seal``, ``drop`` | | filling | some windows of a backfill are still unwritten | ``published``: filled;
-    ``seal``, ``drop`` | | filled | it holds backfilled offsets and reads no new ones | ``backfill``: filling; ``seal``,
-    ``drop`` | | sealed | the generation ``other`` continues where this one ends; no driver runs this one | ``drop`` | |
-    dropped | its number is used up; the log stays | none: ``drop`` again completes the deletion |
+    | state | meaning | entries that end it, with the next state |
+    |---|---|---|
+    | free | the log has no entry | ``begin``, ``take-over``: following |
+    | following | a driver writes new records | ``backfill`` of unwritten offsets: filling; ``seal``, ``drop`` |
+    | filling | some windows of a backfill are still unwritten | ``published``: filled; ``seal``, ``drop`` |
+    | filled | it holds backfilled offsets and reads no new ones | ``backfill``: filling; ``seal``, ``drop`` |
+    | sealed | generation ``other`` continues where this one ends; no driver runs this one | ``drop`` |
+    | dropped | its number is used up; the log stays | none: ``drop`` again completes the deletion |
 
     In all states except free and dropped, another generation may replace files of this generation (``giving_to``).
     """
@@ -151,7 +153,7 @@ class LogState:
 
     @property
     def unpublished(self) -> int:
-        """Number of the entry that may have files that are not yet visible, or -1."""
+        """Number of the last entry that publishes files, if some of the files may still be invisible; otherwise -1."""
         return -1 if self.is_published else self.written
 
     def apply(self, entry: Entry) -> None:
@@ -218,7 +220,7 @@ class LogState:
         )
 
     def _count(self, window: WrittenWindow, sign: int) -> None:
-        """Add an offset window's numbers of files and records to the totals, or subtract them if ``sign`` is -1."""
+        """Add an offset window's files and records to the counts; with ``sign`` -1, subtract them."""
         before = self.positions.get(window.where)
         if before is None:
             raise CommitLogCorruptError(
@@ -300,11 +302,12 @@ class CommitLog:
         self.root, self.pipeline, self.generation = root, pipeline, generation
         self.folder: str = own_folder(root, pipeline, generation)
         self.writer: str = uuid.uuid4().hex
-        """Random id of this CommitLog object. Each entry that it writes contains the id."""
+        """Random id of this CommitLog object, which is in each entry that the object writes."""
         self.state = LogState()
 
     def of_generation(self, generation: int) -> CommitLog:
-        """Return the log of another generation of the same pipeline. No entry of it has been read yet."""
+        """Return the log of another generation of the same pipeline. The returned object has not read any entries
+        yet."""
         return CommitLog(self.store, self.root, self.pipeline, generation)
 
     @property
@@ -364,9 +367,9 @@ class CommitLog:
         """Commit an entry. Raise FencedError, and commit nothing, if another driver has written an entry with the same
         number.
 
-        After StoreUnavailableError the entry may or may not be committed: read the log again to find out. This writer
-        may have created an entry with this number in an earlier request whose response was lost. Then ``append``
-        returns that earlier entry.
+        After StoreUnavailableError the entry may or may not be committed: read the log again to find out. If the
+        response to an earlier request was lost, this writer may already have created an entry with this number.
+        ``append`` then returns that entry.
         """
         entry = Entry(
             self.state.number + 1, kind, self.writer, fingerprint,
@@ -375,7 +378,8 @@ class CommitLog:
         try:
             self.store.put(self._key(entry.number), entry.to_bytes(), if_absent=True)
         except PreconditionFailedError as refusal:
-            # Read the entry that has this number. This writer may have created it in a request whose response was lost.
+            # Read the entry that has this number. This writer may have created it by an earlier request without a
+            # response.
             entry = self.entry(entry.number)
             if entry.writer != self.writer:
                 raise self._make_fenced(entry.number) from refusal
@@ -385,7 +389,7 @@ class CommitLog:
         return entry
 
     def catch_up(self) -> None:
-        """Apply the new entries that this writer has committed, including an entry whose request got no response. Raise
+        """Apply new entries that this writer has committed, even those without a response from the store. Raise
         FencedError if another writer has committed an entry.
         """
         for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):
@@ -416,7 +420,7 @@ class CommitLog:
         try:
             self.store.put(f"{self.folder}snapshots/{self.state.number:020}.json", self.state.to_bytes())
         except StoreError as error:
-            # Only warn, because the state can be read from the entries without the snapshot; that only takes longer.
+            # Only warn: without the snapshot, the state can be read from the entries, which only takes longer.
             _logger.warning("the snapshot of the commit log at entry %d was not written: %s", self.state.number, error)
 
     def _snapshot(self) -> LogState:
@@ -426,7 +430,7 @@ class CommitLog:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A committed change of the output's files or ``_SUCCESS`` marks. The latest change may not yet be fully visible in
+    """A committed change to the output's files or ``_SUCCESS`` marks. The latest change may not yet be fully visible in
     the store.
 
     ``kind`` ``drop`` deletes all files of the generation (a version of the output). ``directories`` depends on
@@ -447,7 +451,7 @@ class Change:
 
 
 def changes_since(log: CommitLog, number: int) -> Iterator[Change]:
-    """Yield the changes of the output after entry ``number`` (-1: all), in order. Files with bad messages are left out,
+    """Yield the changes to the output after entry ``number`` (-1: all), in order. Leave out files with bad messages,
     because readers do not see these files.
     """
     times = log.times(number + 1)

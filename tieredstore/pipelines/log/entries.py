@@ -83,7 +83,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class WrittenWindow:
-    """An offset window after it was written. Each of its records is in a data file, dropped by a transformer, or
+    """A written offset window. Each record of the window is in a data file, or a transformer dropped it, or it is
     quarantined as a bad message.
     """
 
@@ -110,7 +110,7 @@ class WrittenWindow:
 
     @property
     def window(self) -> Window:
-        """Topic, partition and offsets without the files."""
+        """The offset window without the files."""
         return Window(self.topic, self.topic_id, self.partition, self.start, self.stop)
 
     @property
@@ -200,13 +200,13 @@ class Effects:
     """Planned offset windows of a backfill. The next window of a partition must begin at the ``start`` of its planned
     window."""
     gives: Sequence[WrittenWindow] = ()
-    """Offset windows that the generation ``other`` has replaced. This generation's files of these windows are
-    deleted.
+    """Offset windows that the generation ``other`` has replaced. The driver deletes this generation's files of these
+    windows.
     """
     publishes: bool = False
     """True if the driver must publish files or write ``_SUCCESS`` marks before it commits another entry."""
     settles: bool = False
-    """True if the entry records two facts: the files of all earlier entries are published, and the latest backfill is
+    """True if the entry records that all files of earlier entries are published, and that the latest backfill is
     complete."""
     withholds: Sequence[str] | None = None
     """Directories that must have no ``_SUCCESS`` while the generation ``other`` replaces files; None if the entry does
@@ -215,8 +215,8 @@ class Effects:
     """Directories that may have a ``_SUCCESS`` again after a replacement; None if the entry does not change these
     directories."""
     neighbour: int = -1
-    """Number of the generation that this generation continues, or that continues this generation. -1 if the entry
-    changes neither number."""
+    """Number of the previous generation, or of the generation that continues this one; -1 if the entry names
+    neither."""
     ends: Literal["", "seal", "drop"] = ""
     """The way in which the entry ends the log: ``seal`` or ``drop``. Empty if the entry does not end the log."""
 
@@ -271,7 +271,7 @@ def effects(entry: Entry) -> Effects:  # noqa: C901  one case per kind
 
 
 def read_state(state: StateKind, kind: type[Value], data: bytes | None, key: str) -> Value:
-    """Decode a value of ``kind`` from an object's bytes.
+    """Decode a stored object's bytes to an object of the class ``kind``.
 
     Raise NewerVersionError if a later release wrote the bytes, CommitLogCorruptError if they are invalid.
     """

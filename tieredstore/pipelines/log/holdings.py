@@ -1,5 +1,5 @@
-"""Files and offset windows of a generation (a version of the output) and of its family. The family are the generations
-that log entries link.
+"""Files and offset windows of a generation (a version of the output) and of its family: the generations to which log
+entries link it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Committed:
         """Read the log to its end, and return the files of all its entries. A dropped generation of the output has no
         files.
 
-        ``prepared=False`` leaves out data about uploads, which only publishing and committing need. This halves the
+        ``prepared=False`` leaves out data about uploads, which is needed only to publish and commit. This halves the
         memory for an output of many files.
         """
         log.read()
@@ -102,8 +102,8 @@ class Holdings:
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
-        """Return the offset windows after all entries of the log and of ``redriven``. ``redriven`` are entries of later
-        generations of the output. They wrote messages from this generation's quarantine to data files.
+        """Return the offset windows after all entries of the log and all entries in ``redriven``. The latter are from
+        later generations of the output. They moved messages from this generation's quarantine to data files.
         """
         fold = _Fold()
         for entry in log.entries():
@@ -129,7 +129,7 @@ class Holdings:
 
 
 class _Fold:
-    """Applies the entries of a log, in order, to the offset windows that a generation holds."""
+    """Offset windows of a generation, built by applying log entries in order."""
 
     def __init__(self) -> None:
         self._committed = Committed()
@@ -151,8 +151,8 @@ class _Fold:
                 self._filtered[window.where, start] += window.filtered
 
     def _starts(self, window: WrittenWindow) -> list[int]:
-        """Return the starts of all written offset windows that ``window`` overlaps. A window of quarantined messages
-        that were parsed again can be smaller than the written window.
+        """Return the starts of all written offset windows that ``window`` overlaps. If quarantined messages were parsed
+        again, ``window`` can be smaller than the written window.
         """
         windows = self._windows.get(window.where, [])
         first = bisect.bisect_right(windows, window.start, key=lambda one: one.stop)
@@ -243,8 +243,7 @@ class Family:
         return chain
 
     def find_redriven(self) -> list[Entry]:
-        """Return, in order, the log entries of later generations of the output that moved quarantined messages into
-        files.
+        """Return, in order, the entries by which later generations of the output moved quarantined messages into files.
 
         The entries may also concern messages that another generation quarantined. So callers compare the entries'
         offsets with the windows of this generation. Entries of dropped generations have no offset windows, because
@@ -260,9 +259,10 @@ class Family:
         return entries
 
     def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
-        """Return the first part of an offset window that a generation still holds, and the number of that generation.
+        """Find the first offsets of a window that a generation still holds. Return the generation's number and these
+        offsets.
 
-        Generations in ``but`` are skipped. Dropped generations hold no offset windows.
+        Skip generations in ``but``. Dropped generations hold no offset windows.
         """
         logs = [log for log in (self._log, *self._read_others().values()) if log.generation not in but]
         pieces = sorted(

@@ -1,5 +1,5 @@
-"""``_SUCCESS`` objects. Each marks a directory as complete. It has the counts of each generation (version of the
-output) that wrote to the directory.
+"""``_SUCCESS`` objects, each of which marks a directory as complete. The object has the counts of files and records of
+each generation (version of the output) that wrote to the directory.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ def change_success(
     *,
     keeps: bool = False,
 ) -> bool:
-    """Replace the statements for which ``is_ours`` returns True by ``statement``, or delete them if it is None. Return
-    True if the object has changed.
+    """Replace the statements for which ``is_ours`` returns True by ``statement``, or delete them if ``statement`` is
+    None. Return True if the object has changed.
 
     Statements of other generations of the output stay. If no statement is left, the object is deleted. With ``keeps``,
     do nothing if there is already a statement for which ``is_ours`` returns True.
 
-    ``check`` is called between the read and the conditional write. It raises an error if there is a newer driver. So
+    ``check`` is called between the read and the conditional write, and raises an error if there is a newer driver. So
     the write never overwrites a newer statement, even if this process is suspended for long. A delete is not protected
     in this way, because stores have no conditional delete.
     """
@@ -103,8 +103,8 @@ def change_success(
         try:
             if not after:
                 # Stores offer no conditional delete. This delete cannot remove a new mark of this driver, because a
-                # driver deletes marks before it writes new marks. ``Finalizer.take_back`` restores the mark of another
-                # driver, and ``restore_successes`` the marks of other generations.
+                # driver deletes marks before it writes new marks. If the delete removes the mark of another driver,
+                # ``Finalizer.take_back`` restores it; ``restore_successes`` restores marks of other generations.
                 store.delete([key])
             elif before is None:
                 store.put(key, _content(after), if_absent=True)

@@ -27,8 +27,8 @@ _BEGINS: Final = 5
 
 
 class WindowWriter(Protocol):
-    """Writes the files of committed offset windows again. This is needed if the store drops prepared files (uploaded,
-    not yet visible) before publication.
+    """Writer that writes the files of committed offset windows again, if the store drops prepared files (uploaded, not
+    yet visible) before publication.
     """
 
     def write(self, window: Window, generation: Generation) -> Written:
@@ -43,13 +43,13 @@ class WindowWriter(Protocol):
 
 
 Listener = Callable[["Entry | None", "LogState"], None]
-"""Called with each entry after its publication, and with None after ``begin`` or ``resume`` has published the last
-entry.
+"""Function that the driver calls with each entry after its publication, and with None after ``begin`` or ``resume`` has
+published the last entry.
 """
 
 
 class Driver:
-    """Commits the files that tasks have prepared, then publishes them. Not thread-safe.
+    """Driver that commits the files that tasks have prepared, then publishes them. Not thread-safe.
 
     A record counts as written only if the log has committed the record's file. At most the last entry of the log is not
     fully published. The next driver that starts publishes this entry before it commits another entry.
@@ -76,18 +76,18 @@ class Driver:
         """True if all committed files are published. False after a failure, until ``resume`` has published them."""
 
     def of_generation(self, number: int) -> Driver:
-        """Return a driver of the generation ``number`` of the output, without a listener. Call ``begin`` of this
-        driver."""
+        """Return a driver of the generation ``number`` of the output, without a listener. The caller must call its
+        ``begin``."""
         return Driver(self.generation.with_number(number), self._writer)
 
     def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
         """Take over the pipeline: read the log, append a ``begin`` entry, and publish the committed files.
 
-        The entry records ``starts``, the first offsets of partitions that have no commits yet. Without it, a later run
-        would begin at the first offset that still exists by then. It would not notice that earlier records were lost.
+        The entry records ``starts``, the first offsets of partitions that have no commits yet. Otherwise a later run
+        would begin at the first offset that exists by then, and would not notice that earlier records were lost.
 
-        Raises ConfigError if the generation belongs to another pipeline, has ended, or has files but no log. Raises it
-        too if a new output's key prefix does not end with a slash.
+        Raises ConfigError if the generation belongs to another pipeline, has ended, or has files but no log. It also
+        raises ConfigError if a new output's key prefix does not end with a slash.
         """
         generation, state = self.generation, self.log.read()
         generation.refuse_ended()
@@ -104,8 +104,8 @@ class Driver:
         self._finish_last()
 
     def _append_begin(self, starts: Sequence[Window]) -> None:
-        """Append a ``begin`` entry. An earlier driver that is ending may append an entry first. Then try again after
-        that entry."""
+        """Append a ``begin`` entry. If an earlier driver, which is ending, appends an entry first, try again after that
+        entry."""
         for attempt in range(_BEGINS + 1):
             known = self.log.state.positions
             new = [window for window, _ in mark_windows(starts) if window.where not in known]
@@ -143,8 +143,8 @@ class Driver:
         """Commit prepared offset windows and publish them. Discard prepared files (uploaded, not yet visible) that are
         not committed.
 
-        This driver may have committed an entry in an earlier request whose response was lost. Then this call returns
-        that earlier entry.
+        If the response to an earlier request was lost, this driver may already have committed an entry. This call then
+        returns that entry.
 
         Raises InvalidValueError, and publishes nothing, if the batch has more bad messages than the settings allow.
         """
@@ -179,8 +179,8 @@ class Driver:
             self.is_complete = False
             entry = self.log.append("finalize", self.generation.fingerprint, directories=[one.path for one in due])
             self._complete(entry)
-            # ``append`` may return an earlier entry, which this driver committed in a request whose response was lost.
-            # So count only directories that the returned entry names.
+            # ``append`` may return an earlier entry of this driver, if the response to the earlier request was lost. So
+            # count only directories that the returned entry names.
             finished += [one for one in due if not entry.windows and one.path in entry.directories]
         return finished
 
@@ -320,9 +320,9 @@ def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
     """Seal the generation ``number`` (a version of the output). The driver's new generation continues where ``number``
     ends.
 
-    This first publishes the committed files of ``number``. A driver that still runs that generation is fenced. If the
-    process is killed, repeat the call; a complete take-over is not repeated. Raises ConfigError if ``number`` has no
-    log or another generation has taken it over.
+    First publish the committed files of ``number``, and fence a driver that still runs that generation. If the process
+    is killed, repeat the call; a complete take-over is not repeated. Raises ConfigError if ``number`` has no log or
+    another generation has taken it over.
     """
     own = driver.generation
     state = own.log.read()

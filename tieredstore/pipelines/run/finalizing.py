@@ -1,4 +1,5 @@
-"""Finalization: a directory of a past period gets a ``_SUCCESS`` object, to tell readers that it is complete."""
+"""Finalization: a directory of a past period gets a ``_SUCCESS`` object, which tells readers that the directory is
+complete."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ class Finished:
     """A directory of a past period. ``files`` and ``records`` are counts over this directory and all directories below
     it.
 
-    ``ends_ms`` is the end of the period. ``statement`` is the Hive statement that adds the partition, if a table is
-    set.
+    ``ends_ms`` is the end of the period. ``statement`` is the Hive statement that adds the partition, or None if no
+    Hive table is set.
     """
 
     path: str
@@ -72,21 +73,22 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
     """
     latest_ms = -1 if progress is None else min(progress.max_timestamp, now_ms)
     if progress is None and starting != "earliest":
-        return latest_ms  # no commit says yet at which offset the partition begins
+        return latest_ms  # no log entry records yet at which offset the partition begins
     if log is None or not log.on_broker or now_ms - latest_ms <= delay_ms:
         return latest_ms
     return now_ms if position_of(log, progress, starting) >= log.end else latest_ms
 
 
 class Finalizer:
-    """Finds directories of a past period in a generation (a version of the output), and writes their ``_SUCCESS``. Not
+    """Writer of ``_SUCCESS`` objects to directories of past periods in a generation (a version of the output). Not
     thread-safe.
 
-    | directory | meaning | what ends it, with the next state | |---|---|---| | open | its period is not over, or it is
-    empty | the topic's watermark passes the period's end: over | | over | no entry marks it as complete | ``finalize``:
-    complete | | complete | its ``_SUCCESS`` states its contents | late files: ``_SUCCESS`` is rewritten; ``replacing``:
-    withheld | | withheld | its files are being replaced: no ``_SUCCESS`` | ``replaced``: complete again, if files
-    remain |
+    | directory | meaning | what ends it, with the next state |
+    |---|---|---|
+    | open | its period is not over, or it is empty | the topic's watermark passes the period's end: over |
+    | over | no entry marks it as complete | ``finalize``: complete |
+    | complete | its ``_SUCCESS`` states its contents | late files: rewrite ``_SUCCESS``; ``replacing``: withheld |
+    | withheld | its files are being replaced: no ``_SUCCESS`` | ``replaced``: complete again, if files remain |
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -132,10 +134,10 @@ class Finalizer:
         return sorted(late)
 
     def write(self, entry: Entry) -> None:
-        """Write or rewrite the ``_SUCCESS`` objects that a log entry requires. The call may be repeated. Raise
+        """Write or rewrite the ``_SUCCESS`` objects that a log entry requires. Callers may repeat the call. Raise
         FencedError if another driver is running.
 
-        Empty directories are skipped, and so are directories whose files are being replaced.
+        Skip empty directories, and directories with files that another generation is replacing.
         """
         if not entry.directories:
             return
@@ -162,8 +164,8 @@ class Finalizer:
         """Delete this generation's ``_SUCCESS`` from directories. Raise FencedError if another driver is running.
 
         Stores have no conditional delete. While this process is suspended in the delete request, another process may
-        write a new ``_SUCCESS``. The delete then removes the new one. So if this process finds itself fenced after the
-        delete, it writes that ``_SUCCESS`` again; in any case, it restores the marks of other generations.
+        write a new ``_SUCCESS``. The delete then removes the new ``_SUCCESS``. So if this process finds itself fenced
+        after the delete, it writes that ``_SUCCESS`` again; in any case, it restores the marks of other generations.
         """
         for path in paths:
             if not change_success(self._store, path, None, self.family.has_said, self._log.check_alone):
@@ -191,7 +193,7 @@ class Finalizer:
                 change_success(self._store, path, None, family.has_said)
 
     def _fresh(self) -> tuple[CommitLog, Family]:
-        """Read the log with a second object.
+        """Read this generation's log with a second CommitLog object.
 
         The driver's own CommitLog object must not read the new entries. An unread entry shows the driver that it is
         fenced.

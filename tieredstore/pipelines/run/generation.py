@@ -28,10 +28,10 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The object below each root of a pipeline that records which pipeline owns a generation (a version of the output).
+    """Contents of the claim object, which records the pipeline that owns a generation (a version of the output). Each
+    root (key prefix) of the pipeline has one.
 
-    ``root`` is the root (key prefix) of the commit log. It is None if the commit log is below the same root as this
-    object.
+    ``root`` is the root of the commit log, or None if the commit log is below the same root as this object.
     """
 
     pipeline: str
@@ -83,8 +83,7 @@ class Generation:
     def claim(self) -> None:
         """Record that this pipeline owns the generation. Raise ConfigError if another pipeline already owns it."""
         for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
-            # A pipeline may have two roots. In the root without the commit log, the claim names the root that has the
-            # log.
+            # A pipeline may have two roots. The claim in the root without the commit log names the other root.
             elsewhere = {} if root == self.naming.root else {"root": self.naming.root}
             try:
                 self.store.put(key, GENERATION.to_bytes({"pipeline": self.own.name, **elsewhere}), if_absent=True)
@@ -112,8 +111,7 @@ class Generation:
         """Raise ConfigError for a new output if its key prefix does not end with a slash. Topic ``a`` under the prefix
         ``b`` would otherwise become ``ba``.
 
-        If the output already exists, this only logs a warning. This is so even for a new generation (a version of the
-        output).
+        If the output already exists, only log a warning, even for a new generation (a version of the output).
         """
         root = self.naming.root
         if not root or root.endswith("/"):
@@ -137,13 +135,13 @@ class Generation:
 
 
 def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
-    """Return the commit log of a pipeline's generation. No entry of it has been read yet."""
+    """Return the commit log of a pipeline's generation. The returned object has not read any entries yet."""
     return CommitLog(store, pipeline.output.key_prefix, pipeline.own.name, pipeline.own.generation)
 
 
 def claimed_logs(store: ObjectStore, root: str) -> Iterator[CommitLog]:
-    """Yield the commit log of each generation, of any pipeline, that has a claim below ``root``. No entry of it has
-    been read yet.
+    """Yield the commit log of each generation, of any pipeline, that has a claim below ``root``. The log objects have
+    not read any entries yet.
     """
     for info in store.list(f"{root}{OWN_FOLDER}/generations/"):
         owner = read_state(GENERATION, Claim, store.get(info.key), info.key)

@@ -1,5 +1,5 @@
-"""An Iceberg table that lists a pipeline's published files, and the rows of such a table. A table property has the
-number of the last commit log entry whose files are in the table. So no file is added twice.
+"""An Iceberg table that lists a pipeline's published files, and the rows of such a table. No file is added twice,
+because a table property has the number of the last commit log entry whose files are in the table.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _COLUMNS: Final[Mapping[str, str | tuple[str, ...]]] = {
     "topic": "string", "partition": ("int", "long"), "offset": "long", "key": "binary", "value": "binary",
     "timestamp": "timestamp", "headers": "list<struct<",
 }  # fmt: skip
-"""Columns that a table needs to give back records unchanged, each with the beginning of its type's name."""
+"""Columns that a table needs to restore records unchanged, each with the beginning of its type's name."""
 
 _WINDOW_BYTES: Final = 16 << 20
-"""Approximate compressed size of the files whose rows are in memory at once."""
+"""Approximate limit for the compressed size of rows that are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def place_of(output: Settings) -> TablePlace:
 
 
 class IcebergTable:
-    """Adds published files to a table, and removes files that pipelines delete. Not thread-safe.
+    """Iceberg table of published files. This class adds them, and removes files that pipelines delete. Not thread-safe.
 
     For each commit log, a table property has the number of the last entry whose files are in the table. One Iceberg
     commit adds files and updates the number. The commit fails if another commit came first. The retry then sees the new
@@ -115,7 +115,7 @@ class IcebergTable:
     """
 
     def __init__(self, catalog: str, name: str, properties: Mapping[str, str], place: TablePlace) -> None:
-        """``catalog`` is a name, for which pyiceberg's own configuration may have more properties."""
+        """``catalog`` is the catalog's name. pyiceberg's own configuration may have more properties under this name."""
         self._catalog, self._name, self._place = catalog, name, place
         self._properties = {**place.properties, **properties}
         self._entered: dict[str, int] = {}
@@ -134,7 +134,7 @@ class IcebergTable:
             self._do(partial(self._enter, log=log))
 
     def refuse_rewritten(self, log: CommitLog, keys: Iterable[str] | None = None) -> None:
-        """Raise ConfigError if another writer has rewritten some of these files into other files. Without ``keys``,
+        """Raise ConfigError if another writer has moved rows of the files ``keys`` to other files. Without ``keys``,
         check all files of the log.
         """
         self._do(lambda catalog: self._find_going(self._load(catalog), log, keys))
@@ -163,8 +163,8 @@ class IcebergTable:
         self.enter(old)
 
     def rows(self, log: CommitLog, topic: str) -> TableRows:
-        """Return the rows of a topic in the current snapshot. Raise an error if there is no table, or if it lacks
-        committed files. Raise an error also if it lacks a column that is needed to restore the records unchanged.
+        """Return the rows of a topic in the current snapshot. Raise an error if the table does not exist, lacks
+        committed files, or lacks a column that is needed to restore the records unchanged.
         """
         files = "leave out table=iceberg to restore from the pipeline's files"
         with self._translate_errors(is_read=True), self._open() as catalog:
@@ -174,8 +174,8 @@ class IcebergTable:
             number = self._number(table, log)
             if _pending(log, number, _last(log)):
                 raise ConfigError(
-                    f"the table {self._name} is behind the commit log, at entry {number} of {_last(log)}: run the "
-                    f"pipeline once, or {files}"
+                    f"the table {self._name} has the files of entries up to {number} of the commit log, but not up to "
+                    f"{_last(log)}: run the pipeline once, or {files}"
                 )
             types = {column.name: str(column.field_type) for column in table.schema().fields}
             wrong = [name for name, kinds in _COLUMNS.items() if not types.get(name, "").startswith(kinds)]
@@ -374,8 +374,8 @@ class _ConflictError(StoreUnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A file of a snapshot: its first and last offset (-1: unknown). ``size`` is the approximate number of bytes that
-    the file has of one partition."""
+    """A file of a snapshot, with its first and last offset (-1: unknown). ``size`` is the approximate number of the
+    file's bytes that belong to one partition."""
 
     first: int
     last: int
@@ -461,7 +461,7 @@ def table_of(pipeline: Pipeline) -> IcebergTable | None:
 def _last(log: CommitLog) -> int:
     """Return the number of the last log entry whose files may be in the Iceberg table now.
 
-    While a backfill replaces files, the table does not include the new files.
+    The table gets the new files of a backfill that replaces files only after the replacement.
     """
     state = log.state
     if state.is_filled or log.entry(state.backfill).other < 0:
@@ -484,8 +484,8 @@ def _logs_before(log: CommitLog) -> list[CommitLog]:
 
 
 def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str]]]:
-    """Return, by entry, the files that the log added after entry ``number`` up to entry ``last``. Leave out files that
-    the log removed later."""
+    """Return the files that the entries after ``number`` and up to ``last`` added, by entry. Leave out files that later
+    entries removed."""
     if number >= last:
         return []
     came: list[tuple[int, list[str]]] = []
@@ -500,8 +500,8 @@ def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str
 
 
 def _keys_between(log: CommitLog, number: int, removed: int) -> set[str]:
-    """Return the keys of files that are in a table. These are the files of entries up to ``number``, without the files
-    that entries up to ``removed`` gave to another generation.
+    """Return the keys of files that are in a table: the files of entries up to ``number``, without the files that
+    another generation had replaced by entry ``removed``.
     """
     taken: set[str] = set()
     for entry in log.entries():
@@ -564,7 +564,7 @@ def _as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _cut(tasks: Sequence[_Task], start: int, stop: int) -> Iterator[tuple[int, int, list[_Task]]]:
-    """Yield ranges of offsets, each with its files. The files of a range have about ``_WINDOW_BYTES`` together."""
+    """Yield ranges of offsets, each with its files. A range has at most about ``_WINDOW_BYTES`` of compressed rows."""
     size, inside = 0.0, list[_Task]()
     for task in tasks:
         first, end = (task.first, task.last + 1) if min(task.first, task.last) >= 0 else (start, stop)

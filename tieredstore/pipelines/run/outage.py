@@ -16,7 +16,7 @@ _LONGEST_PAUSE_S: Final = 30.0
 
 
 class Outage:
-    """Measures an outage (an unavailable store or broker) from the first failure to the next success. Not
+    """Duration of an outage (an unavailable store or broker), from the first failure to the next success. Not
     thread-safe."""
 
     def __init__(self, limit_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,7 +36,7 @@ class Outage:
 
     @property
     def waiting_s(self) -> float:
-        """Duration of the current outage, or 0. Safe from any thread."""
+        """Duration of the current outage, or 0. Any thread may read it."""
         since_s = self._since_s
         return 0.0 if since_s is None else self._clock() - since_s
 

@@ -33,7 +33,7 @@ _LONGEST_LOOK_S: Final = 30.0
 
 
 class Planner:
-    """Plans the offset windows of one pipeline. Not thread-safe; close it after use.
+    """Planner of one pipeline's offset windows. Not thread-safe; close it after use.
 
     ``clock`` returns monotonic seconds. ``wall_clock`` returns seconds since the epoch, and is used only for
     ``secor.upload.minute_mark``.
@@ -50,7 +50,8 @@ class Planner:
         own = pipeline.own
         self.query = query_of(pipeline)
         self.starting = "chosen" if begins_elsewhere(own) else "earliest"
-        """Where partitions without commits begin: ``earliest``, or ``chosen`` by the settings."""
+        """Offset where partitions without commits begin: ``earliest``, or ``chosen`` if the settings choose another
+        offset."""
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
         self.policy: Policy = policy_of(own.limits)
         self._waiting = Waiting()
@@ -65,8 +66,8 @@ class Planner:
         return self._logs.current()
 
     def snapshot_reaching(self, ends: Mapping[TopicPartition, int]) -> LogSnapshot:
-        """Return a snapshot of the logs that reaches the offsets ``ends``. An earlier snapshot may end before these
-        offsets. Another process may have read and written them since."""
+        """Return a snapshot of the logs that reaches the offsets ``ends``. The latest snapshot may end before offsets
+        that another process has read and written since."""
         snapshot = self.snapshot()
         if any(where in snapshot.logs and snapshot.logs[where].end < end for where, end in ends.items()):
             self._logs.last = None
@@ -78,12 +79,12 @@ class Planner:
     ) -> list[Window]:
         """Return a batch of offset windows to write now. With ``is_last``, it includes all available records.
 
-        If there are new partitions, return only their marks (empty windows). Their first offsets must be committed
-        before anything is read. Raises an error if records are missing or unreadable.
+        If there are new partitions, return only their marks (empty windows), because their first offsets must be
+        committed before anything is read. Raises an error if records are missing or unreadable.
         """
         if marks := self._marks(snapshot, positions):
             for one in marks:
-                # The result is not needed: the call starts the clock for the age of the partition's records.
+                # Ignore the result: the call starts the clock for the age of the partition's records.
                 self._waiting.age_s((one.topic, one.partition), one.start, self._clock())
             return marks
         at = {where: one.position for where, one in positions.items()}
@@ -117,8 +118,8 @@ class Planner:
         return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
     def mark_firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
-        """Return marks (empty windows) for partitions that have records but no commits. Return none if ``starting`` is
-        ``chosen``."""
+        """Return marks (empty windows) for partitions that have records but no commits. Return no marks if ``starting``
+        is ``chosen``."""
         if self.starting != "earliest":
             return []
         new = (log for where, log in snapshot.logs.items() if where not in positions)
@@ -133,7 +134,7 @@ class Planner:
 
 
 def policy_of(limits: LimitSettings) -> Policy:
-    """Return the policy by which the settings end offset windows.
+    """Return the policy that decides where offset windows end, from the settings.
 
     With deterministic uploads, files end at Secor's limits of bytes and timestamps. The limits of size and age for
     offset windows are then raised, so that the files can reach Secor's limits. As in Secor, the minute mark is ignored.
@@ -165,7 +166,7 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
 
 
 def look_s(limits: LimitSettings) -> float:
-    """Return the seconds between bucket listings. The interval follows from the maximum age: a listing costs requests,
-    and new records can wait.
+    """Return the seconds between bucket listings. A listing costs requests, so the interval is as long as the maximum
+    age of unwritten records allows.
     """
     return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, limits.max_file_age_s / 10))

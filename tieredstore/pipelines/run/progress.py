@@ -32,13 +32,13 @@ _COUNTERS: Final = {
     "bytes": "Bytes of all files published.",
     "bad_messages": "Bad messages, written to quarantine files instead of data files.",
     "finalized": "Directories marked complete.",
-    "late": "Directories that got records after they were marked complete.",
-    "outages": "Outages of a store or broker.",
+    "late": "Complete directories that got late records, counted once per batch.",
+    "outages": "Number of outages of a store or broker.",
 }
 _GAUGES: Final = {
-    "up": "1 while the query runs.",
+    "up": "1 while the Spark query of the pipeline runs, else 0.",
     "waiting_seconds": "Duration of the current outage of a store or broker; 0 without one.",
-    "lag_offsets": "Unwritten offsets of all partitions.",
+    "lag_offsets": "Number of unwritten offsets in all partitions.",
     "lag_seconds": "Time since this process first saw the oldest unwritten record; 0 if all are written.",
     "last_commit_timestamp_seconds": "Time when this process last published a batch; 0 before the first.",
 }
@@ -47,8 +47,8 @@ _LABELS: Final = ("pipeline", "generation")
 
 @dataclass(slots=True)
 class Counts:
-    """A pipeline's totals since the start, and its current state. The driver's thread writes them; other threads may
-    read them."""
+    """A pipeline's totals since the process started, and its current state. Only the driver's thread writes them; other
+    threads may read them."""
 
     batches: int = 0
     files: int = 0
@@ -79,8 +79,8 @@ class Counts:
 
 
 class CountsCollector(Collector):
-    """Exports the counts of all pipelines of this process until closed. Labels are name and generation (a version of
-    the output).
+    """Prometheus collector of the counts of all pipelines in this process, until it is closed. Its labels are a
+    pipeline's name and generation (a version of the output).
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class CountsCollector(Collector):
         return families
 
     def close(self) -> None:
-        """Unregister."""
+        """Unregister the collector."""
         self._registry.unregister(self)
 
 
@@ -123,15 +123,15 @@ _LAST_S: Final = 10.0
 
 
 class GroupProgress:
-    """Commits published offsets to a consumer group, so that its lag shows the backlog. A thread commits them, so that
-    the pipeline never waits.
+    """Consumer group to which a thread commits published offsets, so that the group's lag shows the backlog. The
+    pipeline never waits for the thread.
 
     If the broker is unavailable or refuses the commit, the thread logs a warning and retries. Only one thread may call
     :meth:`note`.
     """
 
     def __init__(self, group: str, cluster: LiveCluster, *, again_s: float = _AGAIN_S) -> None:
-        """Take ownership of the cluster."""
+        """``close`` also closes ``cluster``."""
         self._group, self._cluster, self._again_s = group, cluster, again_s
         self._changed = threading.Condition()
         self._wanted: dict[TopicPartition, int] = {}
@@ -141,7 +141,7 @@ class GroupProgress:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> GroupProgress | None:
-        """Return the GroupProgress of ``commit.to.group``, or None if that is unset."""
+        """Return the GroupProgress of ``commit.to.group``, or None if the setting is unset."""
         cluster = query_of(pipeline).open_cluster() if pipeline.own.groups.commit_group else None
         return None if cluster is None else cls(pipeline.own.groups.commit_group, cluster)
 
@@ -155,7 +155,7 @@ class GroupProgress:
             self._changed.notify_all()
 
     def close(self, *, within_s: float = _LAST_S) -> None:
-        """Try once more to commit the remaining offsets, for at most ``within_s``."""
+        """Try once more to commit the remaining offsets; wait for at most ``within_s`` seconds."""
         deadline = Deadline.after(within_s)
         with self._changed:
             self._is_closing = True

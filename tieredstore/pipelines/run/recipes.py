@@ -25,8 +25,8 @@ from tieredstore.process.log_once import LogOnce
 _log: Final = LogOnce(logging.getLogger(__name__))
 
 _VERSION: Final = 2
-"""Increment this number if a release writes different files for the same settings and records. A new default can be the
-cause."""
+"""Increment this number if a release writes different files for the same settings and records, for example by a new
+default."""
 
 _NOT_OF_FILES: Final = frozenset(
     {
@@ -44,7 +44,7 @@ _DECISIVE: Final = ("filing", "naming", "limits")
 
 
 def _check_names(pipeline: Pipeline) -> None:
-    """Raise ConfigError if a column of the files has the name of a directory level such as ``dt=``. Readers would
+    """Raise ConfigError if a column of the files has the same name as a directory level such as ``dt=``. Readers would
     silently show only one of the two values.
 
     If the user has chosen the directory's name by ``secor.offsets.prefix``, this only logs a warning.
@@ -68,14 +68,14 @@ def _check_names(pipeline: Pipeline) -> None:
 
 
 def naming_of(pipeline: Pipeline) -> Naming:
-    """Return the file names of a pipeline."""
+    """Return the naming of a pipeline's files."""
     own = pipeline.own
     ending = own.extension or format_of(own).ending
     return Naming(places_of(pipeline), own.name, own.generation, ending, by_window=own.naming.name_offset == "window")
 
 
 def places_of(pipeline: Pipeline) -> Places:
-    """Return the directories of a pipeline's topics."""
+    """Return the directory layout of a pipeline's topics."""
     own, by_date = pipeline.own, None
     if own.naming.alternative_since:
         since, how = (

@@ -1,4 +1,4 @@
-"""Redrive: parse messages again that were quarantined as bad, with the current settings."""
+"""Redrive: parse quarantined messages again, with the current settings."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Aside:
 class Redriven:
     """The result of parsing a quarantine file again. The files of ``window`` contain the messages that are good now.
 
-    ``reasons`` has, by offset, the reasons why all other messages of the file are still bad. ``key`` is the quarantine
-    file that now holds the bad messages, or None. ``entry`` is the log entry. It is None if no message is good: nothing
-    was written then.
+    ``reasons`` has, by offset, the reason why each other message of the file is still bad. ``key`` is the quarantine
+    file that now holds the bad messages, or None. ``entry`` is the log entry, or None if no message is good, because
+    nothing was written then.
     """
 
     window: WrittenWindow
@@ -52,7 +52,7 @@ class Redriven:
 
 
 def find_asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
-    """Return the quarantine files that no later log entry deletes, in the order of their log entries.
+    """Return the quarantine files that still exist according to the logs, in the order of their log entries.
 
     ``logs`` has the commit logs of generations of the output, oldest first. Each generation continues the one before
     and inherits the quarantine files of all earlier generations.

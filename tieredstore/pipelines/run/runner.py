@@ -55,7 +55,7 @@ _DAY_S: Final = 86_400
 
 
 class Runner:
-    """Runs one pipeline. Not thread-safe; close it after use."""
+    """Runner of one pipeline. Not thread-safe; close it after use."""
 
     def __init__(
         self,
@@ -154,8 +154,8 @@ class Runner:
             raise ConfigError(NEEDS_SPARK)
 
     def measure(self) -> None:
-        """Update the lag metrics: the number of unwritten offsets, and the time since this process first saw them. Once
-        per batch, log when the records will be written.
+        """Update the lag metrics: the number of unwritten offsets, and the time since this process first saw the oldest
+        of them. Once per batch, log when the records will be written.
         """
         counts, wall_s = self.counts, self._wall_clock()
         lag = lag_of(
@@ -167,7 +167,7 @@ class Runner:
             self._due_s = wall_s + lag.due_in_s
             minute = datetime.fromtimestamp(60 * math.ceil(self._due_s / 60), UTC)
             day = "" if lag.due_in_s < _DAY_S else f"{minute:%Y-%m-%d} "
-            # Log ``up to``, because some of these offsets may be transaction markers and not records.
+            # The message says "up to", because some of these offsets may be transaction markers and not records.
             _logger.info(
                 "%s: up to %s waiting, due by %s%s UTC or %s",
                 self._own.name, _counted(lag.offsets, "record"), day, f"{minute:%H:%M}", self._planner.policy,

@@ -47,13 +47,13 @@ def selection_of(own: PipelineSettings) -> Selection:
 
 
 _LOOK_S: Final = 2.0
-"""Seconds to search for topic names to show in an error."""
+"""Maximum seconds of the search for topic names that an error shows."""
 _SHOWN: Final = 3
 
 
 def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]) -> list[str]:
-    """Return the topics, sorted, that the settings name but that are neither in the snapshot nor in ``written``. If a
-    filter selects the topics, the list is empty."""
+    """Return the sorted topics that the settings name but neither the snapshot nor ``written`` contains. If a filter
+    selects the topics, the list is empty."""
     known = {*written, *(topic for topic, _ in snapshot.logs)}
     selection = query.selection
     return sorted(set(selection.topics) - known) if isinstance(selection, Subscribe) else []
@@ -62,8 +62,8 @@ def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]
 def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, written: Iterable[str]) -> None:
     """Raise ResourceNotFoundError for named topics that do not exist, and for a filter that matches no topic.
 
-    A topic in ``written`` is not missing, because it existed once. Before the call raises this error, it searches
-    bucket and broker for similar names. Raises ConfigError if the settings exclude every topic that they name.
+    Topics in ``written`` are never missing, because they existed once. The error shows similar names from the bucket
+    and the broker. Raises ConfigError if the settings exclude every topic that they name.
     """
     known = list(written)
     match query.selection:

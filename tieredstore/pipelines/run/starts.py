@@ -1,5 +1,5 @@
-"""First offsets for partitions that the pipeline has not written yet: a consumer group's offsets, or else the earliest
-or latest offsets."""
+"""First offsets for partitions that the pipeline has not written yet: a consumer group's offsets, the earliest offsets,
+or the latest offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_DIGITS: Final = 19
 
 
 class Starts:
-    """Finds the offset at which a pipeline begins each partition. Opens a connection for each query. Not thread-safe.
+    """Offsets at which a pipeline begins partitions. Each query opens a connection. Not thread-safe.
 
     The consumer group's offset of a partition is read once per generation (a version of the output). It is committed to
     the log before any record is written. Later changes of the group's offset have no effect.
@@ -37,12 +37,12 @@ class Starts:
         self._is_waiting: set[TopicPartition] = set()
 
     def of(self, logs: Sequence[PartitionLog], *, is_new: bool) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition. While the consumer group's offset is beyond the readable records,
-        the partition waits and is left out.
+        """Return the first offset of each partition. Leave out a partition while the consumer group's offset is beyond
+        the readable records.
 
         ``is_new`` is true if the generation (a version of the output) has no commits. In this case, the call raises
-        ConfigError if the consumer group has no offset in any partition. Raises DataLossError if the group's offset is
-        before a log's first offset or beyond the broker's log end.
+        ConfigError if the consumer group has no offset in any partition. The call raises DataLossError if the group's
+        offset is before a log's first offset or beyond the broker's log end.
         """
         if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}

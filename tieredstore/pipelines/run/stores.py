@@ -29,7 +29,7 @@ class Parts:
 
 @contextlib.contextmanager
 def open_parts(pipeline: Pipeline) -> Generator[Parts]:
-    """Open output and bucket by the settings; close them at the end."""
+    """Open the output and the bucket that the settings name; close both at the end."""
     # A pipeline that reads only from the broker gets an empty bucket in memory.
     settings = pipeline.source or settings_from({"storage.backend.class": "memory"})
     with (

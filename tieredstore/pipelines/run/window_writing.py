@@ -57,8 +57,8 @@ class Recipe:
 
 
 Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
-"""A written offset window, and the reasons why records are quarantined, by offset. A Spark task reports only the
-reasons with the lowest offsets.
+"""A written offset window, and the reason for each quarantined record, by offset. A Spark task reports only the reasons
+for the lowest offsets.
 """
 
 
@@ -71,7 +71,7 @@ class ReadUpTo:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Result of an offset window whose records are lost or corrupt from the offset ``reached`` on."""
+    """Result of a failed offset window: at the offset ``reached``, a record is lost or corrupt."""
 
     window: Window
     reached: int
@@ -101,9 +101,9 @@ def write_window(
     """Prepare the files of an offset window from its records, which must come in order. Return the written window, and
     the reasons why records are bad, by offset.
 
-    The same records give the same files, however the records are divided into batches. After an error, prepared files
-    (uploaded, not yet visible) are discarded as far as the store allows. ``reached`` then has the offset up to which
-    records were read.
+    The same records give the same files, however the records are divided into batches. After an error, discard prepared
+    files (uploaded, not yet visible) as far as the store allows. ``reached`` then has the offset up to which records
+    were read.
     """
     bodies = Bodies(store, recipe.staging_prefix, recipe.local_path)
     with bodies, _WindowWriting(window, recipe, bodies) as writing:
@@ -185,7 +185,7 @@ def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
 
 
 class _WindowWriting:
-    """Writes one offset window. On an error, its ``__exit__`` abandons the open files."""
+    """Writer of one offset window. On an error, ``__exit__`` abandons the open files."""
 
     def __init__(self, window: Window, recipe: Recipe, bodies: Bodies) -> None:
         self._window, self._recipe, self._bodies = window, recipe, bodies
@@ -237,7 +237,7 @@ class _WindowWriting:
             self._put_aside(envelope(batch, self._window.topic, self._window.partition), dict(sorted(faults.items())))
 
     def _write_good(self, batch: pa.RecordBatch) -> dict[int, str]:
-        """Write the good records. Return why the other records are bad, by row number."""
+        """Write the good records. Return the reason why each other record is bad, by row number."""
         filed = self._parser.file(batch)
         # Check the directories, because a user's own parser may return a directory such as ".." that is not escaped.
         filed.put_aside_strays()
@@ -293,7 +293,8 @@ class _WindowWriting:
             start, before = stop, running[stop - 1]
 
     def _file_for(self, directory: str, rows: pa.RecordBatch) -> _OpenFile:
-        """Return the directory's open file, or begin one that is named after the first of these rows."""
+        """Return the directory's open file. If none is open, begin a file that is named after the first of these
+        rows."""
         file = self._open.get(directory)
         if file is None:
             self._make_room()
@@ -314,7 +315,7 @@ class _WindowWriting:
         return naming.data_key(window.topic, directory, window.partition, offset)
 
     def _end_of_file(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
-        """Return how many of the rows the file can take, including the row with which the file reaches a limit.
+        """Return the row number at which the file ends: the number after the row with which the file reaches a limit.
 
         The result is larger than the number of rows if no row reaches a limit.
         """
@@ -437,14 +438,14 @@ class InputLimits:
 
 
 class Reached:
-    """Bytes and timestamps read since files last ended, to compare with InputLimits. Records must come in order."""
+    """Bytes and timestamps read since files last ended, for comparison with InputLimits. Records must come in order."""
 
     def __init__(self, limits: InputLimits) -> None:
         self._limits = limits
         self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
-        """Divide a batch of records. Yield each part, with True if all open files must end after the part."""
+        """Divide a batch of records. Yield each part, and True if all open files must end after the part."""
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_pylist()
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         start = 0

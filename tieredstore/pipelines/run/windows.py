@@ -50,8 +50,8 @@ class Policy:
         return min(self.age_s, self._since_mark_s(wall_s))
 
     def due_in_s(self, topic: str, age_s: float, wall_s: float) -> float:
-        """Return the seconds until a topic's records, which are now ``age_s`` old, must be written. Limits of size and
-        number do not count here."""
+        """Return the seconds until a topic's records, which are now ``age_s`` old, must be written. Ignore limits of
+        size and number."""
         by_age_s = self.age_s - age_s
         if not self.marked or re.fullmatch(self.marked, topic) is None:
             return by_age_s
@@ -67,8 +67,8 @@ class Policy:
 
 
 class Waiting:
-    """Remembers when this process first saw each partition's unwritten records. Not thread-safe. ``now_s`` is in
-    monotonic seconds.
+    """Times when this process first saw each partition's unwritten records. Not thread-safe. ``now_s`` is in monotonic
+    seconds.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ def due_windows(
     answers: Mapping[TopicPartition, EpochEnd] = _NO_ANSWERS,
     stale: Collection[TopicPartition] = (),
 ) -> list[Window]:
-    """Return a batch of windows to write now. With ``is_last``, all available records are due.
+    """Return a batch of offset windows to write now. With ``is_last``, all available records are due.
 
     - ``wall_s`` is the time in seconds since the epoch, for ``secor.upload.minute_mark``. ``answers`` are as for
       :func:`position_of`.
@@ -143,7 +143,8 @@ def due_windows(
     - An offset range without records gets a window too: once committed, it is not read again.
     - A window ends before missing offsets, so that the records before them are written. Reading the next window then
       raises DataLossError.
-    - Partitions without commits are left out if ``starting`` is not ``earliest``: their start must be committed first.
+    - Partitions without commits have no windows if ``starting`` is not ``earliest``: their start must be committed
+      first.
     """
     waits: list[tuple[float, TopicPartition, Iterator[Window]]] = []
     for where, log in snapshot.logs.items():
@@ -174,9 +175,9 @@ def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The unwritten offsets of all partitions. ``oldest_s`` is the time for which this process has known the oldest
-    unwritten record. ``due_in_s`` is the time until a record must be written because of its age (infinite if there is
-    none).
+    """The unwritten offsets of all partitions. ``oldest_s`` is the time since this process first saw the oldest
+    unwritten record. ``due_in_s`` is the time until the first record must be written because of its age (infinite if
+    there are no records).
     """
 
     offsets: int
@@ -194,8 +195,7 @@ def lag_of(
     starting: str,
     wall_s: float,
 ) -> Lag:
-    """Return the unwritten offsets at this moment. ``now_s`` is the monotonic time, and ``wall_s`` the time in seconds
-    since the epoch."""
+    """Return the current lag. ``now_s`` is the monotonic time, and ``wall_s`` the time in seconds since the epoch."""
     offsets, longest_s, due_in_s = 0, 0.0, math.inf
     for where, log in snapshot.logs.items():
         start = position_of(log, positions.get(where), starting)
@@ -271,8 +271,7 @@ def _cut(sized: _Sized, start: int, end: int, policy: Policy, *, with_rest: bool
 
 
 def _stop_by_bytes(log: _Sized, start: int, stop: int, most: int) -> int:
-    """Return the first offset at which an offset window from ``start`` would have at least ``most`` bytes, by
-    estimate."""
+    """Estimate the first offset at which an offset window from ``start`` would have at least ``most`` bytes."""
     low, high = start + 1, stop
     while low < high:
         middle = (low + high) // 2

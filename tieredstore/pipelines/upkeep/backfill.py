@@ -31,7 +31,7 @@ class BackfillPlan:
     """The plan of a backfill.
 
     - ``asked``: the selected offsets that the source has
-    - ``windows``: the windows to write; with a replaced generation, they cover whole windows of that generation
+    - ``windows``: the windows to write; if they replace windows of another generation, they cover these windows whole
     - ``going``: files of the replaced generation that will be deleted
     """
 
@@ -41,12 +41,12 @@ class BackfillPlan:
 
 
 class Backfill:
-    """Writes chosen offsets as a separate generation (a version of the output). This generation never reads new
-    records. Not thread-safe. The caller closes ``source``.
+    """Writer of chosen offsets as a separate generation (a version of the output), which never reads new records. Not
+    thread-safe. The caller closes ``source``.
 
-    The plan and a hash of its settings are committed before any file is written. If the process is killed, the next
-    call with the same settings completes the plan. With ``replaces``, the new files replace files of another generation
-    (see :class:`Replacement`).
+    A log entry records the plan and a hash of the settings before any file is written. If the process is killed, the
+    next call with the same settings completes the plan. With ``replaces``, the new files replace files of another
+    generation (see :class:`Replacement`).
     """
 
     def __init__(
