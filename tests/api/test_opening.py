@@ -129,7 +129,7 @@ def test_a_read_is_an_arrow_stream_once(bucket: ts.Bucket, tmp_path: Path) -> No
     read = bucket.read("txn")
     read.to_arrow()
     with pytest.raises(
-        AlreadyClosedError, match="the records of this read were taken before: iterate once, or call read"
+        AlreadyClosedError, match="the records of this read are already used up: iterate once, or call read"
     ):
         read.to_arrow()
 

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 By = Literal["topic", "partition", "day"]
 
 OnSegment = Callable[[Segment], object] | None
-"""Called with each segment read."""
+"""A function that is called with each segment as it is read."""
 
 CLOSE_S: Final = 2.0
-"""Closing a bucket takes at most this many seconds."""
+"""The maximum time, in seconds, that closing a bucket takes."""
 
 
 class _Opened:
@@ -85,7 +85,7 @@ class Bucket(Closing):
         self.settings = settings
         self.broker = broker
         self.named = named
-        """The source of the settings, from which other processes can read them too."""
+        """The source of the settings. Other processes can read the same settings from it."""
         self._life = Lifetime("the bucket")
         self._handles: PerProcess[_Opened] = PerProcess(partial(_Opened, settings), _Opened.close)
         self._closer = Closer(self._life.end, self._handles.close)
@@ -108,8 +108,8 @@ class Bucket(Closing):
         range. ``on_segment`` is called with each segment, complete or not.
 
         If the bucket has a broker, the result includes the broker's offsets in this range. It also includes topics that
-        the broker tiers (``remote.storage.enable``) but the bucket lacks. With ``until``, a time, ``missing_until``
-        lists the earlier offsets that the bucket lacks, and ``why_missing`` the reasons.
+        the broker tiers (``remote.storage.enable``) but the bucket lacks. If the time ``until`` is given,
+        ``missing_until`` lists the earlier offsets that the bucket lacks, and ``why_missing`` the reasons.
 
         Raises ResourceNotFoundError for a name that does not exist.
         """
@@ -119,7 +119,7 @@ class Bucket(Closing):
         moment = time_of("until", until)
         if moment is not None and (self.broker is None or window != (None, None)):
             raise ConfigError(
-                "until compares with a broker: open the bucket with broker=, and leave start and stop out"
+                "until needs a broker to compare with: open the bucket with broker=, and leave out start and stop"
             )
         latest: dict[TopicIdPartition, ListedSegment] = {}
         listed = told(self._listed(scopes, *window, latest=latest), self._teller(on_segment))
@@ -306,7 +306,7 @@ class Bucket(Closing):
         on_segment: Callable[[Verification], object] | None = None,
         **which: Unpack[Which],
     ) -> Verification:
-        """Check the segments, and that no offsets are missing between them. The call changes nothing.
+        """Check the segments, and check that no offsets are missing between segments. The call changes nothing.
 
         ``level`` sets how much is checked; the levels index and data need the private keys. ``sample`` is the share of
         segments to examine at these levels. ``start`` and ``stop`` restrict the check to segments that may have records
@@ -323,7 +323,7 @@ class Bucket(Closing):
         (first, last), recheck = window_of(start, stop), duration_of("recheck_after", recheck_after)
         depth = Depth(level, sample, first, last, file, recheck, which.get("parallel"))
         opened = self._bucket()
-        opened.refuse_raw("verify", "it has no manifests or indexes to compare")
+        opened.refuse_raw("verify", "this layout has no manifests or indexes to compare")
         return verify_segments(opened, scopes, depth, client=self.broker, on_finding=on_finding, on_segment=on_segment)
 
     def doctor(self, *, write: bool = False, release: str | None = None, on_check: OnCheck = None) -> Table[Check]:
@@ -356,7 +356,7 @@ class Bucket(Closing):
         ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` selects topics by name or
         glob. ``topic_id`` and ``broker_id`` replace the ids in ``partition.metadata`` and ``meta.properties``.
         ``on_found`` is called with the segments on disk, before any request. ``on_progress`` is called, on any thread,
-        with the bytes of logs as they are sent.
+        with the number of log bytes that were just sent.
 
         A segment counts as stored once its manifest exists. So if the process is killed, the next call uploads the
         rest. A failure does not stop the other segments; the call then raises PartlyDoneError at its end.
@@ -582,7 +582,7 @@ class Bucket(Closing):
             loaded = load(opened.store, listed, rules=opened.manifest_rules, parallel=parallel)
             if latest is not None:
                 loaded = told(loaded, lambda one: latest.update({one.partition: one}))
-            # With a broker, ``topics`` (which passes ``latest``) allows a start beyond the bucket's end.
+            # The method ``topics`` (it alone passes ``latest``) allows a start beyond the end if there is a broker.
             yield from within(loaded, start, stop, check_start=latest is None or self.broker is None)
 
     def __repr__(self) -> str:

@@ -28,7 +28,7 @@ def place(
     *,
     dry_run: bool,
 ) -> LegalHold:
-    """Place a legal hold on the scope's topic and partition, or only check that this is possible. Return the hold."""
+    """Place a legal hold on the scope's topic and partition, or only check that its name is free. Return the hold."""
     topics, (first, end) = scopes.topics, window_of(*window)
     if len(topics) > 1 or any(map(is_glob, topics)) or len(scopes.partitions or ()) > 1:
         raise ConfigError("a hold covers everything, one topic or one partition: place a separate hold for each")
@@ -66,7 +66,7 @@ def plan_release(bucket: Bucket, name: str) -> Plan:
             action="release_hold", status="failed" if not is_same else "planned" if dry_run else "done",
             code="released" if is_same else "changed", name=name, topic=scope.topic, partition=scope.partition,
             base_offset=scope.first_offset, last_offset=scope.last_offset, stored_size=0,
-            reason=None if hold is not None else "the hold cannot be read, so it holds everything",
+            reason=None if hold is not None else "the hold cannot be read, so it protects everything",
         )  # fmt: skip
 
     return Plan("release_hold", name, outcomes)

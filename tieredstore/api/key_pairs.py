@@ -61,7 +61,7 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
     """Return a function that rotates the segments in scope, or only plans the rotation. Raises ConfigError without
     encryption."""
     opened = bucket.opened()
-    opened.refuse_raw("keys rotate", "nothing of it is encrypted")
+    opened.refuse_raw("keys rotate", "objects in this layout are not encrypted")
     ring = key_ring_of(opened.settings)
     if ring is None:
         raise ConfigError(
@@ -83,12 +83,11 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
                 is_first = step.outcome is steps.Outcome.ROTATED and step.key_id not in noted
                 if is_first and step.key_id is not None and not dry_run:
                     noted.add(step.key_id)
-                    note_rotated(
-                        opened.store, opened.prefix, step.key_id
-                    )  # record the rotated key pair now, in case this process is killed later
+                    # Record the rotated key pair now, in case this process is killed later.
+                    note_rotated(opened.store, opened.prefix, step.key_id)
                 yield _outcome(step, dry_run=dry_run)
         for key_id in noted:
-            note_rotated(opened.store, opened.prefix, key_id)  # readers' caches start to expire now
+            note_rotated(opened.store, opened.prefix, key_id)  # readers may have cached old manifests until now
 
     return outcomes
 

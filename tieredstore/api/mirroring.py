@@ -27,7 +27,7 @@ def _both(bucket: Bucket, target: StoreLike) -> Generator[tuple[OpenBucket, Open
     source = bucket.opened()
     with open_bucket(target_settings(target, bucket.named)) as into:
         for one in (source, into):
-            one.refuse_raw("mirror", "its objects are the broker's files; upload() stores them from a disk")
+            one.refuse_raw("mirror", "objects in this layout are the broker's files, which upload() stores from a disk")
         yield source, into
 
 

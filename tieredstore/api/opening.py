@@ -67,5 +67,5 @@ def client_of(broker: BrokerLike) -> dict[str, str] | None:
         case _:
             raise wrong_kind("broker", broker, "host:9092, a client's properties file, or a mapping")
     if not client.get(_SERVERS):
-        raise ConfigError(f"broker names no broker: {_SERVERS} is missing")
+        raise ConfigError(f"the argument broker lacks the property {_SERVERS}")
     return client

@@ -67,12 +67,12 @@ class Outcome:
         return ", ".join(str(one) for one in known if one is not None)
 
     def of(self, where: TopicIdPartition) -> Outcome:
-        """Return this outcome for an item of the partition."""
+        """Return a copy of this outcome with the topic, topic id and number of the partition."""
         return replace(self, topic=where.topic, topic_id=where.topic_id, partition=where.partition)
 
 
 OnOutcome: TypeAlias = Callable[[Outcome], object] | None
-"""Called with each finished item."""
+"""A function that is called with each finished item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def status_of(code: steps.Outcome, *, dry_run: bool) -> Status:
 
 
 def of_removal(step: steps.Step[ListedSegment], *, dry_run: bool) -> Outcome:
-    """Return the outcome of a segment to remove."""
+    """Return the outcome of removing a segment."""
     objects, stored = step.item.objects, step.item.stored
     return Outcome(
         action="remove", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
@@ -189,7 +189,7 @@ def of_removal(step: steps.Step[ListedSegment], *, dry_run: bool) -> Outcome:
 
 
 def of_garbage(step: steps.Step[Garbage], opened: OpenBucket, *, dry_run: bool) -> Outcome:
-    """Return the outcome of a leftover."""
+    """Return the outcome of deleting a leftover of a broken copy or deletion."""
     item = step.item
     age = None if step.outcome is steps.Outcome.YOUNG else _age(item.modified_ms)
     kind = "forgotten" if item.forgotten is not None else "unfinished_write" if item.is_write else "no_manifest"
@@ -206,7 +206,7 @@ def _age(modified_ms: int | None) -> str | None:
 
 
 def of_copy(step: CopyStep, *, dry_run: bool, action: str = "mirror") -> Outcome:
-    """Return the outcome of a segment to mirror or to repair; ``new_segment_id`` is the copy's id."""
+    """Return the outcome of mirroring or repairing a segment; its ``new_segment_id`` is the copy's id."""
     objects = step.item
     return Outcome(
         action=action, status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,

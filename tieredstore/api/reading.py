@@ -130,7 +130,7 @@ def _naming_readers(bucket: Bucket, topic: str) -> Generator[None]:
 
 
 def query_of(bucket: Bucket, topic: str, partitions: Partitions, how: ReadOptions) -> LogQuery:
-    """Return the partitions to read, and the rules for reading."""
+    """Return a topic's query: the partitions to read, and the options of the read."""
     return LogQuery.of_topic(
         topic, partition_set(partitions), isolation=isolation_of(how), on_data_loss=policy_of(how),
         client=bucket.broker, topic_id=topic_id_of(how.get("topic_id")), words=how.get("words", _WORDS),
@@ -185,7 +185,8 @@ def types_of(how: Mapping[str, Any], default: Literal["bytes", "text"]) -> Calla
 
 
 def registry_of(given: RegistryLike) -> SchemaRegistry:
-    """Return the registry that a URL or properties name; raise ConfigError for anything else."""
+    """Return the schema registry for a URL, for properties, or for an open registry; raise ConfigError for anything
+    else."""
     from tieredstore.schema_registry import SchemaRegistry  # noqa: PLC0415  of the extra `avro`
 
     match given:
@@ -206,8 +207,8 @@ def kind_of(
     way_out: str,
     nulls: InvalidValues | None = None,
 ) -> Callable[[str], ValueType] | None:
-    """Return a function that returns the type called ``name``, given a subject of the schema registry. Return None if
-    the name is unknown.
+    """Return a function that takes a subject of the schema registry and returns the type called ``name``. Return None
+    if the name is unknown.
 
     ``nulls`` counts the keys and values that the policy reads as null.
     """
@@ -294,7 +295,7 @@ class _GivenRows(ArrowStream):
         self._tells = left_out is not None and {"partition", "offset"} <= {*rows.schema.names}
 
     def __next__(self) -> pa.RecordBatch:
-        # Request nothing after the last record wanted.
+        # At the limit, end the stream without a request for the next batch.
         if self._left == 0:
             raise StopIteration
         try:

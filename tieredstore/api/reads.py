@@ -152,7 +152,7 @@ class Read(Closing):
 
     def _begin(self) -> None:
         if self._is_begun:
-            raise AlreadyClosedError("the records of this read were taken before: iterate once, or call read() again")
+            raise AlreadyClosedError("the records of this read are already used up: iterate once, or call read() again")
         self._is_begun = True
 
 

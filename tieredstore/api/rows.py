@@ -24,7 +24,7 @@ _PIECE: Final = 1 << 20
 
 
 class SegmentFiles(Protocol):
-    """Reads the files of a segment; a bucket implements it."""
+    """Access to the files of segments. A bucket implements this protocol."""
 
     @property
     def manager(self) -> SegmentSource:
@@ -37,9 +37,9 @@ class Partition:
     """A partition in the bucket, with offsets from ``earliest_offset`` up to ``end_offset`` (exclusive).
 
     ``earliest_offset`` and ``end_offset`` are None if the bucket has no offsets of the partition. ``gaps`` are
-    half-open ranges of offsets that lie after one segment and before the next. The sums cover complete segments;
-    ``incomplete`` segments lack an object, or have a ``damaged`` manifest. ``broker`` is None without a broker, or if
-    the broker lacks the partition.
+    half-open ranges of offsets that lie after one segment and before the next. The sums cover complete segments.
+    ``incomplete`` counts all other segments, and ``damaged`` those with a damaged manifest. ``broker`` is None without
+    a broker, or if the broker lacks the partition.
 
     From its first offset on, the bucket has all records before the time ``complete_up_to``. If the bucket has all
     records up to the log's end, ``complete_up_to`` is the time of the request to the broker. ``complete_up_to`` is None
@@ -60,7 +60,7 @@ class Partition:
     damaged: int = 0
     complete_up_to: datetime | None = None
     why_missing: tuple[str, ...] = ()
-    """One sentence for each cause of the missing offsets before ``missing_until``."""
+    """One sentence for each cause of the missing offsets in ``missing_until``."""
 
     @property
     def stored(self) -> tuple[tuple[int, int], ...]:
@@ -72,7 +72,7 @@ class Partition:
 
     @property
     def lost(self) -> tuple[tuple[int, int], ...]:
-        """The ranges of known offsets that are neither in the bucket nor at the broker."""
+        """The ranges of offsets that neither the bucket nor the broker has, between ranges that one of them has."""
         return lost_between((*self.stored, *(() if self.broker is None else (self.broker.extent,))))
 
     @property
@@ -144,7 +144,7 @@ class Segment:
     missing: tuple[str, ...]
     damage: str | None
     metadata: RemoteLogSegmentMetadata | None = field(default=None, repr=False)
-    """The argument for methods of a ``RemoteStorageManager``; None if the manifest cannot be read."""
+    """The segment's metadata, for calls of a ``RemoteStorageManager``; None if the manifest cannot be read."""
     stored: StoredSegment | None = field(default=None, repr=False, compare=False)
     """The segment's manifest and objects if ``inspect`` returned the segment; None after a listing."""
     _files: SegmentFiles | None = field(default=None, repr=False, compare=False)
@@ -283,7 +283,7 @@ def index_type(argument: str, name: str) -> IndexType:
 
 
 def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool = False) -> Segment:
-    """Return the row of a listed segment; with ``whole`` the row keeps the manifest."""
+    """Return the row of a listed segment. With ``whole``, the row's field ``stored`` has the manifest and objects."""
     stored = listed.stored
     where, encryption = listed.partition, None if stored is None else stored.manifest.encryption
     return Segment(

@@ -53,7 +53,7 @@ def check_names(topics: Sequence[object]) -> None:
     """Raise ConfigError for an invalid topic name."""
     for topic in topics:
         if not isinstance(topic, str):
-            raise ConfigError(f"a topic is of the type {type(topic).__name__}; give its name, or a glob as 'orders-*'")
+            raise ConfigError(f"a topic is of the type {type(topic).__name__}; give a name, or a glob like 'orders-*'")
 
 
 class Scopes:

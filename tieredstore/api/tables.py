@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RowT = TypeVar("RowT")
 
 _SHOWN: Final = 20
-"""A notebook shows at most this many rows, and the number of all other rows."""
+"""A notebook shows at most this many rows, and the number of the remaining rows."""
 
 
 def told(items: Iterable[RowT], tell: Callable[[RowT], object]) -> Iterator[RowT]:

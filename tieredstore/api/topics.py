@@ -146,7 +146,7 @@ def _topic(name: str, topic_id: Uuid, partitions: list[Partition]) -> Topic:
 
 @dataclass(slots=True)
 class _Held:
-    """Sums over the segments of a partition, which are added in order of offsets.
+    """Sums over the segments of a partition. The caller adds the segments in order of offsets.
 
     ``gaps`` has the ranges of offsets between the segments. Each gap has the greatest timestamp of the segment before
     it.
@@ -172,8 +172,8 @@ class _Held:
         self.last = one.whole
 
     def row(self, broker_of: Bucket | None = None) -> Partition:
-        """Return the partition. If the last segment's manifest lacks the end offset, look up this offset (only with
-        ``broker_of``)."""
+        """Return the partition. If the last segment's manifest lacks the end offset, and ``broker_of`` is given, read
+        the offset from the segment."""
         start, end = (self.held.spans[0][0], self.held.spans[-1][1] + 1) if self.held.spans else (None, None)
         if end is not None and self.last is not None and self.last.last_offset is None and broker_of is not None:
             from tieredstore.catalog.completion import describe_segment  # noqa: PLC0415  few need it

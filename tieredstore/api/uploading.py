@@ -32,9 +32,9 @@ _MOST_NAMED: Final = 5
 _OF_A_BROKER: Final = "meta.properties"
 """A file that a broker writes into each of its log directories, even before the first partition."""
 _REASONS: Final = {
-    steps.Outcome.ACTIVE: "the broker may still append to it",
-    steps.Outcome.GONE: "the broker has deleted its records",
-    steps.Outcome.THERE: "it is in the bucket already",
+    steps.Outcome.ACTIVE: "the broker may still append to the segment",
+    steps.Outcome.GONE: "the broker has deleted the segment's records",
+    steps.Outcome.THERE: "the segment is already in the bucket",
 }
 """The reasons for not uploading a segment."""
 _logger: Final = logging.getLogger(__name__)
@@ -72,8 +72,8 @@ def find_segments(
         raise ConfigError(f"{log_dir} has no segment of {excerpt(str(narrowed))}")
     if not found and not discovery.left_alone and not (log_dir / _OF_A_BROKER).exists():
         raise ConfigError(
-            f"nothing to upload in {log_dir}: no closed segment, and no folder TOPIC-PARTITION as a broker's log "
-            "directory has (log.dirs in its server.properties)"
+            f"nothing to upload in {log_dir}: no closed segment, and no folder TOPIC-PARTITION like those in a "
+            "broker's log directory (log.dirs in its server.properties)"
         )
     names = sorted({one.topic for one in found})
     if life is not None and len(names) > 1:

@@ -95,7 +95,7 @@ class Verification:
         return not any(count for severity, count in self.severities.items() if severity != Severity.NOTICE.value)
 
     def with_segment(self, checked: CheckedSegment) -> Verification:
-        """Return these sums with one more segment."""
+        """Return a copy of these sums that includes the segment."""
         return replace(
             self,
             segments=self.segments + 1,
@@ -125,7 +125,7 @@ class Depth:
         if level not in _LEVELS:
             raise ConfigError(f"level is {level!r:.60}; it must be {', '.join(_LEVELS)}")
         if type(sample) not in (int, float) or not 0 < sample <= 1:
-            raise ConfigError(f"sample is {sample!r:.60}; give a part between 0 and 1, such as 0.05")
+            raise ConfigError(f"sample is {sample!r:.60}; give a fraction above 0, up to 1, such as 0.05")
         if sample != 1 and level == "listing":
             raise ConfigError("a sample applies to the levels index and data: choose one of these")
         if isinstance(self.start, int) and isinstance(self.stop, int) and self.start > self.stop:
@@ -195,7 +195,7 @@ def _check(opened: OpenBucket, scopes: Iterable[Scope], depth: Depth) -> Generat
 
 
 class _NoBrokers:
-    """Replaces _Brokers if the bucket has no broker. It compares nothing."""
+    """A stand-in for _Brokers that compares nothing, for a bucket without a broker."""
 
     def read_on(self) -> Iterator[Found]:
         """Read new records of the metadata topic; yield the problems that they reveal."""
@@ -211,7 +211,7 @@ class _NoBrokers:
 
 
 class _Brokers(_NoBrokers):
-    """Reads the brokers' metadata topic, and keeps the state of the segments according to its records."""
+    """The state of the segments according to the brokers' metadata topic."""
 
     def __init__(self, topic: MetadataTopic, belief: BrokersBelief) -> None:
         self._topic = topic

@@ -148,7 +148,7 @@ def test_the_active_segment_is_left_alone(settings: Path, log_dir: Path) -> None
         (log_dir / SINGLE / f"00000000000000000003.{suffix}").write_bytes(bytes(1200))
     done = tieredstore("upload", "-c", settings, log_dir / SINGLE, "--json")
     assert (done.code, codes(done)) == (0, ["copied", "copied", "copied", "active"])
-    assert done.rows[0][-1]["reason"] == "the broker may still append to it"
+    assert done.rows[0][-1]["reason"] == "the broker may still append to the segment"
     assert "1 active" in tieredstore("upload", "-c", settings, log_dir / SINGLE).text
 
 

@@ -5,7 +5,8 @@ file in the user's cache folder. The command waits 0.8 s for an answer, then off
 no answer by then, the child continues for some seconds. The next attempt then has an answer. Errors never reach the
 screen.
 
-``options`` only names the functions of this module. The two are separate, because completion forks and opens a bucket.
+The module ``options`` only refers to these functions. This module is separate, because completion forks and opens a
+bucket.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _WAIT_S: Final = 0.8
 """Maximum seconds that the shell waits for names from the bucket if no usable answer is stored."""
 
 _LOOK_S: Final = 10
-"""Maximum seconds of the child process. It may continue after the command has ended, so that the next attempt has an
-answer."""
+"""Maximum seconds that the child process runs. It may continue after the command has ended, so that the next attempt
+has an answer."""
 
 _FRESH_S: Final = 60.0
 """The age in seconds up to which a stored answer is current. While an older answer is offered, a child reads the bucket
@@ -74,7 +75,7 @@ def complete_offset(ctx: typer.Context, incomplete: str) -> list[str]:
 def _topic(ctx: typer.Context) -> str | None:
     """Return the last topic typed."""
     topics = _texts(ctx, "topic", "topics")
-    # Use the last argument as the topic, because the parser does not split arguments after an option without a value.
+    # If the parser assigned no topic, use the last argument: after an option without a value, the parser assigns none.
     return next(reversed(topics or [str(each) for each in ctx.args]), None)
 
 

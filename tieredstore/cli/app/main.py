@@ -184,7 +184,7 @@ def _write_parameters(command: TyperCommand | TyperGroup, ctx: Context, formatte
 
 
 def _without_noise(words: str) -> str:
-    """Drop what the usage line already shows: that numbers begin at 0, that an argument is required."""
+    """Drop notes that the usage line makes needless: numbers begin at 0, an argument is required."""
     words = _NOISE.sub("", words).replace("[; ", "[").removesuffix("[]").rstrip()
     return _LEAST.sub(r"at least \1", _RANGE.sub(r"\1 to \2", words))
 
@@ -228,7 +228,7 @@ app: Final = typer.Typer(
 
 
 class _Complaints(logging.Handler):
-    """Shows the library's log as sentences on stderr."""
+    """A log handler that shows the library's log as sentences on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         complain(self.format(record))
@@ -286,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageProblem as problem:
         code = tell_usage(problem)
     except StandardOutputFailedError as error:
-        code = error.exit_code  # the stream has already reported it
+        code = error.exit_code  # the stream has already reported the error
     except ModuleNotFoundError as error:
         told = Extra("this").missing(error)
         if told is None:
@@ -405,7 +405,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Any], str]]] = {
 
 
 def _context(problem: UsageError) -> Context:
-    assert problem.ctx is not None  # _of_context has added it
+    assert problem.ctx is not None  # ``_of_context`` has added the context
     return problem.ctx
 
 

@@ -48,7 +48,7 @@ _Settings: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile(Group):
-    """The settings file of a service. The service reads it again while it runs."""
+    """The settings file of a service. The service reads the file again while it runs."""
 
     PANEL: ClassVar[str] = "Store"
     settings: _Settings = None
@@ -177,7 +177,7 @@ class Cluster(Group):
             name, equals, value = text.partition("=")
             if not equals or not name.strip():
                 # Do not show the text: it may be a password, if the user forgot the property's name.
-                raise ConfigError("a property of the Kafka client (-X) must be NAME=VALUE, as client.id=tieredstore")
+                raise ConfigError("a Kafka client's property (-X) must be NAME=VALUE, such as client.id=tieredstore")
             client[name.strip()] = value
         if self.bootstrap_server is not None:
             client[_SERVERS] = self.bootstrap_server
@@ -230,7 +230,7 @@ class Topics(Group):
 
 @dataclass(frozen=True, slots=True)
 class OneTopic(Group):
-    """One topic, and which of its partitions."""
+    """One topic, and the partitions to use."""
 
     PANEL: ClassVar[str] = "Topics"
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic)]
@@ -458,7 +458,8 @@ class Work(Group):
 
     PANEL: ClassVar[str] = "Work"
     parallel: Annotated[
-        int | None, typer.Option("--parallel", metavar="N", min=1, max=256, help="N segments, or windows, in parallel.")
+        int | None,
+        typer.Option("--parallel", metavar="N", min=1, max=256, help="Process N segments or windows in parallel."),
     ] = None
 
 
@@ -484,18 +485,18 @@ MinAge: TypeAlias = Annotated[
         "--min-age", metavar="AGE", rich_help_panel="Work", help="Minimum age by the store's clock, such as 24h or 7d."
     ),
 ]
-"""Option of commands that collect garbage."""
+"""Option ``--min-age`` of commands that collect garbage."""
 
 Count: TypeAlias = Annotated[
     int | None, typer.Option("-n", metavar="N", min=1, rich_help_panel="Output", help="Stop after N records.")
 ]
-"""Option of commands that show records."""
+"""Option ``-n`` of commands that show records."""
 
 Follow: TypeAlias = Annotated[
     bool,
     typer.Option("-f", "--follow", rich_help_panel="Window", help="Keep following new records until stopped."),
 ]
-"""For commands that read."""
+"""Option ``--follow`` of commands that read."""
 
 GroupName: TypeAlias = Annotated[
     str | None,

@@ -32,8 +32,8 @@ class Words:
     """A tool's words in output for people. ``noun`` names its items, and ``done`` the main result. ``left`` and
     ``also`` have words for other results, by outcome code.
 
-    ``show`` returns a line for an item, or None if the sums are enough. An item that is kept with an outcome code in
-    ``stopping`` is one that the user asked to change. The command then exits with 6.
+    ``show`` returns a line for an item, or None if the sums are enough. The user asked to change the items with an
+    outcome code in ``stopping``. If such an item is kept, the command exits with 6.
     """
 
     noun: str
@@ -50,7 +50,7 @@ class Words:
     none: str | None = None
     """The sentence to print if there were no items."""
     again: str = "run it again to continue"
-    """How to continue after a signal."""
+    """The advice to print if a signal ends the run."""
     only_adds: bool = False
     """True if the command acts at once unless ``dry_run`` is given."""
     row: Row[Any] = OUTCOME
@@ -94,7 +94,7 @@ class Teller:
             print_lines([line])
 
     def sentence(self) -> str:
-        """Return how many items are done, with their bytes."""
+        """Return a sentence with the number of changed items and their bytes."""
         done = f"{counted(self.changed, self.words.noun)} {'would be ' if self.is_plan else ''}{self.words.done}"
         unknown = f", and {human_count(self.unsized)} of unknown size" if self.unsized else ""
         return f"{done} ({human_bytes(self.size)}{unknown})" if self.changed and self.words.has_sizes else done

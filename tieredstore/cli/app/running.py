@@ -56,7 +56,7 @@ def _complain_of(error: StandardOutputFailedError) -> None:
 
 
 def _run_to_the_end(command: Callable[[], int]) -> int:
-    """Return the command's exit code once all of its output is written or given up."""
+    """Run the command and flush its output. Return the exit code, which is 1 after a bug."""
     try:
         code = command()
     except Exception as error:  # noqa: BLE001  a bug: told as Python tells it
