@@ -1,4 +1,4 @@
-"""Verification as a Spark job: the rows are the command's findings."""
+"""Verification as a Spark job: its rows equal the findings of ``verify``."""
 
 from __future__ import annotations
 

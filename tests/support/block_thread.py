@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 END_S: Final = 300.0
-"""Time limit for the work to end, on a busy machine."""
+"""Seconds that the work may take to end after ``stopped`` is set; generous, for a busy machine."""
 
 
 class BlockThread(ABC):

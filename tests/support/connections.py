@@ -1,4 +1,4 @@
-"""Finds connections to a port, and the processes that have them, from Linux's /proc."""
+"""Connections to a port, and the processes that have them, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_connected(process: int, port: int) -> bool:
 
 
 def break_connections(port: int) -> int:
-    """Break this process's connections to a local port, as a network does. Return their number."""
+    """Break this process's connections to a local port, like a failing network; return their number."""
     ends, broken = _sockets_to(port), 0
     for link in (_PROC / "self/fd").iterdir():
         with suppress(OSError):  # closed by another thread
@@ -47,7 +47,7 @@ def processes_of(session: int, *, named: str) -> list[int]:
 
 
 def parent_of(process: int) -> int:
-    """Return the parent of a process (or its adopter); -1 if the process has ended."""
+    """Return the current parent of a process; -1 if the process has ended."""
     try:
         return int((_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):

@@ -31,7 +31,7 @@ FILES: Final = ("Makefile", "README.md", "pyproject.toml")
 AROUND: Final = frozenset(
     {"tests/asan", "tests/deployment", "tests/project", "tests/reference", "tests/development", "tests/testing"}
 )
-"""Tests of the repository and generated pages, and contract tests, two of which need a wing."""
+"""Folders left out: tests of the repository and of generated pages, and contract tests that need a wing."""
 
 NAMING_WINGS: Final = (
     "tests/cli/app/test_completion.py::test_names_of_the_bucket_commands_options_and_choices_are_offered",
@@ -45,7 +45,7 @@ NAMING_WINGS: Final = (
     "tests/process/test_forks.py::test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent_s",
     "tests/test_installation.py::test_without_optional_packages_every_entry_names_the_extra",
 )
-"""Tests that need the wings without importing one: tests of all commands, and of a Spark task."""
+"""Tests that do not run although they import no wing: tests of all commands, and of a Spark task."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,17 +70,17 @@ def copy_core(tree: Path) -> None:
 
 
 def make_interpreter(tree: Path) -> Path:
-    """Return the interpreter of a virtual environment with this one's packages, but with this package from ``tree``."""
+    """Make a virtual environment with our packages, but with this one from ``tree``; return its interpreter."""
     venv.create(tree / ".venv", symlinks=True)
     (packages,) = tree.glob(".venv/lib/*/site-packages")
-    # As path lines, the folders' own .pth files (such as the editable one) are not processed.
+    # Python does not process .pth files in folders that a .pth file adds, so the editable installation has no effect.
     (packages / "core.pth").write_text(f"{tree}\n{sysconfig.get_path('purelib')}\n")
     (tree / ".venv" / "bin" / "weed").symlink_to(script_of_environment("weed"))
     return tree / ".venv" / "bin" / "python"
 
 
 def tied_tests() -> set[str]:
-    """Return the core's test files that import a wing, directly or through support; these are left out."""
+    """Return the core's test files that import a wing, directly or through tests/support. They do not run."""
     around = tuple(f"{folder}/" for folder in AROUND)
     core = (path for path in imports_of_tests() if not str(path).startswith(around))
     return {str(path) for path in core if path.name.startswith("test_") and asks_a_wing(path)}
@@ -123,7 +123,7 @@ def _imported_names(path: Path) -> Iterator[str]:
 
 @functools.cache
 def _file_of(name: str) -> Path:
-    """Return the file or folder of this module, or its would-be path; external packages are not looked up."""
+    """Return the file or folder of a module of this repository. For an external one, return where it would be."""
     parts = name.split(".")
     while parts:
         path = Path(*parts)

@@ -25,8 +25,8 @@ _WORKER_OUTPUT: Final = "coverage"
 _UNMEASURED: Final = re.compile(
     r"tieredstore/testing/\w+_(tests|reads|writes)\.py|tieredstore/cli/__main__\.py|pyspark_\w+/__init__\.py"
 )
-"""The contract's test suites, which pytest loads itself to rewrite their assertions, and modules that only start a
-process.
+"""Modules not measured: the contract's test suites, which pytest itself loads to rewrite assertions, and modules that
+only start a process.
 """
 
 
@@ -47,8 +47,8 @@ class Coverage:
         return percent
 
     def never_imported(self) -> list[str]:
-        """Return the modules that no test imports; their lines are in no percentage."""
-        # The same file may have two names: tieredstore/backends is a link.
+        """Return the modules that no test imports. ``percent`` does not count their lines."""
+        # Compare resolved paths, because a file may have two names: tieredstore/backends is a link.
         reached = {Path(path).resolve() for path in self._reached["files"]}
         product = [path for folder in SETTINGS["source"] for path in Path(folder).rglob("*.py")]
         return sorted(
@@ -65,7 +65,7 @@ class CoverageOfRun:
 
     def __init__(self, *, judged: bool) -> None:
         self._judged = judged
-        # Before the workers start: they inherit this process's variable.
+        # Set the variable before the workers start, because they inherit it.
         self._folder = tempfile.TemporaryDirectory()
         os.environ[COVERAGE_VARIABLE] = self._folder.name
         self._coverage = Coverage()

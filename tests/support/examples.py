@@ -1,4 +1,4 @@
-"""Example counts of slow property tests: a part of them in `make test`, all of them in `make soak`."""
+"""Numbers of examples for slow property tests: reduced in `make test`, full in `make soak`."""
 
 from __future__ import annotations
 

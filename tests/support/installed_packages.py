@@ -20,9 +20,10 @@ def install(
     code: str = "",
     group: str = STORES,
 ) -> None:
-    """Put a package of this name on the path that offers names and ``module:Class``, of stores by default.
+    """Install a package whose entry points in ``group``, by default stores, are the names and ``module:Class`` in
+    ``offered``.
 
-    ``code`` is the content of its module, which has the package's name.
+    ``code`` is the content of the package's only module, which has the same name.
     """
     metadata = folder / f"{package}-1.0.dist-info"
     metadata.mkdir(parents=True)

@@ -1,9 +1,9 @@
-"""Requirements of a test, derived from its fixtures: marks to choose tests by, and the worker it runs on.
+"""Requirements of each test, derived from its fixtures: marks for the choice of tests, and the worker that runs it.
 
-What `make soak` sweeps whole is derived too: the tests of a file that sweeps over operations.
+Also derived is the mark "sweep", for the tests of files that sweep over operations: `make soak` sweeps over all.
 
-A test that starts processes, or a server without the fixtures, is marked by hand; so are tests of `make soak`, which
-run only if the expression of ``-m`` names soak.
+A test that starts processes, or a server without a fixture, is marked by hand. So is a test of `make soak`, which runs
+only if the expression of ``-m`` names soak.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def marks_of(fixtures: Iterable[object]) -> set[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function):
-            # A parameter with the name of a fixture is requested by `request.getfixturevalue`.
+            # If a parameter is the name of a fixture, the test requests it by `request.getfixturevalue`.
             parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
             for mark in sorted(marks_of(item.fixturenames) | marks_of(parameters)):
                 item.add_marker(mark)
@@ -58,34 +58,35 @@ def _turn(item: pytest.Item) -> int:
 
 @pytest.fixture(autouse=True)
 def needs_are_told(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Require the mark of a server that a test starts by `getfixturevalue`: `make unit` selects by marks."""
+    """Assert that a test is marked for each server that it gets by `getfixturevalue`, for `make unit`."""
     yield
     untold = marks_of(request.fixturenames) - {mark.name for mark in request.node.iter_markers()}
     assert not untold, f"the test used a fixture of {', '.join(untold)}: mark it by hand with pytest.mark"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # `pytest -n 2` is enough: a file's tests stay together, and those that need Spark on the worker that has it.
+    # Make `pytest -n 2` enough: a file's tests stay on one worker, and all tests that need Spark on the worker that has
+    # it.
     if getattr(config.option, "dist", "no") == "load":
         config.option.dist = "loadfile"
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give a worker all tests that need Spark, or the rest of a file: a module's shared fixtures are made once.
+    """Give a worker a unit: all tests that need Spark, or a file's other tests, so that module fixtures are made once.
 
-    A file with ``UNIT_OF_WORK: Final = "test"`` is split into tests: it is too much for one worker.
+    In a file with ``UNIT_OF_WORK: Final = "test"``, which is too much for one worker, each test is a unit.
     """
     if config.getoption("dist") != "loadfile":
         return None
-    config.option.loadscopereorder = False  # use the order above, not the number of tests
+    config.option.loadscopereorder = False  # keep the order of ``_turn``
     scheduler: Any = importlib.import_module("xdist.scheduler").LoadFileScheduling(config, log)  # it has no types
     scheduler._split_scope = _unit_of
     return scheduler
 
 
 def _unit_of(nodeid: str) -> str:
-    """Return the unit from the node id: xdist 3.8 has groups, but its workers do not pass them on since pytest 9.2."""
+    """Return a test's unit by its node id. xdist 3.8 has groups, but workers do not pass these on since pytest 9.2."""
     file, _, test = nodeid.partition("::")
     if 'UNIT_OF_WORK: Final = "test"\n' in _text_of(file):
         return nodeid

@@ -1,7 +1,7 @@
-"""Import this first in a process that a test starts: the coverage of the process counts for the run.
+"""Coverage of processes that tests start. Such a process must import this module first; then its coverage counts.
 
-Only for a few processes whose code cannot run inside a test, such as services and the start and end of a command: the
-imports take three more seconds of processor time.
+Use this only for code that cannot run inside a test, such as services, and the start and end of a command: the imports
+cost three more seconds of processor time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _leave_what_was_reached() -> None:
     with contextlib.chdir(REPOSITORY):
         reached = json.dumps(probes.get_coverage())
     whole = Path(os.environ[COVERAGE_VARIABLE], f"{os.getpid()}.json")
-    part = whole.with_suffix(".part")  # a process killed while it writes leaves no half file among the whole ones
+    part = whole.with_suffix(".part")  # a process that is killed while it writes leaves no half .json
     part.write_text(reached)
     part.replace(whole)
 

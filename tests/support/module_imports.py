@@ -30,9 +30,9 @@ def product_sources() -> dict[str, Path]:
 def import_graph(sources: Mapping[str, Path]) -> ImportGraph:
     """Return the direct imports that happen when each module runs.
 
-    Imports under ``if TYPE_CHECKING`` and inside functions are not counted. ``from package import name`` imports the
-    module ``package.name`` if it exists, else ``package``. Packages passed on the way to a module do not count as
-    imported.
+    Imports under ``if TYPE_CHECKING`` and inside functions do not count. ``from package import name`` imports the
+    module ``package.name`` if it exists, else ``package``. Importing a module does not count as importing its parent
+    packages.
     """
     return {name: frozenset(_imported(path, sources) - {name}) for name, path in sources.items()}
 

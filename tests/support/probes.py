@@ -1,7 +1,7 @@
 """Slipcover's probes, inserted into product code at import.
 
-A process measures if it imports this module before the product: the workers of a run with ``-p
-tests.support.coverage``, and processes that start with :mod:`tests.support.measured_process`.
+A process is measured if it imports this module before the product. These are the workers of a run with ``-p
+tests.support.coverage``, and processes that import :mod:`tests.support.measured_process` first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tests.support.unread_probes import Probe, without_its_place
 slipcover: Final[Any] = importlib.import_module("slipcover")  # no types
 SETTINGS: Final[dict[str, Any]] = importlib.import_module("slipcover.config").read_config()
 
-# Spark sends our functions to its workers with their code, including the probes.
+# Make probes picklable: Spark sends our functions to its workers with their code, including the probes.
 copyreg.pickle(Probe, without_its_place)
 
-# A probe that stays after it was reached costs little. To remove such probes, Slipcover visits every function of every
-# module, which takes up to 0.1 s. With its own limit of 50, it would do so about a hundred times in a worker, and again
-# in each fork.
+# Raise the limit at which Slipcover removes probes that were reached often. Such a probe costs little. To remove it,
+# Slipcover visits all functions of all modules, in up to 0.1 s; by default, a worker and each of its forks would do
+# this about a hundred times.
 _REACHED_OFTEN: Final = 20_000
 
 give_no_others()

@@ -118,7 +118,7 @@ def test_a_server_that_stays_away_for_longer_than_allowed_ends_it_with_75(tmp_pa
 
 
 def test_a_store_that_is_started_again_is_gone_on_with(spark: SparkSession, kept: Kept) -> None:
-    """The store that restarts is the output's; the source is in a folder."""
+    """The store of the output restarts; the source is a folder."""
     with start_minio() as minio:
         place = minio.make_bucket()
         process = minio.process

@@ -1,4 +1,4 @@
-"""A parser misfiled messages for a while: all are filed again, while new ones arrive."""
+"""A parser has misfiled messages for a while: all of them are filed again, while new messages arrive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mended(kafka: KafkaServer, tmp_path: Path) -> Iterator[Mended]:
 
 
 class Live:
-    """Running pipelines: as queries of a session, or without Spark by a run after each write."""
+    """Running pipelines: streaming queries of a session, or without Spark a run at each :meth:`catch_up`."""
 
     def __init__(self, mended: Mended, spark: SparkSession | None, *files: Path) -> None:
         self._mended, self._files = mended, files
@@ -68,7 +68,7 @@ def check_story(mended: Mended, spark: SparkSession | None) -> None:
         live.catch_up()
         mended.write(50)
         live.catch_up()
-    # Begin with one file: find its offsets, and the other sources of its records.
+    # Start from one wrong file: find its offsets, and the other places that have its records.
     first = mended.origin(mended.keys(1)[0])
     assert first.committed
     assert first.backups
@@ -90,7 +90,7 @@ def check_story(mended: Mended, spark: SparkSession | None) -> None:
             delete_records(mended.topic.server, topic, end, partition=partition)
         mended.backfill(4, Selected(topic, 10, 320))
         mended.check(10, 320, 4)
-        # Now the bucket has lost them too, but the backup has them.
+        # Now the bucket has lost its offsets too, but the backup still has them.
         mended.delete_copied(200)
         with pytest.raises(DataLossError, match=rf"offsets 10 to \d+ of {topic}-0"):
             mended.backfill(5, Selected(topic, 10, 320))

@@ -1,4 +1,4 @@
-"""Pipelines as streaming queries of a real Spark: their output as listed by a reader, and the end of a query."""
+"""Pipelines as streaming queries of a real Spark session: their output in listings, and how queries end."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_backlog_is_written_by_many_tasks_into_the_files_of_a_run_without_spar
     file = kept.file(**sizes)
     alone = kept.file("alone.properties", output__key__prefix="alone/", **sizes)
     queries = start_pipelines(spark, file, once=True)
-    # Stopping takes longer than requesting it.
+    # The counter still exists, because queries are running.
     counted = REGISTRY.get_sample_value("tieredstore_pipeline_records_total", {"pipeline": "kept", "generation": "1"})
     assert counted is not None
     assert all(query.awaitTermination(ENDED_S) for query in queries)
@@ -101,7 +101,7 @@ def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_s
     counts = {where: len(offsets) for where, offsets in kept.offsets().items()}
     assert counts == {(TOPIC, 0): 25, (TOPIC, 1): 35, (TOPIC, 2): 10, ("payments", 0): 10}
     entries = list(commit_log_of(load_pipeline(file), kept.store).entries())
-    # Records are written by their age, not at each look. The end of the query is logged.
+    # The query writes records by their age, not at each look, so there are few batches. It logs its end.
     assert sum(entry.kind == "batch" and bool(entry.files) for entry in entries) <= 5
     assert entries[0].kind == "take-over"
     assert entries[-1].kind == "published"
@@ -117,7 +117,7 @@ def test_spark_may_repeat_what_is_written_and_another_driver_ends_the_query(
     wait_for(lambda: sum(kept.committed(file).values()) == 40, run.query)
     run.drain(Deadline.after(ENDED_S))
     run.close()
-    # As if Spark had died before it recorded the batch as done, and another run had continued with other windows.
+    # Simulate that Spark died before it recorded the batch as done, and that another run continued with other windows.
     shutil.rmtree(checkpoint / "kept-1" / "commits")
     kept.write(20)
     run_without_spark(kept.file(secor__max__file__size__bytes="300"))

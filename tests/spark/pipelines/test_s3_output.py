@@ -48,7 +48,7 @@ class Orders:
         self._ids = [registry.register("avro-value", schema) for schema in (OLD, NEW)]
 
     def write(self, count: int) -> None:
-        """Write this many more records to each."""
+        """Write this many more records to each topic."""
         for topic in ("json", "avro"):
             start = self.bucket.ends[topic, 0, FIRST_ID]
             offsets = range(start, start + count)

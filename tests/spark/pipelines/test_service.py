@@ -27,7 +27,7 @@ PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 
 @contextmanager
 def running(folder: Path, **changes: str) -> Generator[tuple[PipelineService, Kept]]:
-    """Run a service over a bucket in a folder, with records to write; empty settings are left out."""
+    """Run a service over a bucket in a folder, with records to write. An empty change removes its setting."""
     with closing(Kept(folder)) as kept:
         kept.write(50)
         file = kept.file(**changes)
@@ -115,7 +115,7 @@ def test_a_planner_that_is_killed_ends_it_and_nothing_is_lost_or_doubled(tmp_pat
         service.wait_until(lambda: sum(kept.committed(file).values()) >= 100)
         os.kill(processes_of(service.process.pid, named=PLANNER)[-1], signal.SIGKILL)
         kept.write(50)
-        # Its supervisor restarts it.
+        # The service exits with code 1, so that its supervisor restarts it.
         assert service.ended() == 1, service.said()[-3000:]
         pipeline = load_pipeline(file)
         with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:

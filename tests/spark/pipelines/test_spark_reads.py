@@ -1,4 +1,4 @@
-"""Pipelines' files read by Spark's own sources: the records, the directories as columns, and nothing else."""
+"""Pipelines' files, read by Spark's own sources as records and directory columns, without anything else."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def topic(tmp_path: Path) -> Iterator[StoredTopic]:
 
 
 def pipeline_in(name: str, codec: str, **changes: str) -> Pipeline:
-    """Return a pipeline whose directories are complete, except the latest."""
+    """Return a pipeline that marks all directories complete except the latest."""
     return pipeline_of(
         output__key__prefix=f"{name}/", secor__file__reader__writer__factory=name, secor__compression__codec=codec,
         secor__message__parser__class="json", partitioner__granularity__hour="true",
@@ -128,7 +128,7 @@ def test_spark_reads_the_envelope_of_one_generation_beside_another(
     assert kafka["headers"] == "array<struct<key:string,value:binary>>"
 
 
-# Its type stubs are partially unknown.
+# Untyped: the type stubs of these libraries are incomplete.
 pq: Final[Any] = pa_parquet
 dataset: Final[Any] = pa_dataset
 sql: Final[Any] = duckdb.sql
@@ -160,7 +160,7 @@ VALUES: Final = {
 
 
 def write(folder: Path, properties: Mapping[str, str], *values: bytes, topic: str = "t") -> Path:
-    """Write a window with a pipeline that files all records; return the topic's directory."""
+    """Write a window; assert that its pipeline files all records. Return the topic's directory."""
     pipeline = pipeline_of(**texts({"secor.offsets.per.partition": "10", "output.key.prefix": "", **properties}))
     store = FilesystemObjectStore(folder)
     messages = [values[row % len(values)] for row in range(ROWS)]

@@ -1,4 +1,4 @@
-"""The driver's part of a batch, with tasks in this process instead of Spark; and a first batch written ahead."""
+"""The driver's part of a batch, with tasks in this process instead of Spark, and a first batch written early."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_what_a_task_cannot_do_ends_it_and_the_others_leave_nothing(
 
 @pytest.mark.parametrize("is_ahead", [False, True])
 def test_what_lies_before_a_loss_or_damage_is_written_and_the_error_ends_it(kept: Kept, is_ahead: bool) -> None:
-    """One partition lost its second segment; the other's third is damaged in the middle."""
+    """One partition has lost its second segment. The third segment of the other partition is damaged."""
     kept.write(20)
     kept.write(20)
     pipeline = load_pipeline(kept.file())
@@ -159,7 +159,7 @@ def test_a_driver_that_comes_later_ends_one_that_has_nothing_to_write(
         first.sink(first.batch(), 0)
         first.sink.mark_published(idle_s=0)
         with closing(Driven(kept)):
-            # Not at each call: an idle pipeline costs one request per minute.
+            # An idle driver checks only once a minute whether it is fenced, to save requests.
             first.sink.mark_published(idle_s=0)
             monkeypatch.setattr(first.sink, "_alone_at", 0.0)
             with pytest.raises(FencedError):
@@ -230,7 +230,7 @@ def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_an
 def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planner waits in another process, so the driver must notice the outage by itself."""
+    """The planner waits in another process and cannot report the outage: the driver must notice it itself."""
     broken: list[str] = []
     store = FaultyStore(kept.store, lambda operation: "output" in broken and operation.name == "head")
     snapshot = Planner.snapshot
@@ -293,7 +293,7 @@ def test_pipelines_have_to_be_named() -> None:
 
 
 class OnceEach:
-    """Fails the first operation of each of these names on a key that contains ``text``."""
+    """Condition that makes the first operation of each (name, part of a key) fail."""
 
     def __init__(self, *chosen: tuple[str, str]) -> None:
         self._left = list(chosen)
@@ -523,7 +523,7 @@ def test_an_error_ahead_is_the_batchs(kept: Kept, driven: Driven) -> None:
     driven.sink.write_ahead(plan, GROUP)
     with pytest.raises(DataLossError):
         driven.sink(driven.batch(plan), 0)
-    # The other partition's records are written.
+    # The records of the other partition are written.
     assert kept.offsets() == {(TOPIC, 0): list(range(20))}
     assert nothing_is_left(kept)
 

@@ -42,7 +42,7 @@ def reader(kept: Kept) -> Iterator[WindowReader]:
 
 
 def begin(kept: Kept) -> None:
-    """Write twenty records to each partition, and begin a driver, which records the partitions' first offsets."""
+    """Write twenty records to each partition, and start a driver, which logs the partitions' first offsets."""
     kept.write(20)
     pipeline = load_pipeline(kept.file())
     with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
@@ -129,7 +129,7 @@ def test_a_batch_that_is_repeated_has_the_leader_epochs_it_was_planned_with(kept
         reader.prepareForTriggerAvailableNow()
         start = reader.initialOffset()
         end = latest(reader, start)
-    # Offsets of an earlier version.
+    # Offsets from an earlier version lack leader epochs.
     without = {**end, "windows": [window[:5] for window in end["windows"]]}
     for offset, epoch in ((end, 0), (without, -1)):
         with closing_reader(kept) as other:
@@ -142,7 +142,7 @@ def test_how_much_windows_read_is_learnt_where_a_backlog_is_cut_by_it() -> None:
     where = "orders", 0
 
     class Cutting:
-        """Returns two windows at each look."""
+        """Planner that finds two new windows at each look."""
 
         def snapshot(self) -> None:
             """Do nothing."""
@@ -179,7 +179,7 @@ def closing_reader(kept: Kept) -> Any:
 
 
 def forced(reader: WindowReader, start: Offset) -> Offset:
-    """Return the offset of all records, of any age."""
+    """Return the stream's offset after all records, whatever their age."""
     reader.prepareForTriggerAvailableNow()
     return latest(reader, start)
 
@@ -208,7 +208,7 @@ def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, r
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     (first, _) = tasks_between(reader, start, latest(reader, start))
-    # The rest of a window, as in a partly written batch.
+    # Tasks for the rest of a window, as in a batch that was partly written.
     report, inner = reports_of(kept, [first.between(7, 20), first.between(3, 5)])
     assert [report.written[0].files[0].first_offset, report.written[0].records] == [7, 13]
     assert [inner.written[0].files[0].first_offset, inner.written[0].records] == [3, 2]

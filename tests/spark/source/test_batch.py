@@ -40,7 +40,7 @@ def test_options_select_rows_however_they_are_cut(bucket: Bucket, reading: str) 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_value_is_told_in_one_sentence(bucket: Bucket, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options, sentence = WRONG[name]
-    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "1")  # as one_sentence sets it in a worker
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "1")  # one_sentence sets it in a worker
     error = error_of({**bucket.options, **options})
     assert isinstance(error, ConfigError | ResourceNotFoundError)
     message = told_to_spark(error)

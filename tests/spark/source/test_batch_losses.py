@@ -40,7 +40,7 @@ def options_of(bucket: Bucket, **more: Any) -> dict[str, Any]:
 
 
 def check_loss(options: dict[str, Any], lost: str, caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, int]]:
-    """Return the lenient query's rows, asserting its warning; assert that strict queries fail."""
+    """Assert that a strict query fails, and that a lenient one warns; return the lenient query's rows."""
     error = error_of(options)
     assert isinstance(error, DataLossError)
     assert lost in str(error)
@@ -53,7 +53,7 @@ def check_loss(options: dict[str, Any], lost: str, caplog: pytest.LogCaptureFixt
 
 
 def files_of(bucket: Bucket, segment: RemoteLogSegmentMetadata, suffix: str) -> Path:
-    """Return the files of one of a segment's objects."""
+    """Return the file of one of a segment's objects."""
     name = f"{segment.start_offset:020d}-{segment.remote_log_segment_id.id}.{suffix}"
     (path,) = Path(bucket.options["storage.root"]).rglob(name)
     return path
@@ -104,7 +104,7 @@ def test_a_topic_that_was_created_again(bucket: Bucket) -> None:
     bucket.write(10)
     bucket.write(20, topic_id=SECOND_ID)
     assert places(rows_in(options_of(bucket))) == all_of("orders", 0, 20)
-    bucket.write(5)  # whatever the cause, copies of both topics are mixed now
+    bucket.write(5)  # now copies of the two topics are interleaved
     error = error_of(options_of(bucket))
     assert isinstance(error, ConfigError)
     assert str(FIRST_ID) in str(error)

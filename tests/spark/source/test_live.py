@@ -1,4 +1,4 @@
-"""Bucket and broker read as one: the records of a Kafka consumer, wherever the bucket ends."""
+"""Bucket and broker read as one log: the same records as a Kafka consumer's, wherever the bucket ends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def offsets(tiered: TieredTopic, offset: int) -> str:
 
 
 def windows(source: random.Random, seam: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield windows across the end of the bucket, before it and after it."""
+    """Yield random windows before, across and after the end of the bucket."""
     for low, high in [(0, end), (0, seam), (seam, end)]:
         start = source.randrange(low, high)
         yield start, source.randrange(start, high)
@@ -78,7 +78,7 @@ def test_a_time_is_found_on_either_side_of_the_seam(spark: SparkSession, tiered:
     rows = consumed(tiered.server, tiered.topic, 0, end, isolation="read_committed")
     latest = max(row["timestamp"] for row in rows)
     for moment in (0, latest - 5_000_000, latest):
-        # Control markers have the broker's clock time, later than that of all records.
+        # Control markers have the time of the broker's clock, which is later than all records' times.
         first = next(row["offset"] for row in rows if row["timestamp"] >= moment)
         read = tiered.rows(spark, startingTimestamp=moment, columns="partition,offset,timestamp")
         assert read

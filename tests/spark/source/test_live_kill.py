@@ -1,4 +1,4 @@
-"""kill -9 of a stream over bucket and broker while its tasks read from the broker: each committed record once.
+"""Kills (-9) of a stream over bucket and broker while tasks read from the broker: each committed record once.
 
 Tiering is held back, so nine tenths of the offsets come from the broker. The test alternately kills a Python worker
 connected to the broker, after which Spark retries its task, and the driver with all its processes, after which the job
@@ -30,7 +30,7 @@ from tests.support.spark.spark_tasks import as_texts
 PARTITIONS = range(4)
 BATCH_BYTES = 20_000
 TRANSACTIONS = 8
-"""Offsets in the broker's part of the last partition; every second one is aborted."""
+"""Number of transactions in the broker's part of the last partition; every second one is aborted."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def check_killed(
     per_trigger: int,
     spread_s: float,
 ) -> None:
-    """Write ``records`` to each partition; the first tenth is in the bucket."""
+    """Kill a job over ``records`` records in each partition, a tenth of them in the bucket; check its output."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")  # shown on failure
     moments = random.Random(seed)
@@ -100,7 +100,7 @@ def check_killed(
 
 
 def fill(topic: TieredTopic, numbers: range, padding: bytes, *, transactions: int = 0) -> None:
-    """Write records with these numbers to each partition. In the last partition, the first ones are in transactions
+    """Write records with these numbers to each partition. In the last partition, the first records are in transactions
     of one batch each.
     """
     producer = producer_of(topic.server, **{"batch.size": str(BATCH_BYTES), "queue.buffering.max.messages": "1000000"})
@@ -110,7 +110,7 @@ def fill(topic: TieredTopic, numbers: range, padding: bytes, *, transactions: in
             begin = numbers.start + 100 * (number // 2)
             transaction = Transaction(topic.server)
             transaction.send(topic.topic, produced(range(begin, begin + 100), padding), partition=PARTITIONS[-1])
-            # Aborted records are written again and committed.
+            # The next transaction commits the aborted records again.
             transaction.end("abort" if number % 2 == 0 else "commit")
     for partition in PARTITIONS:
         rest = numbers[in_transactions:] if partition == PARTITIONS[-1] else numbers
@@ -141,7 +141,7 @@ def job_of(topic: TieredTopic, folder: Path, per_trigger: int) -> Path:
 def kill_in_turn(
     job: Path, port: int, kills: int, moments: random.Random, spread_s: float, write_more: Callable[[], None]
 ) -> int:
-    """Return the number of kills, each while a task was reading from the broker.
+    """Kill workers and drivers while a task reads from the broker; return the number of kills.
 
     A job that has read everything before its next kill gets more to read, three times at most.
     """
@@ -167,12 +167,12 @@ def kill_in_turn(
 
 
 def reading_worker(process: subprocess.Popen[bytes], port: int) -> int | None:
-    """Return a worker connected to the broker, as soon as there is one; None if the job ends before."""
+    """Wait for a worker that is connected to the broker; return None if the job ends before."""
     deadline = time.monotonic() + 300
     while process.poll() is None:
         assert time.monotonic() < deadline
         workers = processes_of(process.pid, named="pyspark.worker")
-        # Scanning all processes takes longer than some tasks.
+        # Scanning all processes takes longer than some tasks, so check the found workers repeatedly.
         for _ in range(20):
             for worker in workers:
                 if is_connected(worker, port):

@@ -1,6 +1,4 @@
-"""Lost records of bucket or broker, buckets and brokers that do not belong together, and ways to connect to a
-broker.
-"""
+"""Records lost in bucket or broker, a bucket and a broker that do not belong together, and ways to connect to a broker."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ def options_of(tiered: TieredTopic, **more: Any) -> dict[str, Any]:
 
 
 def offsets(tiered: TieredTopic, **more: Any) -> list[int]:
-    """Return the offsets of a batch's rows, asserting their values."""
+    """Return the offsets of a batch's rows; assert the rows' values."""
     rows = rows_in(options_of(tiered, **more))
     assert [row["value"] for row in rows] == [b"%d" % row["offset"] for row in rows]
     return [row["offset"] for row in rows]
@@ -70,9 +68,7 @@ def at(topic: str, offset: int) -> str:
 
 
 def check_loss(tiered: TieredTopic, caplog: pytest.LogCaptureFixture, *lost: str, **more: Any) -> list[int]:
-    """Return the lenient query's offsets, asserting its warnings; assert that strict queries fail and name the
-    remedy.
-    """
+    """Assert that a strict query fails and names the remedy, and that a lenient one warns; return the latter's offsets."""
     error = error_of(options_of(tiered, **more))
     assert isinstance(error, DataLossError)
     caplog.clear()

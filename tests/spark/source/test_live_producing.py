@@ -1,4 +1,4 @@
-"""The seam while a topic is written, tiered and truncated by its broker: each committed record once, and in order."""
+"""Reads across bucket and broker while a topic is written, tiered and deleted: each committed record once, in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PADDING = b"k" * 300
 
 
 class Traffic:
-    """Writes to a topic of two partitions, the first with transactions; copies closed segments, then has them deleted.
+    """Producer to a topic of two partitions, the first with transactions. It copies closed segments, then deletes them.
 
     The last copied segment stays on the broker, as with any retention there: it may end inside a transaction.
     """
@@ -41,7 +41,7 @@ class Traffic:
         self._count = 0
 
     def turn(self) -> None:
-        """Write, copy and delete a little."""
+        """Write records and a transaction, copy closed segments, and sometimes delete copied ones on the broker."""
         for partition in PARTITIONS:
             records = self._records(60)
             send(self._producer, self.tiered.topic, records, partition=partition)
@@ -55,7 +55,7 @@ class Traffic:
 
     @contextmanager
     def turning(self, turns: int) -> Generator[threading.Thread, None, None]:
-        """Run this many turns in a thread; the block waits for all."""
+        """Run this many turns in a thread; at the end of the block, wait for it."""
         failed: list[BaseException] = []
 
         def run() -> None:
@@ -122,7 +122,7 @@ def values_of(rows: list[dict[str, Any]], partition: int) -> list[bytes]:
 def test_each_batch_has_all_that_was_committed_before_it(tiered: TieredTopic, traffic: Traffic) -> None:
     batches: list[tuple[dict[int, int], list[dict[str, Any]]]] = []
     with traffic.turning(15) as thread:
-        # At least as many batches as are needed below, even if one batch takes as long as all turns.
+        # Read at least three batches, even if the first takes as long as all turns.
         while thread.is_alive() or len(batches) < 3:
             before = {partition: len(traffic.written[partition]) for partition in PARTITIONS}
             batches.append((before, rows_in(options_of(tiered, maxRecordsPerPartition=200))))
@@ -151,7 +151,7 @@ def test_a_stream_that_is_given_up_and_begun_again_reads_each_record_once(
 
 
 def run(tiered: TieredTopic, position: Json | None, streamed: list[bytes], *, triggers: int) -> Json:
-    """Run batches from the end of an earlier stream; assert that reading a batch again gives the same rows."""
+    """Run batches from ``position`` on; return the last position. Assert that a repeated batch has the same rows."""
     reader = stream_of(tiered)
     position = over_the_wire(reader.initialOffset()) if position is None else position
     for _ in range(triggers):

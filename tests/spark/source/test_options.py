@@ -1,4 +1,4 @@
-"""Valid values of each option and errors of invalid ones, as two tables, and cases outside the tables."""
+"""Options: tables of valid values and of errors for invalid ones, and single cases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Texts = dict[str, str]
 
 
 def parsed(options: Texts, *, streaming: bool = False) -> SourceOptions:
-    """Parse the options with a store, and with a topic unless they select one."""
+    """Parse these options, with a store added, and with a topic if they select none."""
     topic = {} if SELECTIONS & options.keys() else {"subscribe": "t"}
     return parse_options({**topic, **STORE, **options}, streaming=streaming)
 
@@ -77,7 +77,7 @@ READ: list[tuple[Texts, str, object]] = [
     (
         {"isolationLevel": "read_committed", "kafka.isolation.level": "read_committed"}, "isolation", "read_committed",
     ),
-    ({"kafka.isolation.level": "read_committed"}, "kafka", None),  # it needs no broker
+    ({"kafka.isolation.level": "read_committed"}, "kafka", None),  # redundant without a broker, but accepted
     (
         {**BROKER, "kafka.sasl.password": "hush", "kafka.isolation.level": "read_committed"},
         "kafka", (("bootstrap.servers", "127.0.0.1:9092"), ("sasl.password", "hush")),
@@ -161,7 +161,7 @@ PARTITIONS_REFUSED = [
     '{"t":[2147483648]}', '{"t":[null]}', '{"t":[0],"t":[1]}', '{"a b":[0]}', "[" * 100_000,
     '{"t":[' + "9" * 5000 + "]}",
 ]  # fmt: skip
-# Names of some options, the error for each value, and the values.
+# Names of options, the error for each of the values, and the values.
 TEXTS_REFUSED: list[tuple[str, str, list[str]]] = [
     ("subscribe", "the option {} is .*; expected one topic at least", ["", " ", ",", " , "]),
     (

@@ -39,8 +39,8 @@ def at(milliseconds: int) -> datetime:
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    """Yield records with timestamps of a hundred times their offsets; the logs of ``broken`` are missing, so reads
-    fail.
+    """Yield records whose timestamps are a hundred times their offsets. Two logs of the topic ``broken`` are
+    overwritten, so reads fail.
     """
     filled = Bucket(tmp_path_factory.mktemp("pushdown"))
     fill(filled)
@@ -121,7 +121,7 @@ QUERIES: dict[str, str] = {
 
 
 def chosen(name: str, df: DataFrame) -> DataFrame:
-    """Return topic, partition and offset of a query's rows, under the query's name."""
+    """Return topic, partition and offset of a query's rows, with the query's name as a column."""
     return df.where(name).select("topic", "partition", "offset").withColumn("query", functions.lit(name))
 
 

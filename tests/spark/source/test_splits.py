@@ -1,4 +1,4 @@
-"""One large segment feeds many tasks; each fetches its own bytes and holds a bounded part of them."""
+"""Many tasks read one large segment; each fetches only its own bytes, and has only a limited part of them in memory."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Scale:
     chunk: int
 
 
-# Fetches and memory have the same bounds for both sizes.
+# The limits of fetches and memory are the same for both sizes.
 SCALES = [
     pytest.param(Scale(128 * MIB, 8 * MIB, 2 * MIB), id="128m"),
     pytest.param(Scale(1024 * MIB, 64 * MIB, 4 * MIB), id="1g", marks=pytest.mark.soak),
 ]
-# Prints its peak memory after the imports, after half of the tasks and after all.
+# Program that prints its peak memory after the imports, after half of the tasks, and after all tasks.
 CHILD = """
 import json, resource, sys
 from tieredstore.spark.source.batch import BatchReader
@@ -130,7 +130,7 @@ def _settings(bucket: Stored) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Peak:
-    """Memory in bytes of a process that reads all columns of a bucket, task after task."""
+    """Peak memory in bytes of a process that reads all columns of a bucket, task after task."""
 
     imported: int
     after_half: int
@@ -139,7 +139,7 @@ class Peak:
 
 def peak_of(bucket: Stored) -> Peak:
     options = json.dumps(bucket.options | {"maxSplitBytes": str(bucket.scale.split), "includeHeaders": "true"})
-    # Run the process through a shell: a child inherits the peak memory of its parent.
+    # Run the process through a shell, because a child inherits the peak memory of its parent.
     command = shlex.join([sys.executable, "-c", CHILD, options])
     done = subprocess.run(
         ["sh", "-c", f"{command}; exit $?"],
@@ -161,7 +161,7 @@ def test_a_process_that_reads_task_after_task_needs_no_more_memory_for_more_of_t
 ) -> None:
     of_one, of_all = peak_of(stored(tmp_path, replace(large.scale, size=large.scale.split))), peak_of(large)
     assert of_all.after_all <= 300 * MIB
-    assert of_all.after_all - of_one.after_all <= 56 * MIB  # the number of concurrent buffers varies
+    assert of_all.after_all - of_one.after_all <= 56 * MIB  # allow for a varying number of buffers
     assert of_all.after_all - of_all.after_half <= 24 * MIB
 
 
@@ -176,7 +176,7 @@ def test_sparks_workers_share_a_segment_and_stay_small(spark: SparkSession, larg
 
 
 def peaks_of_workers() -> Iterator[int]:
-    """Yield the peak bytes of the Python processes where this Spark reads."""
+    """Yield the peak memory, in bytes, of Spark's Python workers."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command, status = (process / "cmdline").read_bytes(), (process / "status").read_text()

@@ -15,7 +15,7 @@ FILESYSTEM = ("storage.backend.class", "filesystem")
 
 @pytest.fixture(autouse=True)
 def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Return a worker's folder of shipped files, with another working directory."""
+    """Return the folder for shipped files in a simulated Spark worker, which has another working directory."""
     folder, working = tmp_path / "shipped", tmp_path / "working"
     folder.mkdir()
     working.mkdir()

@@ -63,7 +63,7 @@ def test_a_python_without_the_package_is_named_with_the_variable(missing: str, t
 
 
 def test_a_real_python_is_asked(tmp_path: Path) -> None:
-    """A link outside the environment to this process's interpreter has none of the environment's packages."""
+    """An interpreter that is started through a link outside the environment has none of the environment's packages."""
     link = tmp_path / "python3"
     link.symlink_to(os.path.realpath(sys.executable))
     with pytest.raises(ConfigError, match="has no "):

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 TASKS = 4
-"""Four tasks on two cores: one process runs at least two of them."""
+"""Number of tasks: on two cores, one process runs at least two."""
 
 
 class FrozenSource(DataSource):
-    """Reports for each task the number of frozen objects in its process and in the planner's."""
+    """Source with a row per task: how many objects gc has frozen in the planner's and in the task's process."""
 
     @classmethod
     def name(cls) -> str:

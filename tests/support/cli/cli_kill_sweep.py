@@ -32,14 +32,14 @@ def new_settings(folder: Path) -> tuple[Path, Path]:
 
 
 def numbers_of(folder: Path, log_dir: Path) -> list[int]:
-    """Return the operations of an undisturbed copy that are swept."""
+    """Return the numbers of the operations to kill, out of those of an undisturbed upload."""
     _, faulty = new_settings(folder)
     tieredstore("upload", "-c", faulty, log_dir)
     return numbers_to_sweep(kinds_of(KillingStore.last.operations))
 
 
 def run_killed(faulty: Path, log_dir: Path, number: int, moment: Moment) -> bool:
-    """Return True if the copy died at this operation: some operations have no middle, or no answer to lose."""
+    """Upload in a child; return True if it was killed. Some operations have no middle, or no answer to lose."""
     child = os.fork()
     if not child:
         KillingStore.kill_at, KillingStore.kill_moment = number, moment
@@ -75,7 +75,7 @@ def sweep(work: Path, log_dir: Path) -> None:
 
 
 def equal(settings: Path, log_dir: Path) -> bool:
-    """Return True if every log is read back unchanged; fetch refuses an offset that names two segments."""
+    """Return True if ``fetch`` returns each log unchanged. It would refuse an offset that two segments have."""
     logs = sorted(log_dir.rglob("*.log"))
     fetched = [
         tieredstore("fetch", "-c", settings, *log.parent.name.rsplit("-", 1), int(log.stem)).stdout for log in logs

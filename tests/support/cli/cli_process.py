@@ -49,7 +49,7 @@ class Result:
         return rows, last["summary"]
 
     def clean(self) -> Result:
-        """Return self, after asserting success and an empty stderr, except for the progress of a slow machine."""
+        """Assert success, and no stderr except the progress lines that a slow machine shows; return self."""
         said = [line for line in self.stderr.splitlines() if not line.endswith(" so far")]
         assert (self.code, said) == (0, []), self
         return self
@@ -124,7 +124,7 @@ def write_settings(folder: Path, more: Mapping[str, str] | None = None, *, chunk
 
 
 def store_of(folder: Path, *sources: object, more: Mapping[str, str] | None = None) -> Path:
-    """Return the settings of ``write_settings``, with these log directories uploaded to their store."""
+    """Call ``write_settings``, and upload these log directories to its store; return the settings file."""
     settings = write_settings(folder, more)
     for source in sources:
         assert tieredstore("upload", "-c", settings, source).code == 0
@@ -132,5 +132,5 @@ def store_of(folder: Path, *sources: object, more: Mapping[str, str] | None = No
 
 
 def stored_files(folder: Path, suffix: str = "*") -> list[Path]:
-    """Return the objects of ``write_settings``'s store, in key order."""
+    """Return the files of all objects in the store of ``write_settings``, in key order."""
     return sorted((folder / "store").rglob(f"*.{suffix}"))

@@ -31,7 +31,7 @@ class StuckStore(DelegatingObjectStore):
 
 
 class FailingPuts(DelegatingObjectStore):
-    """The n-th put and all later ones raise: FAILING_PUTS is ``<error class> <n>``, counted from 0."""
+    """Store whose puts fail from the n-th on. The variable FAILING_PUTS is ``<error class> <n>``, counted from 0."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> FailingPuts:
@@ -58,7 +58,7 @@ def kill_this_process() -> NoReturn:
 
 
 class KillingStore(FaultyStore):
-    """Store that kills the process at one operation; ``last`` is the last one created."""
+    """Store that kills the process at one operation. ``last`` is the store created last."""
 
     kill_at: ClassVar[int | None] = None
     kill_moment: ClassVar[Moment] = "before"

@@ -1,4 +1,4 @@
-"""Commands on a faulty server: their settings, their honest results, and leftovers that a failure must not cause."""
+"""Commands on a faulty server: their settings, their results on an honest server, and forbidden leftovers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORT_TIMEOUT_MS = 300
 
 
 TAKEN, KEPT = "taken", "kept"
-"""Folders that segments are copied to and from."""
+"""Folders that ``mirror`` copies segments to (TAKEN) and from (KEPT)."""
 
 _PATIENT = "store.properties"
 _HURRIED = "short.properties"
@@ -34,7 +34,7 @@ _HURRIED = "short.properties"
 
 @dataclass(frozen=True)
 class Command:
-    """Command line; ``copies`` starts with an empty bucket, the others with one that holds all segments.
+    """Command line. If it ``copies``, it starts with an empty bucket, otherwise with one that has all segments.
 
     ``lacks_manifest``: the manifest of the first small segment is missing. ``settings`` is the option that names the
     bucket; without it, the bucket is the first argument.
@@ -68,7 +68,7 @@ COMMANDS = (
 
 @dataclass
 class CommandPlace:
-    """Server, folder with logs and a settings file, and each command's honest result."""
+    """Server, folder with logs and settings files, and each command's result on an honest server."""
 
     server: FaultyServer
     folder: Path
@@ -102,7 +102,7 @@ class CommandPlace:
         return place
 
     def run(self, command: Command, way: Way | None = None, *, hurried: bool = False) -> Result:
-        """Run a command on a fresh bucket, answered in ``way``; ``hurried``: with a short timeout."""
+        """Run a command on a fresh bucket, with answers in this ``way``. If ``hurried``, its timeout is short."""
         self._begin(command)
         shutil.rmtree(self.folder / TAKEN, ignore_errors=True)
         (self.folder / TAKEN).mkdir()
@@ -125,7 +125,7 @@ class CommandPlace:
             del self.server.service.objects.by_key[min(key for key in self.full if key.endswith("manifest"))]
 
     def objects(self) -> dict[str, bytes]:
-        """Return the bucket's objects without segment ids, which are random for each copy."""
+        """Return the bucket's objects, by key without the segment id, which is random."""
         held = self.server.service.objects.by_key
         return {_without_id(key): b"" if key.endswith("manifest") else value.data for key, value in held.items()}
 

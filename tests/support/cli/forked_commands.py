@@ -1,6 +1,6 @@
-"""Commands in processes forked from a parent that has already imported everything: tests of signals need many.
+"""Commands in processes forked from a parent that has already imported everything, because tests of signals need many.
 
-The parent runs :func:`run` with the modules as arguments; requests on stdin, one per line.
+The parent runs :func:`run` with the modules as arguments, and reads requests from stdin, one per line.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Running:
         os.kill(self.process, signum)
 
     def wait(self, timeout_s: float) -> Ended | None:
-        """Return how it ended; kill it and return None on timeout."""
+        """Wait until the command ends; on timeout, kill it and return None."""
         code = self._parent.ask({"wait": self.process, "timeout_s": timeout_s})["code"]
         if code is None:
             return None
@@ -107,8 +107,8 @@ class ForkedCommands:
         """Run a command; ``stdout`` and ``stderr`` may be a device, a named pipe or CLOSED.
 
         With ``stdout_has_reader``, stdout is a pipe that breaks when its reader closes it; otherwise it never breaks.
-        ``terminal`` becomes the controlling terminal, and each stream that is not given; ``environment`` is added to
-        the parent's. ``taking_back_s``: time limit for the rollback after a signal.
+        ``terminal`` becomes the controlling terminal, and replaces each stream that is not given. ``environment`` is
+        added to the parent's. ``taking_back_s``: time limit for the rollback after a signal.
         """
         self._count += 1
         folder = self._folder / f"command-{self._count}"
@@ -137,7 +137,7 @@ class ForkedCommands:
 
 
 def serve() -> Mapping[str, Any] | None:
-    """Answer requests. Return the request in each child, and None in the parent at the end of input."""
+    """Answer requests in the parent, until the end of input; then return None. In a child, return its request."""
     while line := sys.stdin.readline():
         request: dict[str, Any] = json.loads(line)
         if "wait" in request:
@@ -194,7 +194,7 @@ def become(request: Mapping[str, Any]) -> None:
 
 
 def run() -> None:
-    """Be the parent, and in each child a command."""
+    """Serve requests as the parent; in a child, become the command."""
     for module in ("tieredstore.cli.app.main", *sys.argv[1:]):
         importlib.import_module(module)
     request = serve()

@@ -10,8 +10,8 @@ from tests.support.cli.cli_process import tieredstore
 
 
 def make_it_odd(store: Path, settings: Path) -> None:
-    """Delete the first segment of one partition of ``none`` and one in the middle of ``txn`` from the demo's bucket;
-    add an old log without a manifest, and a hold on ``smallbatch``.
+    """Change the demo's bucket: delete the first segment of a partition of ``none``, and one in the middle of ``txn``.
+    Add an old log without a manifest, and a hold on ``smallbatch``.
     """
     manifest = next(store.glob("none-*/0/*2225-*.rsm-manifest"))
     txn = next(store.glob("txn-*/0/*1209-*.rsm-manifest"))

@@ -1,5 +1,5 @@
-"""Commands and programs of pages as forks of a process that has imported everything: starting Python takes most of
-their time.
+"""Commands and programs of docs pages, as forks of a process that has imported everything. Starting Python would take
+most of their time.
 
 The shell finds a ``tieredstore`` and a ``python`` that hand their arguments and open files over to that process.
 """
@@ -47,8 +47,8 @@ with socket.socket(socket.AF_UNIX) as door:
 
 @contextmanager
 def forked_commands_of_pages(environment: Mapping[str, str]) -> Generator[Path]:
-    """Yield a folder for the PATH, while its commands work."""
-    with TemporaryDirectory(prefix="tieredstore-") as folder:  # short: sockets have short paths
+    """Yield a folder for PATH; its commands work until the end of the block."""
+    with TemporaryDirectory(prefix="tieredstore-") as folder:  # a socket's path must be short
         door = Path(folder, "door")
         for name in ("tieredstore", "python"):
             stub = Path(folder, name)
@@ -69,13 +69,13 @@ def forked_commands_of_pages(environment: Mapping[str, str]) -> Generator[Path]:
 
 
 def serve(descriptor: int) -> None:
-    """Fork a child for each request. It reports how its own child, the command, has ended."""
+    """Fork a child for each request. The child forks the command, and reports how the command has ended."""
     for module in _LIBRARIES:
         importlib.import_module(module)
     for found in pkgutil.walk_packages(tieredstore.__path__, "tieredstore."):
         if not found.name.startswith(("tieredstore.spark", "tieredstore.polars", "tieredstore.cli.__main__")):
             importlib.import_module(found.name)
-    gc.freeze()  # collecting garbage would copy the memory of the parent
+    gc.freeze()  # a garbage collection in a child would copy the parent's memory
     with socket.socket(fileno=descriptor) as listening:
         while True:
             connection, _ = listening.accept()

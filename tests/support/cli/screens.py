@@ -58,7 +58,7 @@ _COPIED_AT_NS: Final = 1_767_312_000_000_000_000
 _TEN_DAYS_NS: Final = 864_000_000_000_000
 _CHANGING: Final = {
     r"\d+(\.\d)? [KMG]iB/s|until \d{4}-\d\d-\d\dT[\d:.]+Z|\"(seconds|bytes_per_second)\": [\d.]+": "…",
-    # Doctor's timings on this machine.
+    # Timings that ``doctor`` measures on this machine.
     r"\bin \d+(\.\d)? (ms|s)\b": "in … ms",
     r"Python 3\.[\d.]+": "Python 3",
     r"user \d+, group \d+": "user 1000, group 1000",
@@ -96,7 +96,7 @@ def commands_below(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def all_sessions() -> dict[str, list[str]]:
-    """Return the commands of each file, which the files themselves name."""
+    """Return the commands of each screen file, as read from the file itself."""
     return {path.stem: _commands_in(path) for path in sorted(FOLDER.glob("*.txt"))}
 
 

@@ -1,4 +1,4 @@
-"""Commands on a dripping store: where they wait for it, and how a signal ends them there."""
+"""Commands on a store that answers byte by byte: the request that each waits for, and how a signal ends it there."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tieredstore.process.interruption import TAKING_BACK_S
 from tieredstore.testing.segments import build_segment
 
 SOON_S: Final = 60.0
-"""A command has three seconds; a busy machine may give it less processor time."""
+"""Seconds to wait for a command's end. It should take three, but a busy machine may give it less processor time."""
 
 _DRIP_S = 0.2
 
 
 @dataclass(frozen=True)
 class Place:
-    """Wait of a command: for the answers to a step's requests, about keys that contain this text.
+    """Place where a command waits: for answers to requests of this step, on keys that contain ``part_of_key``.
 
     With ``honest_after_s`` the server executes and answers the request after that delay.
     """
@@ -46,7 +46,7 @@ class Place:
         return f"{self.step.value} {self.part_of_key}".strip()
 
     def way(self) -> Way:
-        """Answer such requests late, or byte by byte without end; others honestly."""
+        """Return a way to answer this place's requests late, or byte by byte without end, and others honestly."""
 
         def answer(exchange: Exchange) -> Answer:
             if self.part_of_key not in exchange.request.target:
@@ -56,7 +56,7 @@ class Place:
         return Way(f"{self} drips", frozenset(Cloud), frozenset({self.step}), Must.UNAVAILABLE, answer)
 
     def is_reached(self, server: FaultyServer) -> bool:
-        """Return True if a request has arrived there; its command now waits, if the server drips."""
+        """Return True if the server has got such a request, so that the command waits here."""
         return any(asked.step is self.step and self.part_of_key in asked.request.target for asked in list(server.asked))
 
 
@@ -136,7 +136,7 @@ def wait_for(condition: Callable[[], bool], named: str = "the condition", timeou
 
 @dataclass(frozen=True)
 class Case:
-    """A command, where it waits, and the signal it gets there."""
+    """Command, the place where it waits, and the signal that it gets there."""
 
     command: str
     place: Place

@@ -1,4 +1,4 @@
-"""Intact and damaged compressed batch bodies, and one check for each: does the scanner read it like its library?"""
+"""Intact and damaged compressed batch bodies, and a check that the scanner reads them like the codec's library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPRESSORS: Final[list[tuple[CompressionType, Callable[[bytes], bytes]]]] = [
     (CompressionType.LZ4, lambda plain: bytes(lz4_library.compress(plain, store_size=False, block_linked=False))),
     (CompressionType.LZ4, lambda plain: bytes(lz4_library.compress(plain, block_linked=True, compression_level=9))),
 ]
-"""As clients write them; the scanner must read all of these without a library."""
+"""Ways in which clients compress. The scanner must read the results of all without a library."""
 
 
 def plain_text(source: random.Random) -> bytes:
@@ -55,7 +55,7 @@ def damaged_bodies(seed: int, count: int) -> Iterator[Body]:
 
 
 def _damage(source: random.Random, body: bytearray) -> None:
-    # Most decisions depend on the first bytes.
+    # Damage the first bytes more often: most decisions of the scanner depend on them.
     at = source.randrange(min(len(body), source.choice((30, len(body)))) or 1)
     match source.randrange(5):
         case 0:
@@ -79,7 +79,7 @@ def by_library(codec: CompressionType, body: bytes) -> bytes | None:
 
 
 def check_body(body: Body) -> bool:
-    """Return True if the scanner reads the body itself; the library must then give the same bytes."""
+    """Return True if the scanner reads the body itself. Assert that the library then gives the same bytes."""
     codec, stored = body
     expanded = expand(codec.value, stored, MOST_BYTES)
     if expanded is None:

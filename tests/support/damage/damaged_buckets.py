@@ -1,4 +1,4 @@
-"""Golden buckets with one bit flipped, and the result of each way of reading records."""
+"""Golden buckets with one flipped bit, and the outcome of each way of reading records from them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Reading:
 
 
 class WholeCatalog(NamedTuple):
-    """Partition's undamaged catalog, and the keys of the objects it was loaded from."""
+    """Undamaged catalog of a partition, and the keys of the objects from which it was loaded."""
 
     catalog: Catalog
     keys: frozenset[str]
@@ -70,7 +70,7 @@ class DamagedBucket:
     def outcomes(self, segment: GoldenSegment, suffix: str, bit: int, turn: int | None = None) -> dict[str, str]:
         """Return the outcome of each way of reading with one bit of an object flipped.
 
-        With a ``turn``: the outcome of reading everything, and of the way with that number.
+        With a ``turn``, return only the outcomes of reading everything and of the way with that number.
         """
         readings = self.readings(segment)
         if turn is not None:
@@ -82,7 +82,7 @@ class DamagedBucket:
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         self.store.put(key, damaged)
-        # Skipped and lost segments are logged, for each of thousands of flips.
+        # Disable warnings: each of thousands of flips would log skipped and lost segments.
         logging.disable(logging.WARNING)
         try:
             # All ways of reading start from the same catalog: load it once, and only if the flip can change it.
@@ -112,7 +112,7 @@ class DamagedBucket:
         return known
 
     def readings(self, segment: GoldenSegment) -> list[Reading]:
-        """Return the whole partition, and windows that begin and end within the segment."""
+        """Return ways of reading: the whole partition, and windows that begin and end within the segment."""
         known = self._readings.get(segment)
         if known is None:
             known = self._readings[segment] = self._readings_of(segment)
@@ -191,7 +191,7 @@ HEADER_PLACES: Final[Mapping[str, range]] = {
     "magic": range(16, 17),
     "CRC, and what it covers": range(17, HEADER_SIZE),
 }
-"""Positions in a record batch's header."""
+"""Positions of fields in the header of a record batch."""
 
 
 @cache

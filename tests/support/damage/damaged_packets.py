@@ -8,7 +8,7 @@ import random
 def damaged_packet(source: random.Random, original: bytes, *, first: int = 0, framed: float) -> bytes:
     """Return the packet with a few bytes flipped, replaced, removed or inserted, from the byte ``first`` on.
 
-    With the probability ``framed`` its frame states the right size.
+    With the probability ``framed``, the frame gives the size of the damaged packet.
     """
     packet = bytearray(original)
     for _ in range(source.choice((1, 1, 2, 5))):

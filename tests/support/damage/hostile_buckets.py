@@ -23,11 +23,11 @@ CHUNK_SIZE: Final = 8192
 MODES: Final[dict[str, dict[str, str]]] = {"plain": {}, "zstd": ZSTD, "enc": ENC}
 
 Codes: TypeAlias = tuple[int, int, int, int]
-"""Exit codes of ``ls``, ``inspect``, ``fetch`` and ``cat``; with 0 the last two gave the right bytes."""
+"""Expected exit codes of ``ls``, ``inspect``, ``fetch`` and ``cat``. If 0, the last two must give the right bytes."""
 
 SAME: Final[Codes] = (0, 0, 0, 0)
 REFUSED: Final[Codes] = (4, 4, 4, 3)
-"""The manifest is refused: no catalog lists the segment, so `cat` finds no topic."""
+"""Codes for an invalid manifest: no catalog lists the segment, so `cat` finds no topic."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class HostileBucket:
 
 
 AS_STORED: Final[Codes] = (0, 0, 0, 4)
-"""Damaged records: `fetch` gives the stored bytes, and readers of records raise an error."""
+"""Codes for damaged records: `fetch` gives the stored bytes, but readers of records raise an error."""
 
 Change: TypeAlias = Callable[[HostileBucket], None]
 
@@ -74,8 +74,8 @@ Change: TypeAlias = Callable[[HostileBucket], None]
 class Case:
     """One kind of damage to a bucket of this ``mode``, the expected exit codes, and ``words`` in the errors.
 
-    ``cat`` are the arguments of that command. ``calls_of_a_byte`` limits the calls per stored byte: an honest segment
-    needs thousandths; only where a byte is a chunk, or part of a name, are more allowed.
+    ``cat`` has the arguments of that command. ``calls_of_a_byte`` limits the function calls per stored byte. An honest
+    segment needs thousandths of a call; a case may need more if each byte is a chunk, or part of a name.
     """
 
     name: str
@@ -108,7 +108,7 @@ def _batches(topic: str) -> list[bytes]:
 
 
 def copy_of(bucket: HostileBucket, folder: Path) -> HostileBucket:
-    """Copy the bucket, to be damaged."""
+    """Copy the bucket, so that a test can damage the copy."""
     shutil.copytree(bucket.folder / "store", folder / "store", symlinks=True)
     shutil.copy(bucket.settings, folder)
     return HostileBucket(folder)
@@ -145,7 +145,7 @@ def without(path: str) -> Change:
 
 
 def text(old: str, new: str) -> Change:
-    """Return a change of the manifest's text that no JSON library would write."""
+    """Return a change of the manifest's text, for texts that no JSON library would write."""
     return lambda bucket: bucket.replace_text(old, new)
 
 

@@ -1,4 +1,4 @@
-"""Keys that no writer makes next to a segment's, and folders where an object is replaced by something else."""
+"""Keys that no writer makes, next to a segment's keys, and folders where something else replaces an object."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KEYS: Final = [
     _stray("of two suffixes", f"victim-{_ID}/0/{_OFFSET}-{_ID}.log.rsm-manifest"),
     _stray("of a suffix in capitals", f"victim-{_ID}/0/{_OFFSET}-{_ID}.RSM-MANIFEST"),
     _stray("a folder too deep", f"victim-{_ID}/0/0/{_OFFSET}-{_ID}.rsm-manifest"),
-    # `ls` lists these folders twice: for the segments, and to see whether the prefix has any.
+    # `ls` lists these folders twice: for the segments, and to find out whether the prefix has any objects.
     replace(_stray("200 folders deep", "/".join(["d"] * 200) + "/x.rsm-manifest"), calls_of_a_byte=12),
     _stray("of letters from right to left", f"\u202evictim-{_ID}.rsm-manifest"),
     _stray("that moves the cursor", "\x1b[2J\x07\n\r.rsm-manifest"),
@@ -98,7 +98,7 @@ def _other_bucket(bucket: HostileBucket) -> None:
 
 _ABSENT_LOG: Final = (0, 4, 4, 3)
 _NO_LOG: Final = (0, 4, 2, 3)
-"""This store cannot hold such a key."""
+"""Codes for a file that this store cannot read as an object."""
 
 _ABSENT_MANIFEST: Final = (0, 3, 3, 3)
 

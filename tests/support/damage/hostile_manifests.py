@@ -66,7 +66,7 @@ NUMBERS: Final = [
 
 
 def _fixed(chunk_size: int, file_size: int | None = None) -> Change:
-    """Return a change to a consistent fixed index; its file size is that of the log unless given."""
+    """Return a change that sets a consistent chunk index of type "fixed", by default with the log's size."""
 
     def change(bucket: HostileBucket) -> None:
         size = bucket.path("log").stat().st_size if file_size is None else file_size
@@ -83,7 +83,7 @@ def _fixed(chunk_size: int, file_size: int | None = None) -> Change:
 
 
 def _listed(sizes: bytes, chunk_size: int = CHUNK_SIZE, file_size: int | None = None) -> Change:
-    """Return a change of a compressed segment's list of chunk sizes, packed in this zstd frame."""
+    """Return a change that sets a compressed segment's list of chunk sizes to this packed zstd frame."""
 
     def change(bucket: HostileBucket) -> None:
         index = bucket.manifest()["chunkIndex"]
@@ -96,7 +96,7 @@ def _listed(sizes: bytes, chunk_size: int = CHUNK_SIZE, file_size: int | None = 
 
 
 def _ten_million_chunks(*of_log: int) -> Change:
-    """Return a change to a list of ten million chunks; it is packed only where it is used, since that takes time."""
+    """Return a change that sets a list of ten million chunks. It packs the list when called: this is slow."""
 
     def change(bucket: HostileBucket) -> None:
         _listed(pack_chunk_sizes([1] * 10_000_000), *of_log)(bucket)
@@ -109,7 +109,7 @@ def _frame(binary: str) -> bytes:
 
 
 def _claiming(size: int) -> bytes:
-    """Return a frame whose header claims this content size, without any content."""
+    """Return a zstd frame without content whose header claims this content size."""
     return bytes.fromhex("28b52ffde0") + size.to_bytes(8, "little") + bytes.fromhex("010000")
 
 
@@ -187,7 +187,7 @@ def _structure(name: str, raw: bytes, words: str = "the manifest is not JSON") -
 
 
 def _beside(name: str, more: bytes, codes: Codes = REFUSED, words: str = "") -> Case:
-    """Return a case with the right manifest and an extra field before the others."""
+    """Return a case whose valid manifest has an extra field before all others."""
     return Case(
         f"a field with {name}", content("rsm-manifest", lambda raw: b'{"x":' + more + b"," + raw[1:]), codes, words
     )

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from tests.support.damage.hostile_buckets import AS_STORED, SAME, Case, Change, HostileBucket, content
 
 _WINDOW: Final = ("victim", "--from", "120")
-"""A part of the log, found by the offset index."""
+"""Arguments that make ``cat`` read a part of the log, which it finds by the offset index."""
 
 _CUT: Final = "is shorter than its manifest says|damaged|has \\d+ bytes where"
 
@@ -30,7 +30,7 @@ def _swap(one: str, other: str) -> Change:
 
 
 def _honest(suffix: str) -> Change:
-    """Return a change that puts the honest segment's object in its place."""
+    """Return a change that replaces the victim's object by the honest segment's."""
 
     def change(bucket: HostileBucket) -> None:
         bucket.path(suffix).write_bytes(bucket.path(suffix, "honest").read_bytes())
@@ -101,14 +101,14 @@ INDEXES: Final = [
 
 
 def _batch(position: int, raw: bytes) -> Change:
-    """Return a change of bytes of the first batch: base offset 0, length 8, magic 16, CRC 17, attributes 21, record
-    count 57.
+    """Return a change of bytes in the first batch. Positions: base offset 0, length 8, magic 16, CRC 17, attributes 21,
+    record count 57.
     """
     return lambda bucket: bucket.patch("log", position, raw)
 
 
 def _resealed(position: int, raw: bytes) -> Change:
-    """Return the same change with a matching CRC."""
+    """Return a change like :func:`_batch` that also corrects the batch's CRC."""
 
     def change(bucket: HostileBucket) -> None:
         bucket.patch("log", position, raw)

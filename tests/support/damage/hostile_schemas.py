@@ -26,7 +26,7 @@ def number(value: int) -> bytes:
 
 READER = record("R", id="long")
 GOOD = number(7)
-"""A message of the reader's schema."""
+"""Valid message of the schema ``READER``."""
 
 
 def linked(nodes: int) -> bytes:
@@ -35,7 +35,7 @@ def linked(nodes: int) -> bytes:
 
 
 LINKED = record("R", id="long", r=["null", record("N", next=["null", "N"])])
-"""Each ``02`` is a node; the reader requests none of them, but the decoder must skip them."""
+"""Schema of nested nodes (a byte ``02`` each). The reader requests none, but the decoder must skip them."""
 
 
 def chain(links: int, last: Any, uses: int = 1) -> ReferringSchema:
@@ -59,7 +59,7 @@ def with_field(kind: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Hostile:
-    """Writer's schema, and data that is not a valid message of it."""
+    """Hostile schema of a writer, and data that claims to be its message."""
 
     schema: AvroSchema | Callable[[], AvroSchema]
     data: bytes = GOOD
@@ -112,7 +112,7 @@ SCHEMAS: Mapping[str, Hostile] = {
                                      '{"type":"fixed","name":"F","size":1e400}}]}'),
     "20,000 types": Hostile(lambda: record("R", **{f"f{at}": "int" for at in range(20_000)})),
 }  # fmt: skip
-"""Cases by their fault. None of the data is a message of ``READER``."""
+"""Cases by name of the fault. No case's data can be read as a message of ``READER``."""
 
 COLUMNS: Mapping[str, Hostile] = {
     "2^25 columns": Hostile(lambda: chain(25, "int", 2)),

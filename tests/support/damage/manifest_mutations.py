@@ -22,7 +22,7 @@ _SIZES = re.compile(rb'(?<="transformedChunks":")[^"]*')
 
 
 def damaged_manifests(seed: int, count: int) -> Iterator[bytes]:
-    """Yield ``count`` texts, the same ones for the same seed; few of them are intact."""
+    """Yield ``count`` texts of manifests, of which few are intact. The same seed gives the same texts."""
     chance = random.Random(seed)
     for _ in range(count):
         sizes = [chance.randrange(29, _CHUNK) for _ in range(chance.choice((1, 2, 7, 300)))]
@@ -54,7 +54,7 @@ def _with_damaged_sizes(chance: random.Random, whole: bytes, sizes: list[int]) -
     """Return valid text whose packed list of sizes is damaged."""
     binary = bytearray(encode_chunk_sizes(sizes))
     for _ in range(chance.randrange(3)):
-        # Counts and widths are at the front.
+        # Damage the front more often: counts and widths are there.
         binary[chance.randrange(chance.choice((min(9, len(binary)), len(binary))))] = chance.randrange(256)
     if chance.random() < 0.3:
         del binary[chance.randrange(len(binary)) :]

@@ -31,7 +31,7 @@ CHUNK: Final = 4096
 MODES: Final[Mapping[str, dict[str, str]]] = {"plain": PLAIN, "enc": ENC, "zstd": ZSTD, "zstd+enc": ZSTD | ENC}
 SEGMENTS: Final = 4
 OFFSETS: Final = 32
-"""In each segment: ten batches of three records, and two markers."""
+"""Number of offsets in each segment: ten batches of three records, and two markers."""
 
 _EPOCHS: Final = ((0, 0), (1, 45))
 _ABORTING, _COMMITTING = Producer(7, 0, 0, transactional=True), Producer(8, 0, 0, transactional=True)
@@ -128,7 +128,7 @@ class PlantedBucket:
         self.edit_manifest(lambda document: document["remoteLogSegmentMetadata"].update(fields), number)
 
     def patch(self, suffix: Suffix, position: int, content: bytes, number: int = 1) -> None:
-        """Write over bytes of an object."""
+        """Overwrite bytes of an object."""
         raw = bytearray(self.get(suffix, number))
         raw[position : position + len(content)] = content
         self.put(suffix, bytes(raw), number)
@@ -138,7 +138,7 @@ class PlantedBucket:
         self.patch(suffix, position, bytes([self.get(suffix, number)[position] ^ 4]), number)
 
     def patch_index(self, kind: IndexType, position: int, content: bytes) -> None:
-        """Write over bytes of an index of a plain segment; a negative position counts from its end."""
+        """Overwrite bytes of an index of a plain segment. A negative position counts from the index's end."""
         entry = self.manifest().segment_indexes.entry(kind)
         assert entry is not None
         self.patch(Suffix.INDEXES, entry.position + position + (entry.size if position < 0 else 0), content)

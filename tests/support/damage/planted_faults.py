@@ -23,7 +23,7 @@ Plant = Callable[[PlantedBucket], object]
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """``plant`` produces one finding of ``kind`` at ``level``; its object and byte are given where they matter."""
+    """Fault for which ``verify`` at ``level`` must report one finding of ``kind``; with object and byte if given."""
 
     name: str
     level: Level
@@ -82,7 +82,7 @@ def _topic_id_of_another(bucket: PlantedBucket) -> None:
 
 
 def _move(bucket: PlantedBucket, old: str, new: str, number: int = 1) -> None:
-    """Move the three objects to other keys, with a manifest that matches the new keys."""
+    """Copy the three objects to other keys, with a manifest that matches the new keys."""
     for suffix in Suffix:
         key, content = bucket.key(suffix, number), bucket.get(suffix, number)
         bucket.store.put(key.replace(old, new), content.replace(old.encode(), new.encode()))
@@ -140,7 +140,7 @@ def _swap_entries(kind: IndexType, size: int) -> Plant:
 
 
 def _snapshot(bucket: PlantedBucket) -> None:
-    """Add a producer whose last batch is after the segment, with a correct CRC."""
+    """Write a producer snapshot with a correct CRC, where a producer's last batch is after the segment."""
     bucket.patch_index(
         IndexType.PRODUCER_SNAPSHOT, 0, format_producer_snapshot([ProducerState(7, 0, 2, 5000, 2, 0, 0, -1)])
     )
@@ -180,7 +180,7 @@ def _base_offset(which: int, offset: int) -> Plant:
 
 
 def _abort_of_the_committed(bucket: PlantedBucket) -> None:
-    """Make the committed transaction's marker say abort, which the index does not list."""
+    """Turn the committed transaction's marker into an abort, which the transaction index lacks."""
 
     def change(batch: bytearray) -> None:
         batch[batch.index(b"\x08\0\0\0\x01") + 4] = 0
@@ -189,7 +189,7 @@ def _abort_of_the_committed(bucket: PlantedBucket) -> None:
 
 
 def _commit_of_the_aborted(bucket: PlantedBucket) -> None:
-    """Make the aborted transaction's marker say commit."""
+    """Turn the aborted transaction's marker into a commit."""
 
     def change(batch: bytearray) -> None:
         batch[batch.index(b"\x08\0\0\0\0") + 4] = 1
@@ -203,7 +203,7 @@ def _empty_batch(bucket: PlantedBucket) -> None:
     _with_log(bucket, bucket.get(LOG, 3) + build_batch([], last + 1, leader_epoch=1), 3)
 
 
-_END = 2 * OFFSETS - 1  # of the second segment, where faults are planted
+_END = 2 * OFFSETS - 1  # end of the second segment, where faults are planted
 _NEXT = 3 * OFFSETS - 1
 
 LISTING_FAULTS: Final = (

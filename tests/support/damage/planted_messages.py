@@ -1,4 +1,4 @@
-"""Messages at chosen places: valid ones, in objects with notifications as a writer makes them."""
+"""Messages at chosen places, stored in objects with notifications, as a writer makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs with random damage, and one check for each: either an error, or consistent records."""
+"""Logs with random damage, and checks that each gives either an error or consistent records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_BATCH_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Mutation:
-    """One damaged batch. ``is_sealed``: its CRC was computed after the damage, so that the parsers get to see it."""
+    """Damaged batch. If ``is_sealed``, its CRC was computed after the damage, so that parsers see the damage."""
 
     original: bytes
     damaged: bytes
@@ -50,7 +50,7 @@ def mutations(seed: int, count: int) -> Iterator[Mutation]:
 
 
 def check(mutation: Mutation, source: random.Random) -> bool:
-    """Decode a mutation in some way; True if that gave records without an error."""
+    """Decode a mutation in a random way; return True if this gives records without an error."""
     decoder = RecordDecoder(
         on_corrupt=source.choice(("fail", "skip")),
         check_crc=source.random() < 0.9,
@@ -68,14 +68,14 @@ def check(mutation: Mutation, source: random.Random) -> bool:
 
 
 def run_over(log: bytes, source: random.Random) -> int:
-    """Return how far a run gets in a log from some byte on, with made-up indexes; mostly nowhere."""
+    """Walk a batch run over a log from a random byte on, with made-up indexes; return its end, mostly 0."""
     places = array("i", sorted(source.sample(range(2_000), 5)))
     run = BatchRun(0, places, places, array("q", [1_000, 1_001]), array("i", [0, 3]))
     run.epoch, run.epoch_stop = source.choice((-1, 0)), source.choice((0, 1 << 40))
     run.follows_transactions = source.random() < 0.5
     run.begin_transaction(source.randrange(-1, 3))
     piece = memoryview(log)[source.choice((0, 0, 0, 61)) :]
-    # A separate copy, so that reads past its end leave valid memory.
+    # Pass a separate copy, so that reads past its end leave valid memory, where a sanitizer detects them.
     return run.walk(bytes(piece), 0, -1, source.choice((None, (0, 100, 0, 3, 1_000, 0))))
 
 
@@ -129,7 +129,7 @@ def _damage(source: random.Random, batch: bytearray) -> bytearray:
 
 
 def _seal(batch: bytearray) -> bool:
-    """Correct length and CRC, as an attacker would."""
+    """Correct the batch's length and CRC, as an attacker would; return False if its header is not intact enough."""
     if len(batch) < 70 or batch[16] != 2:
         return False
     batch[8:FRAME_SIZE] = struct.pack(">i", len(batch) - FRAME_SIZE)

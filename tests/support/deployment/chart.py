@@ -32,7 +32,7 @@ def _go(*words: str, folder: Path = REPOSITORY, **variables: str) -> None:
 
 
 def helm(*words: str | Path, fails: bool = False) -> str:
-    """Run helm; return its output, or its errors if it must fail."""
+    """Run helm; return stdout. If ``fails``, assert that it fails, and return stderr."""
     program = cached(f"helm-{recipe_key(_HELM)}", lambda folder: _go("install", _HELM, GOBIN=str(folder))) / "helm"
     done = subprocess.run([program, *words], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode != 0) is fails, (done.stdout, done.stderr)
@@ -40,7 +40,7 @@ def helm(*words: str | Path, fails: bool = False) -> str:
 
 
 def rendered(*words: str | Path) -> list[dict[str, Any]]:
-    """Return the chart's resources with these options of `helm template`."""
+    """Return the chart's resources, rendered with these options of `helm template`."""
     text = helm("template", "demo", CHART, "--namespace", "kafka", "--kube-version", KUBERNETES[0], *words)
     return [document for document in YAML.safe_load_all(text) if document]
 
@@ -64,7 +64,7 @@ def validate(resources: list[dict[str, Any]], file: Path) -> None:
 
 
 def admitted(expression: str, pod: Mapping[str, object]) -> dict[str, Any]:
-    """Return the pod that an API server makes of this one by a policy's patch."""
+    """Return the pod as an API server admits it: patched by a policy's expression."""
 
     def build(folder: Path) -> None:
         _go("build", "-o", str(folder / "admission"), ".", folder=_ADMISSION)

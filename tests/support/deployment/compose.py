@@ -1,4 +1,4 @@
-"""The services of examples/compose as processes of this machine: the same programs and arguments on loopback."""
+"""The services of examples/compose as local processes: the same programs and arguments, on the loopback interface."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BROKER: Final = """
 "$@" kafka.tools.StorageTool format --cluster-id "$CLUSTER_ID" --config "$CONFIG" --ignore-formatted &&
 exec "$@" kafka.Kafka "$CONFIG"
 """
-# One port each that mini opens besides S3's; without these, it also binds the ones above by 10,000.
+# Options for the ports that ``weed mini`` opens besides S3's. Without these options, it also binds ports 10,000 above.
 _PORTS: Final = (
     "master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc",
     "s3.port.grpc", "admin.port", "admin.port.grpc",
@@ -38,11 +38,11 @@ _TOOLS: Final = {
     "/opt/kafka/bin/kafka-producer-perf-test.sh": "org.apache.kafka.tools.ProducerPerformance",
     "/opt/kafka/bin/kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
 }
-"""The classes that Kafka's scripts start."""
+"""Java classes that Kafka's scripts start."""
 
 
 def services_of(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the services of a file by name, those that they extend merged in."""
+    """Return the services of a file by name, each merged with the service that it extends."""
     services: dict[str, dict[str, Any]] = YAML.safe_load(file.read_text())["services"]
     for name, own in services.items():
         if extended := own.pop("extends", None):
@@ -60,9 +60,9 @@ def commands_of(readme: Path) -> list[list[str]]:
 
 
 class Stack:
-    """A compose file's services; a copy of the example in ``folder`` has loopback addresses and real paths.
+    """Services of a compose file. ``folder`` gets a copy of the example, with loopback addresses and real paths.
 
-    All ports of the example are distinct, so a port is known by its number alone.
+    The example uses each port number only once, so the number alone identifies a port.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -88,7 +88,7 @@ class Stack:
         self._mounts[target] = path
 
     def port(self, number: int | str) -> int:
-        """Return the loopback port that stands for one of the example's."""
+        """Return the loopback port that replaces this port of the example."""
         return self._ports.setdefault(str(number), free_port())
 
     def local(self, text: str) -> str:
@@ -160,7 +160,7 @@ class Stack:
     def run(self, words: Sequence[str]) -> str:
         """Run a command of the page: `docker compose exec broker SCRIPT …` or `docker compose run --rm tieredstore …`.
 
-        Return its output; it must succeed.
+        Assert that the command succeeds; return its output.
         """
         service, *rest = words[words.index("exec" if "exec" in words else "run") + 1 :]
         if service == "--rm":

@@ -39,7 +39,7 @@ def exported_samples() -> dict[str, set[str]]:
     for snapshots, counted in _SNAPSHOTS.items():
         _add(found, snapshots, [field.name for field in fields(counted)])
     _add(found, CONSUMERS, Measures(dict).snapshot())
-    found["tieredstore_consumer_refreshes_total"] = set()  # counted beside the levels
+    found["tieredstore_consumer_refreshes_total"] = set()  # a counter, not in the snapshot
     registry = CollectorRegistry()
     uploader = UploaderCollector(UploaderCounts(), dict, lambda: {"orders": dict.fromkeys(LAG, 0.0)}, registry)
     pipelines = PipelinesCollector(lambda: [("orders", 1, PipelineCounts())], registry)

@@ -1,6 +1,6 @@
-"""The steps of the Containerfile, replayed in a chroot of Debian's packages: there is no image registry here.
+"""The steps of the Containerfile, replayed in a chroot of Debian's packages, because no image registry is available.
 
-It needs root, for the chroot and its mounts, which live in a mount namespace of each step.
+This needs root, for the chroot and its mounts. Each step has its own mount namespace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.paths import REPOSITORY
 
 CONTAINERFILE: Final = REPOSITORY / "Containerfile"
 _BASE: Final = "docker.io/library/debian:{}-slim"
-# What Debian's slim images leave out.
+# Folders that Debian's slim images leave out.
 _SLIM: Final = ("doc/*", "info/*", "lintian/*", "linda/*", "locale/*", "man/*", "groff/*")
 _BUILD: Final = """
 mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && mount -t tmpfs tmpfs "$0/run" &&
@@ -41,7 +41,7 @@ _TIMEOUT_S: Final = 1800
 
 @dataclass
 class Stage:
-    """One stage of the file: its base, its instructions, and the settings that an image keeps."""
+    """One stage of the Containerfile: its base image, and its instructions."""
 
     base: str
     steps: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -58,7 +58,7 @@ class Image:
 
     @property
     def size(self) -> int:
-        """Bytes of all files, links to one file counted once."""
+        """Total bytes of all files. A file with several hard links counts once."""
         files = {}
         for folder, _, names in os.walk(self.root):
             for name in names:
@@ -83,7 +83,7 @@ class Image:
 
 
 def stages_of(text: str) -> dict[str, Stage]:
-    """Return the stages by name; the first one, without a name, has the arguments of the whole file."""
+    """Return the stages by name. The empty name has the arguments before the first stage."""
     stages = {"": Stage("")}
     name = ""
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
@@ -99,7 +99,7 @@ def stages_of(text: str) -> dict[str, Stage]:
 
 
 class Replay:
-    """Builds images of the Containerfile below ``folder``; stages that do not know the extras are built once."""
+    """Builder of the Containerfile's images below ``folder``. Stages that do not use the extras are built once."""
 
     def __init__(self, folder: Path) -> None:
         self._stages = stages_of(CONTAINERFILE.read_text())
@@ -178,7 +178,7 @@ class Replay:
 
 
 def context() -> Iterator[str]:
-    """Yield the files of the repository that .dockerignore leaves; the last pattern that matches decides."""
+    """Yield the files of the repository that .dockerignore does not exclude. The last matching pattern decides."""
     list_files = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(list_files, cwd=REPOSITORY, check=True, capture_output=True, text=True)
     lines = (REPOSITORY / ".dockerignore").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Lies in HTTP that apply to any cloud: statuses, lengths, ranges, a web server's pages instead of the store's."""
+"""Lies in HTTP that apply to any cloud: wrong statuses, lengths and ranges, and pages of a web server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLOSED_HTML: Final = b"<html/>"
 """A page that XML parsers accept."""
 
 _NOT_DELETIONS: Final = tuple(step for step in EVERY_STEP if step is not Step.DELETE)
-"""The honest answer to a single deletion is empty."""
+"""Steps with an answer's body: the honest answer to a single deletion is empty."""
 _LISTED: Final = (Step.LIST, Step.UPLOADS)
 _WRITES: Final = (Step.WRITE, Step.COMPLETE)
 
@@ -24,7 +24,7 @@ Change = Callable[[Reply], Reply]
 
 
 def instead(status: int, body: bytes = b"", **headers: str) -> Callable[[Exchange], Answer]:
-    """Answer without executing the request; headers with ``_`` for ``-``."""
+    """Answer without executing the request. Names of ``headers`` have ``_`` for ``-``."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return lambda _: Reply(status, body, named)
 
@@ -40,7 +40,7 @@ def but(change: Change) -> Callable[[Exchange], Answer]:
 
 
 def header(name: str, value: str | None) -> Callable[[Exchange], Answer]:
-    """Return the honest answer with this header, or without it."""
+    """Execute the request; give the honest answer with this header, or without it if the value is None."""
     return but(lambda reply: reply.having({name: value}))
 
 
@@ -68,8 +68,8 @@ def _shorter(exchange: Exchange) -> Answer:
 
 
 def _more_after(exchange: Exchange) -> Answer:
-    # Send both at once: bytes that arrive after the client has checked the connection would look like the answer to its
-    # next request.
+    # Send both answers in one piece. If the second came after the client's check of the connection, it would look like
+    # the answer to the next request.
     whole = b"".join(piece for piece in exchange.honest().pieces() if isinstance(piece, bytes))
     return [whole + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nETag: x\r\n\r\nwrong!"]
 

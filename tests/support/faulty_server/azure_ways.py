@@ -29,7 +29,7 @@ def _swapped(reply: Reply) -> Reply:
 def _batch(
     first: int, others: int = 202, numbers: Callable[[list[str]], list[str]] = lambda asked: asked
 ) -> Callable[[Exchange], Answer]:
-    """Answer a batch with these statuses without executing it; ``numbers`` are the deletions that the answer names."""
+    """Answer a batch with these statuses, without executing it; ``numbers`` chooses the deletions to name."""
 
     def answer(exchange: Exchange) -> Answer:
         named = numbers(numbers_of(exchange.request))

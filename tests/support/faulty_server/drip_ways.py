@@ -1,4 +1,4 @@
-"""Endless answers: each wait is short, but the whole never ends."""
+"""Endless answers: each wait for a piece is short, but the answer never ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _continue_headers(_: Exchange) -> Answer:
 def _body(exchange: Exchange) -> Answer:
     reply = exchange.honest()
     if exchange.step is Step.READ:
-        # The right length except for the last byte, so that the headers are consistent.
+        # Omit the last byte, so that the headers are honest, but the body never ends.
         return _slowly(reply.head(), reply.body[:-1])
     return _drip(reply.changed(Content_Length=_LONG).head() + reply.body[:10], b" ")
 

@@ -19,7 +19,7 @@ _ANY: Final = (Step.WRITE, Step.BEGIN, Step.PART, Step.COMPLETE, Step.READ, Step
 
 
 def _edited(edit: Callable[[Any], object]) -> Callable[[Exchange], Answer]:
-    """Change the honest answer's JSON by ``edit``, in place or by its return value."""
+    """Change the honest answer's JSON by ``edit``, which works in place, or returns another value."""
 
     def answer(exchange: Exchange) -> Answer:
         reply = exchange.honest()

@@ -43,7 +43,7 @@ class Started:
 
 
 class HeldObjects:
-    """Objects and uploads, in memory; hold ``lock`` to look at more than one of them."""
+    """Objects and uploads, in memory. A thread must hold ``lock`` to read several of them consistently."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

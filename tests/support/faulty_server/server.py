@@ -30,7 +30,7 @@ class Asked:
 class FaultyServer:
     """Context manager of a running server with one bucket and a thread per client.
 
-    It is honest until ``lie`` is called. ``asked`` lists all requests in order of arrival.
+    The server is honest until ``lie`` is called. ``asked`` lists all requests in order of arrival.
     """
 
     def __init__(self, service: Service) -> None:
@@ -54,7 +54,7 @@ class FaultyServer:
     ) -> None:
         self._stopping.set()
         self._calm.set()
-        # Closing a socket does not wake the thread waiting for it.
+        # Shut the socket down: closing it would not wake the thread that waits in ``accept``.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self.cut_all()

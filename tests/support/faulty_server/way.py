@@ -22,10 +22,10 @@ from tieredstore.errors import (
 
 
 class Must(enum.Enum):
-    """Required result of a call if all its requests are answered in a way, at every attempt.
+    """Required result of a call if the server answers each of its requests, at each attempt, in the same way.
 
-    In any case the call ends within its deadline, a failed upload is aborted (where the server lets it), and no
-    manifest is ever written before its data.
+    In any case, the call ends within its deadline. A failed upload is aborted, if the server permits. No manifest is
+    written before its data.
     """
 
     RIGHT = "succeeds, and rightly"
@@ -39,7 +39,7 @@ class Must(enum.Enum):
 
     @property
     def error(self) -> type[TieredStoreError] | None:
-        """The exact class of the error; None for a success."""
+        """Exact class of the error that the call must raise; None if it must succeed."""
         return _ERRORS.get(self)
 
 

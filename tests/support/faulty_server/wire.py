@@ -28,7 +28,7 @@ class Request:
 
     @property
     def query(self) -> dict[str, str]:
-        """The query's parameters, also those without a value."""
+        """Parameters of the query, including those without a value."""
         return dict(parse_qsl(urlsplit(self.target).query, keep_blank_values=True))
 
 
@@ -47,19 +47,19 @@ class Cut:
 
 
 Piece: TypeAlias = bytes | Pause | Cut
-"""Output to the client: raw bytes, a wait, or the end of the connection."""
+"""Step in sending to the client: raw bytes, a wait, or the end of the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer. ``headers`` override the automatic ones (``Content-Length``); None removes one."""
+    """HTTP answer. ``headers`` override automatic ones, such as ``Content-Length``; None removes a header."""
 
     status: int
     body: bytes = field(default=b"", repr=False)
     headers: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
 
     def changed(self, *, status: int | None = None, body: bytes | None = None, **headers: str | None) -> Self:
-        """Return a copy with another status, body or headers, ``_`` for ``-``; None removes one."""
+        """Return a copy with another status, body or headers (``_`` for ``-``); the value None removes a header."""
         with_headers = self.having({name.replace("_", "-"): value for name, value in headers.items()})
         return replace(
             with_headers,
@@ -68,7 +68,7 @@ class Reply:
         )
 
     def having(self, headers: Mapping[str, str | None]) -> Self:
-        """Return a copy with these headers; None removes one."""
+        """Return a copy with these headers set; the value None removes a header."""
         lower = {name.lower() for name in headers}
         kept = {name: value for name, value in self.headers.items() if name.lower() not in lower}
         return replace(self, headers={**kept, **headers})
@@ -83,7 +83,7 @@ class Reply:
         return "\r\n".join([*lines, "", ""]).encode()
 
     def pieces(self, *, with_body: bool = True) -> list[Piece]:
-        """Return all of it as one piece; without the body for a HEAD."""
+        """Return the whole answer as one piece, without the body if it answers a HEAD."""
         return [self.head() + (self.body if with_body else b"")]
 
 

@@ -20,14 +20,14 @@ class ListedTopic:
 
 @dataclass(frozen=True)
 class Listing:
-    """Other brokers' metadata: topic "orders" has one partition."""
+    """Metadata that other brokers give: the topic "orders" has one partition."""
 
     topics: Mapping[str, ListedTopic] = field(default_factory=lambda: {"orders": ListedTopic()})
 
 
 class DeadController:
-    """Admin client whose controller is dead, so calls wait until the other brokers have been asked. Then describing
-    topic "orders" fails, creating it reports that it exists, and adding partitions succeeds.
+    """Admin client whose controller is dead. Its calls wait until ``list_topics`` asks the other brokers. Then
+    describing a topic fails, creating it reports that it exists, and adding partitions succeeds.
     """
 
     def __init__(self, _: object) -> None:
@@ -46,7 +46,7 @@ class DeadController:
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Listing:
         assert 0 < timeout <= 60
-        if topic is None:  # naming a topic could create it on brokers with automatic creation
+        if topic is None:  # asking for a topic by name might create it
             for future, code in self._waiting:
                 if code is None:
                     future.set_result(None)

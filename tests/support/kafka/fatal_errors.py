@@ -1,4 +1,4 @@
-"""A fatal error as confluent-kafka raises it: a KafkaError, which is no BaseException."""
+"""A fatal error as confluent-kafka raises it: a KafkaError, which is not a BaseException."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ FATAL: Final = KafkaError(KafkaError._FENCED, "another client", fatal=True)
 
 
 def raise_fatal(_: str) -> None:
-    """Raise a KafkaError as the library does, which no ``raise`` of Python can. It is a callback for statistics."""
+    """Statistics callback that raises a KafkaError as the library does. Python's ``raise`` cannot do that."""
     ctypes.pythonapi.PyErr_SetObject(ctypes.py_object(KafkaError), ctypes.py_object(FATAL))

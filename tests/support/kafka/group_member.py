@@ -1,7 +1,7 @@
 """Group member in a process that may be killed: python -m tests.support.kafka.group_member CONFIG OUTPUT.
 
-It writes to OUTPUT at once, one line each: assigned partitions, received offsets, and commits confirmed by the
-coordinator. SIGTERM makes it leave.
+The member writes to OUTPUT, without buffering, a line for each assignment, received offset, and commit that the
+coordinator has confirmed. SIGTERM makes it leave the group.
 """
 
 from __future__ import annotations

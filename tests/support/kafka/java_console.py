@@ -13,14 +13,14 @@ from tieredstore.model import Isolation
 _NULL: Final = "<null>"
 _BYTES: Final = "org.apache.kafka.common.serialization.BytesDeserializer"
 _KINDS: Final = ("CreateTime", "LogAppendTime")
-"""Words that begin a record's line; the log goes to the same stream."""
+"""Words that begin a record's line, as opposed to log lines in the same stream."""
 _TIMEOUT_S: Final = 120
 _IDLE_MS: Final = 10_000
-"""Time that it waits for further records before it ends."""
+"""Milliseconds that the consumer waits for further records before it ends."""
 
 
 def console_lines(server: KafkaServer, topic: str, folder: Path, *, isolation: Isolation) -> list[str]:
-    """Return its output for all of partition 0, one line per record."""
+    """Return the console consumer's output for all records of partition 0, a line per record."""
     shown = {
         "print.timestamp": "true", "print.offset": "true", "print.headers": "true", "print.key": "true",
         "key.deserializer": _BYTES, "value.deserializer": _BYTES, "headers.deserializer": _BYTES,
@@ -33,13 +33,13 @@ def console_lines(server: KafkaServer, topic: str, folder: Path, *, isolation: I
     ]  # fmt: skip
     command = [*java_command(folder, 'exec "$@"'), "org.apache.kafka.tools.consumer.ConsoleConsumer", *arguments]
     done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
-    # Ending by timeout counts as an error, which it logs.
+    # The consumer always ends by a timeout, which it reports and logs as an error.
     assert b"TimeoutException" in done.stderr or done.returncode == 0, done.stderr.decode()[-2000:]
     return [line for line in done.stdout.decode().splitlines() if line.startswith(_KINDS)]
 
 
 def console_line(row: Row) -> str:
-    """Return its output for a record."""
+    """Return the line that the console consumer prints for a record."""
     kind = _KINDS[int(row["timestampType"])]
     headers = ",".join(f"{header['key']}:{_shown(header['value'])}" for header in row["headers"] or ())
     shown = (f"{kind}:{row['timestamp']}", f"Offset:{row['offset']}", headers or "NO_HEADERS")

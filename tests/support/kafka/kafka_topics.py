@@ -25,7 +25,7 @@ TIMEOUT_S: Final = 60.0
 _admin: Any = importlib.import_module("confluent_kafka.admin")
 # no types
 _aiokafka: Any = importlib.import_module("aiokafka")
-# Unique names: the workers of a run share the broker.
+# Names must be unique, because the workers of a test run share the broker.
 _names = (f"{os.getpid()}-{number}" for number in itertools.count())
 
 Row = dict[str, Any]
@@ -56,14 +56,14 @@ def random_produced(source: random.Random, count: int, *, size: int = 60) -> lis
 
 
 def admin_of(server: KafkaServer | KafkaCluster) -> Any:
-    """Return the library's admin client; it must outlive its untyped futures."""
+    """Return confluent-kafka's admin client, which is untyped. The caller must keep it as long as its futures."""
     return AdminClient({"bootstrap.servers": server.bootstrap_servers})
 
 
 def make_topic(
     server: KafkaServer, config: Mapping[str, str] | None = None, *, name: str | None = None, partitions: int = 1
 ) -> str:
-    """Create a topic with a unique name; ``config`` is the topic's, ``{"segment.bytes": "1048576"}``."""
+    """Create a topic, by default with a unique name, and settings such as ``{"segment.bytes": "1048576"}``."""
     topic = name or f"topic-{next(_names)}"
     admin = admin_of(server)
     admin.create_topics([NewTopic(topic, partitions, config=dict(config or {}))])[topic].result(TIMEOUT_S)
@@ -84,7 +84,7 @@ def delete_topic(server: KafkaServer, topic: str) -> None:
 def add_partitions(server: KafkaServer, topic: str, partitions: int) -> None:
     """Increase the topic to this many partitions."""
     admin = admin_of(server)
-    _kept_producer.cache_clear()  # a kept producer would not know them for a while
+    _kept_producer.cache_clear()  # a kept producer would not know the new partitions for a while
     admin.create_partitions([_admin.NewPartitions(topic, partitions)])[topic].result(TIMEOUT_S)
 
 
@@ -116,7 +116,8 @@ _ORDERED: Final = {"enable.idempotence": "true", "linger.ms": "20", "log_level":
 def producer_of(server: KafkaServer, **config: str) -> Producer:
     """Return a producer that writes the given records in one go, exactly once, and in order.
 
-    Without idempotence, the first batch to a new topic may be refused and be retried after the next one.
+    Without idempotence, the broker might refuse the first batch to a new topic, and get it again only after the second
+    batch.
     """
     return Producer({"bootstrap.servers": server.bootstrap_servers, **_ORDERED, **config})
 
@@ -139,7 +140,7 @@ def produce(
     """Write records without a transaction."""
     if server.process is None:
         producer = _kept_producer(server.bootstrap_servers, codec)
-    else:  # the test's own server, which may end
+    else:  # a server of this test alone, which may end before others
         producer = producer_of(server, **{"compression.type": codec})
     send(producer, topic, records, partition=partition)
 
@@ -152,10 +153,10 @@ def end_offset(server: KafkaServer, topic: str, *, partition: int = 0) -> int:
 
 
 class Transaction:
-    """Open transaction: its records are on the broker, without an outcome."""
+    """Open transaction, whose records are on the broker without an outcome."""
 
     def __init__(self, server: KafkaServer) -> None:
-        # The broker would abort a transaction that a slow test leaves open for a minute.
+        # Raise the timeout: by default, the broker aborts a transaction that a slow test leaves open for a minute.
         patience = {"transactional.id": f"transaction-{next(_names)}", "transaction.timeout.ms": "600000"}
         self._producer = producer_of(server, **patience)
         self._producer.init_transactions(TIMEOUT_S)
@@ -168,7 +169,7 @@ class Transaction:
         send(self._producer, topic, records, partition=partition)
 
     def end(self, outcome: Literal["commit", "abort"]) -> None:
-        """End the transaction; wait for its markers, one offset per partition, which the broker writes after its
+        """End the transaction, and wait for its markers (one offset per partition): the broker writes these after its
         answer.
         """
         ends = {"commit": self._producer.commit_transaction, "abort": self._producer.abort_transaction}
@@ -192,7 +193,7 @@ def produce_transaction(
 def consumed(
     server: KafkaServer, topic: str, start: int, stop: int, *, isolation: str, partition: int = 0
 ) -> list[Row]:
-    """Return the rows with offsets in ``[start, stop)``, read by a pure Python consumer."""
+    """Return the rows with offsets in ``[start, stop)``, as aiokafka's consumer reads them."""
     return asyncio.run(_consumed(server, _aiokafka.TopicPartition(topic, partition), start, stop, isolation))
 
 

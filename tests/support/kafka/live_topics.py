@@ -17,11 +17,11 @@ from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.remote import RemoteStorageManager
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "20000"}
-"""The only way to get segments under a megabyte from Kafka 4."""
+"""Topic settings for small segments: Kafka 4 makes segments under a megabyte only by this setting."""
 
 
 class TieredTopic:
-    """Topic, with small segments unless ``config`` differs, and a bucket: in the folder, or ``store``'s."""
+    """Topic, by default with small segments, and a bucket, in ``folder`` unless ``store`` has settings."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TieredTopic:
 
     def produce(self, records: Sequence[Produced], *, codec: str = "none", partition: int = 0) -> None:
         """Write records without a transaction, in batches that fit a segment."""
-        # One producer: each requests a producer id and waits half a second for it.
+        # Use one producer for all batches: a new producer waits half a second for its producer id.
         producer = producer_of(self.server, **{"compression.type": codec})
         for at in range(0, len(records), 50):
             send(producer, self.topic, records[at : at + 50], partition=partition)

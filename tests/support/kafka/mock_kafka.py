@@ -1,7 +1,7 @@
 """librdkafka's mock cluster, which returns the errors chosen by a test: no JVM, and ready in milliseconds.
 
-It is called through ctypes, since the Python binding does not expose it. It has no topic ids, and does not answer
-``describe``.
+ctypes calls the mock cluster, since the Python binding does not expose it. The cluster has no topic ids, and does not
+answer ``describe``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class MockKafka:
         assert code == KafkaError.NO_ERROR
 
     def set_topic_error(self, topic: str, code: int) -> None:
-        """Answer with this error in the topic's metadata from now on; ``NO_ERROR`` ends it."""
+        """From now on, answer with this error in the topic's metadata; ``NO_ERROR`` ends this."""
         self._library.rd_kafka_mock_topic_set_error(self._cluster, topic.encode(), code)
 
     def set_leader(self, topic: str, partition: int, broker: int) -> None:
-        """Set the leader; -1 for none."""
+        """Set the partition's leader; -1 means none."""
         assert self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, broker) == 0
 
     def set_down(self, broker: int) -> None:
@@ -63,7 +63,7 @@ class MockKafka:
 
 @contextmanager
 def mock_kafka(brokers: int = 1) -> Generator[MockKafka]:
-    """Run a cluster for the block."""
+    """Run a cluster until the end of the block."""
     library = _library()
     conf = library.rd_kafka_conf_new()
     failure = ctypes.create_string_buffer(256)

@@ -30,7 +30,7 @@ def make_other_groups(servers: str, topic: str) -> None:
         consumer.subscribe([topic])
         while "shared" not in cluster.listed_groups():
             consumer.poll(0.1)
-        # The broker has loaded its groups by now, so the first request is answered.
+        # By now, the broker has loaded its groups, so it answers the first request.
         _join_streams_group(servers, "streaming", topic)
         assert "streaming" in cluster.listed_groups()
 

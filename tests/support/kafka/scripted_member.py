@@ -1,9 +1,8 @@
-"""Fake broker side of a consumer, in this process: logs that grow and are truncated, a group of one member, its
+"""Fake broker side of a consumer, in this process: logs that grow or are truncated, and a group of one member with its
 commits.
 
-A :class:`ScriptedBroker` replaces librdkafka and the cluster beneath ``tieredstore.consumer.Consumer``. A test
-controls it, and the consumer makes the same calls as with the real client; each is refused where librdkafka refuses
-it.
+A :class:`ScriptedBroker` replaces librdkafka and the cluster beneath ``tieredstore.consumer.Consumer``. The test
+controls the broker. The consumer makes the same calls as to the real client; a call fails where it would in librdkafka.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _ENDLESS: Final = 1 << 62
 
 @dataclass
 class ScriptedLog:
-    """Offsets that the broker holds of a partition, half-open."""
+    """Log of a partition on the broker, with the offsets from ``start`` to ``end`` (exclusive)."""
 
     start: int = 0
     end: int = 0
     cut_at: int = _ENDLESS
-    """From this offset on, the records have another leader epoch than those read before."""
+    """Offset from which on records have a later leader epoch, as after an election that truncated the log here."""
     hole: range = range(0)
     """Offsets removed by compaction at a segment's end: reading from here gives "message too large"."""
     stable: int = _ENDLESS
@@ -68,7 +67,7 @@ class ScriptedBroker:
     """True if its groups assign all partitions at once."""
 
     def reader(self, config: Mapping[str, Any], **makers: Any) -> Consumer:
-        """Return a consumer served by this broker; ``makers`` as in ``Makers``."""
+        """Return a consumer served by this broker; ``makers`` are fields of :class:`Makers`."""
         given: dict[str, Any] = {
             "cluster": lambda *_, **__: ScriptedCluster(self), "client": partial(ScriptedMember, self),
             "reassign_s": 0.005, "first_pause_s": 0.002, **makers,
@@ -81,8 +80,8 @@ class ScriptedBroker:
     def consumer(
         self, bucket: Bucket, *wheres: TopicPartition, makers: Any = MappingProxyType({}), **own: Any
     ) -> Generator[tuple[Consumer, ScriptedMember]]:
-        """Yield a member with this assignment; ``own`` are properties under ``tiered.storage.``, with ``_`` for
-        ``.``.
+        """Yield a consumer and its member, with this assignment. Add ``tiered.storage.`` to the names in ``own`` (``_``
+        for ``.``).
         """
         given = {
             "bootstrap.servers": "127.0.0.1:1", "group.id": "readers", "auto.offset.reset": "earliest", "log_level": 0,
@@ -99,7 +98,7 @@ class ScriptedBroker:
             yield consumer, member
 
     def answer(self) -> None:
-        """Fail if failures remain."""
+        """Raise an error, and count it, if ``failures`` remain."""
         if self.failures:
             self.failures -= 1
             raise BrokerUnavailableError("the broker was told not to answer")
@@ -130,7 +129,7 @@ class ScriptedCluster:
         return {where: LiveEnd(end, self._broker.logs[where].epoch) for where, end in ends.items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        """End epoch 0 (or the requested epoch, if lower) where the log is cut."""
+        """Answer that epoch 0 (or the requested epoch, if lower) ends where the log is cut."""
         self._broker.answer()
         return {where: EpochEnd(min(epoch, 0), self._broker.logs[where].cut_at) for where, epoch in epochs.items()}
 
@@ -159,21 +158,21 @@ class ScriptedMember:
         self.is_group_cooperative = False
         """True if the group has assigned partitions incrementally: assigning all at once is then refused."""
         self.paused: set[TopicPartition] = set()
-        """Includes unassigned partitions: librdkafka keeps a pause across assignments."""
+        """Paused partitions, including unassigned ones: librdkafka keeps a pause across assignments."""
         self.known: set[TopicPartition] = set()
-        """Partitions assigned at any time: pausing others is ignored."""
+        """Partitions that were assigned at any time. Pausing other partitions has no effect."""
         self.of_group: list[TopicPartition] = []
         """The coordinator's assignment."""
         self.stopped: set[TopicPartition] = set()
         """Partitions in error, until the next assignment."""
         self.truncated: set[TopicPartition] = set()
-        """Partitions truncated below the consumed offset, as librdkafka detects by the leader epoch."""
+        """Partitions that are truncated below the consumed offset, which librdkafka detects by the leader epoch."""
         self.stuck: set[TopicPartition] = set()
         """Partitions that deliver nothing until they are reassigned."""
         self.is_silent = False
         """True if the broker does not answer in time."""
         self.calls = 0
-        """Number of times that the client was served."""
+        """Number of calls that polled the client."""
         self.rebalances: deque[Callable[[], None]] = deque()
         """Callbacks for the next call that serves the group."""
         self.callbacks: Mapping[str, Callable[..., None]] = {}

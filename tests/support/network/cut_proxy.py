@@ -1,4 +1,4 @@
-"""TCP proxy that can isolate its ends from each other: data sent during a cut is delivered after it heals."""
+"""TCP proxy that can cut its two sides off from each other. Data sent during a cut is delivered later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIECE = 1 << 16
 
 
 class CutProxy(RunningServer):
-    """Context manager of a running proxy before ``host:port``; clients connect to ``address``."""
+    """Context manager that runs a proxy in front of ``host:port``; clients connect to ``address``."""
 
     def __init__(self, upstream: str) -> None:
         host, _, port = upstream.rpartition(":")

@@ -1,7 +1,7 @@
 """HTTP proxy on the loopback interface that applies network faults to requests before passing them to a server.
 
-Clients use it as if it were the server. Requests pass unchanged, including the Host header (covered by signatures),
-unless a fault is planned.
+Clients use the proxy as if it were the server. Unless a fault is planned, requests pass unchanged, including the Host
+header, which signatures cover.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ Fault: TypeAlias = Answer | CutRequest | CutResponse | LoseAnswer | Repeat | Sta
 
 @dataclass
 class Seen:
-    """Received request; ``status`` is the client's, None unless it got a whole answer."""
+    """Received request. ``status`` is the one that the client got; None without a complete answer."""
 
     method: str
     path: str
@@ -96,9 +96,7 @@ class _Plan:
 
 
 class FaultProxy(RunningServer):
-    """Context manager of a running proxy before ``upstream_url``; ``url`` replaces the server's (including the
-    path).
-    """
+    """Context manager that runs a proxy in front of ``upstream_url``. Clients use ``url`` instead, with the same path."""
 
     def __init__(self, upstream_url: str) -> None:
         parts = urlsplit(upstream_url)
@@ -138,8 +136,7 @@ class FaultProxy(RunningServer):
         """Apply ``fault`` to the next ``times`` requests (None: all) of this method whose path and query contain
         ``path``.
 
-        If given, ``where`` decides instead, from the method and the path with its query. Earlier plans take
-        precedence.
+        If given, ``where`` alone decides, by the method and the path with its query. Earlier plans take precedence.
         """
 
         def matches(asked: str, target: str) -> bool:
@@ -178,11 +175,11 @@ class _Server(LoopbackServer):
         super().__init__(_Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that disconnect mid-request: this proxy causes that."""
+        """Ignore clients that disconnect mid-request, because the faults of this proxy make them do so."""
 
 
 class _CutError(Exception):
-    """The connection was cut intentionally."""
+    """Raised to cut the client's connection intentionally."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -190,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]  typeshed: BaseServer
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: `seen` is the log."""
+        """Log nothing: ``seen`` has all requests."""
 
     def _proxied(self) -> None:
         proxy = self.server.proxy

@@ -1,7 +1,8 @@
-"""Key management services on the loopback interface: Google's, Azure's and Vault's, for the requests that we make.
+"""Key management services on the loopback interface that answer the requests that we make to Google's, Azure's and
+Vault's.
 
-A server holds keys in memory, requires the expected token, and gives the answers set by a test before it works normally
-again.
+A service holds keys in memory, and requires the expected token. It first gives the answers that a test has planned,
+then real ones.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TOKEN: Final = "loopback-token"
 
 @dataclass
 class Answer:
-    """Answer that replaces the real one; with ``drip_s``, one byte per interval."""
+    """Planned answer that replaces the real one. With ``drip_s``, it comes byte by byte, at this interval."""
 
     status: int
     body: bytes = b"{}"
@@ -42,7 +43,7 @@ class Answer:
 
 @dataclass
 class KeyService:
-    """Base of a service that answers the requests of one server."""
+    """Base of services that :func:`serving` runs."""
 
     planned: deque[Answer] = field(default_factory=deque[Answer])
     requests: list[str] = field(default_factory=list[str])
@@ -56,7 +57,7 @@ class KeyService:
 
 
 class SymmetricKeys:
-    """Encrypts under named keys; each key opens only its own ciphertext."""
+    """Named symmetric keys. Each key decrypts only its own ciphertext."""
 
     def __init__(self) -> None:
         self._keys: dict[str, AESGCM] = {}
@@ -80,7 +81,7 @@ class SymmetricKeys:
 
 @dataclass
 class GoogleKms(KeyService):
-    """``POST /v1/NAME:encrypt`` and ``:decrypt``; an emulator without tokens."""
+    """Google's service: ``POST /v1/NAME:encrypt`` and ``:decrypt``, without tokens, like an emulator."""
 
     keys: SymmetricKeys = field(default_factory=SymmetricKeys)
 
@@ -109,7 +110,7 @@ def _google_error(code: int, status: str, message: str) -> dict[str, Any]:
 
 @dataclass
 class Vault(KeyService):
-    """``POST /v1/MOUNT/encrypt/KEY`` and ``decrypt`` of the transit engine."""
+    """Vault's transit engine: ``POST /v1/MOUNT/encrypt/KEY`` and ``/decrypt/KEY``."""
 
     keys: SymmetricKeys = field(default_factory=SymmetricKeys)
 
@@ -131,9 +132,10 @@ class Vault(KeyService):
 
 @dataclass
 class AzureVault(KeyService):
-    """``GET /keys/NAME/VERSION``, and ``POST …/wrapkey`` and ``/unwrapkey``, after the challenge that the SDK expects.
+    """Azure's vault: ``GET /keys/NAME/VERSION``, ``POST …/wrapkey`` and ``/unwrapkey``, after the challenge that the
+    SDK expects.
 
-    ``may_get``: the caller may read the public key; the SDK then wraps locally.
+    If ``may_get``, the caller may read the public key, and the SDK wraps locally.
     """
 
     versions: dict[str, rsa.RSAPrivateKey] = field(default_factory=dict[str, rsa.RSAPrivateKey])
@@ -179,7 +181,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else a body waits 40 ms after its head
+    disable_nagle_algorithm = True  # otherwise a body comes 40 ms after its head
 
     def do_GET(self) -> None:
         self._respond({})
@@ -225,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(service: KeyService, *, certificate: tuple[Path, Path] | None = None) -> Generator[KeyService]:
-    """Run the service behind ``service.url``; over TLS if given a certificate and its key."""
+    """Serve ``service`` at ``service.url``; over TLS if a certificate and its key are given."""
     server = _Server(service)
     scheme = "http"
     if certificate is not None:

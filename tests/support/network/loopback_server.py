@@ -11,7 +11,7 @@ from typing import Self
 
 
 class LoopbackServer(socketserver.ThreadingTCPServer):
-    """Tracks its open connections: a kept-alive one would keep its thread, and so the server, alive."""
+    """Server that tracks open connections: a kept-alive one would keep its thread, and so the server, alive."""
 
     allow_reuse_address = True
     daemon_threads = False
@@ -51,7 +51,7 @@ class RunningServer:
 
     def __init__(self, server: LoopbackServer) -> None:
         self._server = server
-        # A short poll interval: shutdown waits for one poll.
+        # Poll at a short interval, because shutdown waits for a poll.
         self._thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
 
     def __enter__(self) -> Self:

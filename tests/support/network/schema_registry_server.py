@@ -28,10 +28,11 @@ _Answer: TypeAlias = tuple[int, Any]
 
 @dataclass
 class RegistryService(KeyService):
-    """Schemas by id, counted from 1, and ids by subject and version. If set, ``authorization`` is required.
+    """Registry with schemas by id (from 1), and ids by subject and version. It requires ``authorization`` if this is
+    set.
 
-    It accepts an id only in the subject's mode IMPORT, as Confluent's documentation of ``/mode`` has it. ``config`` and
-    ``mode`` have the settings of subjects, and the registry's own under the empty name.
+    The registry accepts a given id only if the subject's mode is IMPORT, as Confluent documents for ``/mode``.
+    ``config`` and ``mode`` have the settings by subject; the registry's own have the empty name.
     """
 
     schemas: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
@@ -44,7 +45,7 @@ class RegistryService(KeyService):
     def register(
         self, subject: str, schema: Any, *references: tuple[str, str, int | str], kind: str | None = None
     ) -> int:
-        """Return the id of a new version; ``references`` are names, subjects and versions."""
+        """Register a schema as a new version; return its id. A reference is a name, a subject and a version."""
         number = max(self.schemas, default=0) + 1
         text = schema if isinstance(schema, str) else json.dumps(schema)
         listed = [dict(zip(("name", "subject", "version"), one, strict=True)) for one in references]
@@ -52,7 +53,7 @@ class RegistryService(KeyService):
         return number
 
     def contents(self) -> tuple[Any, ...]:
-        """Return everything that an import changes."""
+        """Return all state that an import may change."""
         return self.schemas, self.subjects, self.deleted, self.config, self.mode
 
     def answer(self, method: str, path: str, headers: Any, body: dict[str, Any]) -> _Answer:

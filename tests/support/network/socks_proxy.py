@@ -21,7 +21,7 @@ _REFUSED: Final = 0xFF
 
 @dataclass(frozen=True)
 class Asked:
-    """Requested connection: destination, given by name or address."""
+    """Requested connection: its destination, as the client named it, by name or address."""
 
     host: str
     port: int

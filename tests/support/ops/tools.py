@@ -1,4 +1,4 @@
-"""Shared by the tests of tools: the plugin's stores, their content, and a process that dies during work."""
+"""Support for tests of tools: stores that the plugin wrote, their content, and a process that dies during work."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def assert_no_half(store: ObjectStore) -> None:
 
 
 def die_at(store: ObjectStore, number: int, moment: Moment, work: Callable[[ObjectStore], object]) -> None:
-    """Work in a child process that dies abruptly at one of its store's operations."""
+    """Run ``work`` in a child process that dies abruptly at one of its operations on the store."""
 
     def die() -> BaseException:
         os._exit(9)

@@ -21,7 +21,7 @@ SMALL = {"secor__max__file__size__bytes": "5000"}
 
 
 class Folder:
-    """Output in a folder, with a catalog next to it."""
+    """Output of a pipeline in a folder, with an Iceberg catalog and warehouse next to it."""
 
     def __init__(self, path: Path) -> None:
         self.output = path / "output"
@@ -53,12 +53,12 @@ class Folder:
             return sorted(table.scan().to_arrow().column("offset").to_pylist())
 
     def commits(self) -> list[int]:
-        """Return the commit numbers in snapshots."""
+        """Return the commit number that each snapshot of the table has."""
         with self.table() as table:
             return [int(one.summary.additional_properties["tieredstore.commit"]) for one in table.snapshots()]
 
     def is_whole(self) -> None:
-        """Assert that the table's rows are those of the listed files, each once."""
+        """Assert that the table has the rows of all listed files, each once."""
         assert self.offsets() == listed_offsets(self.store)
         assert max(Counter(self.offsets()).values()) == 1
 

@@ -1,4 +1,4 @@
-"""Functions for the ``frame`` setting, from a window's records as a DataFrame to a DataFrame."""
+"""Functions for the setting ``frame``, which map the DataFrame of a window's records to another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.connections import parent_of
 from tieredstore.pipelines.writers import ENVELOPE
 
 DEED: Final = "TIEREDSTORE_TEST_DEED"
-"""Variable of the driver's environment: a file that does not exist yet; its name selects the process to kill."""
+"""Environment variable with a file that :func:`troubled` creates at its kill. The file's name selects the process."""
 
 
 def evens(records: DataFrame) -> DataFrame:
@@ -47,7 +47,7 @@ def without_offsets(records: DataFrame) -> DataFrame:
 
 
 def moved(records: DataFrame) -> DataFrame:
-    """Return offsets of another window."""
+    """Return the records with offsets of another window."""
     return records.withColumn("offset", functions.col("offset") + 1000)
 
 
@@ -57,7 +57,7 @@ def counted(records: DataFrame) -> int:
 
 
 def troubled(records: DataFrame) -> DataFrame:
-    """Return every second record; kill a process in the middle of one window, the first time."""
+    """Return every second record; at the first batch of all, kill the worker or the executor."""
     deed = Path(os.environ[DEED])
 
     def passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -27,7 +27,7 @@ FIRST_MS = 1_700_000_000_000
 
 
 class Killed:
-    """Pipelines, their service, and their output as listed by a reader."""
+    """Pipelines, their service, and checks of the output that a listing shows."""
 
     def __init__(self, server: KafkaServer, folder: Path) -> None:
         self.topic = TieredTopic(server, folder, partitions=PARTITIONS)
@@ -86,7 +86,7 @@ class Killed:
         return sum(1 for _ in self._store.list(f"{root}_tieredstore/{root.rstrip('/')}/1/commits/"))
 
     def check(self) -> None:
-        """Check the visible output; valid at any time."""
+        """Check the visible output. The check must hold at any time."""
         for seen in self._seen.values():
             seen.look()
 
@@ -95,14 +95,14 @@ class Killed:
         return [key for root in self._files for key in listed(self._store, root)]
 
     def finish(self) -> None:
-        """Write the rest in this process, without Spark."""
+        """Write all remaining records in this process, without Spark."""
         for file in self._files.values():
             pipeline = load_pipeline(file)
             with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
                 list(runner.run_once())
 
     def check_end(self, numbers: dict[int, list[int]] | None = None) -> None:
-        """Assert that the output has each record once and nothing else; ``numbers`` are the committed ones, by
+        """Assert that the output has each committed record once and nothing else; ``numbers`` has these records by
         partition.
         """
         self.check()

@@ -1,4 +1,4 @@
-"""Pipelines over topics in memory, and their output as listed by a reader."""
+"""Runs of pipelines over stored topics, and their output as listings show it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUMBER = PARTITION.partition
 
 
 def pipeline_of(**changes: str) -> Pipeline:
-    """Return a pipeline named ``kept``; ``changes`` have ``__`` for the dots of names."""
+    """Return a pipeline named ``kept``. Names of ``changes`` have ``__`` for dots."""
     given = {name.replace("__", "."): text for name, text in changes.items()}
     return pipeline_from(
         {
@@ -106,5 +106,5 @@ def topics(tmp_path: Path, count: int = 300) -> Iterator[StoredTopic]:
 
 
 def texts(changes: Mapping[str, str]) -> dict[str, str]:
-    """Return property names as :func:`pipeline_of` takes them."""
+    """Return the properties with names as :func:`pipeline_of` takes them."""
     return {name.replace(".", "__"): text for name, text in changes.items()}

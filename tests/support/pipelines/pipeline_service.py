@@ -1,4 +1,4 @@
-"""``tieredstore pipeline run`` as a process, with a separate Spark."""
+"""``tieredstore pipeline run`` as a process, with its own Spark session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXECUTORS: Mapping[str, str] = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": JVM["spark.driver.extraJavaOptions"],
 }
-"""Two executors as processes of this machine."""
+"""Spark settings for two executors as processes of this machine."""
 
 
 class PipelineService:
@@ -33,18 +33,18 @@ class PipelineService:
         self.process, self._log = process, log
 
     def asked(self, page: str) -> str | None:
-        """Return the answer for a page; None while it does not listen or the status is an error."""
+        """Return the service's HTTP answer for a page; None if it does not listen, or if the status is an error."""
         status, text = self._answer(page)
         return text if status == HTTPStatus.OK else None
 
     @property
     def address(self) -> str | None:
-        """The host and port where it listens; with several services in one folder, the last one's."""
+        """Host and port of the service. If a folder had several services, those of the last one."""
         listens = re.findall(r"http://(127\.0\.0\.1:\d+)/readyz", self.said())
         return listens[-1] if listens else None
 
     def reasons(self) -> str:
-        """Return the reasons why it is not ready; empty if it is, or does not listen yet."""
+        """Return why the service is not ready; empty if it is ready, or does not listen yet."""
         status, text = self._answer("readyz")
         return text if status == HTTPStatus.SERVICE_UNAVAILABLE else ""
 
@@ -62,11 +62,11 @@ class PipelineService:
             return None, ""
 
     def said(self) -> str:
-        """Return its whole log."""
+        """Return the service's whole log."""
         return self._log.read_text(errors="replace")
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds; the service must not end before."""
+        """Wait until the condition holds; assert that the service does not end before."""
         by = time.monotonic() + WITHIN_S
         while not condition():
             assert self.process.poll() is None, self.said()[-3000:]
@@ -78,11 +78,11 @@ class PipelineService:
         self.wait_until(lambda: self.asked("readyz") is not None)
 
     def ended(self) -> int:
-        """Return its exit code."""
+        """Wait for the service's end; return its exit code."""
         return self.process.wait(WITHIN_S)
 
     def stop(self, signum: signal.Signals = signal.SIGTERM) -> None:
-        """Stop it like a service manager: it finishes its current batch."""
+        """Stop the service like a service manager. Assert that it ends well, after its current batch."""
         self.process.send_signal(signum)
         assert self.ended() == 0, self.said()[-3000:]
 

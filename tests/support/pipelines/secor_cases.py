@@ -16,7 +16,7 @@ from typing import Any, Final
 from tests.support.paths import REPOSITORY
 
 REFUSED: Final = "REFUSED"
-"""In place of our directory: the settings are refused at startup."""
+"""Value in place of our directory if we refuse the settings at startup."""
 _NAME: Final = "secor.message.parser.class"
 _SHOWN: Final = {"message.timestamp.input.pattern": "", "partitioner.granularity.date.format": "to "}
 
@@ -31,7 +31,7 @@ class SecorCase:
     ours: str | None
     strict: str | None
     why: str
-    """Reason for our difference; empty without one."""
+    """Reason why our directory differs from Secor's; empty if it does not."""
 
     @property
     def parser(self) -> str:
@@ -40,7 +40,7 @@ class SecorCase:
 
 
 def load_cases() -> list[SecorCase]:
-    """Read all of them."""
+    """Read all cases."""
     rows: list[dict[str, Any]] = json.loads((REPOSITORY / "tests/pipelines/filing/secor_parsers.json").read_text())
     return [
         SecorCase(
@@ -56,7 +56,7 @@ def load_cases() -> list[SecorCase]:
 
 
 def render_table(cases: list[SecorCase]) -> str:
-    """Return a row for each reason why Secor files a message elsewhere, with its first message."""
+    """Return a table with a row for each reason why Secor files a message elsewhere, with the first such message."""
     by_reason: dict[str, SecorCase] = {}
     for case in cases:
         by_reason.setdefault(case.why, case)

@@ -15,7 +15,7 @@ from tieredstore.pipelines.run.generation import commit_log_of
 
 
 class SeenOutput:
-    """Parquet files of one topic with an ``offset`` and a ``value``. ``records`` has both, by partition.
+    """Output of one topic as Parquet files. ``records`` has all seen values, by partition and offset.
 
     The topic has no retention and the generation does not change, so visible files must stay visible.
     """
@@ -28,11 +28,12 @@ class SeenOutput:
         self._next = 0
         self._published: set[str] = set()
         self._last: set[str] = set()
-        """Files of the last batch, which may still be unpublished."""
+        """Data files of the last batch, which may still be unpublished."""
 
     def look(self) -> None:
-        """List again: no duplicate offset, no published file missing, nothing above the committed offsets."""
-        # Read the log before the listing for the required files, and after it for the allowed ones.
+        """List again; assert that no offset is duplicate or uncommitted, and that no published file is missing."""
+        # Read the log twice: before the listing, for the files that must be there; after it, for the offsets that may
+        # be.
         self._read_log()
         now = set(listed(self._store, self._root))
         assert not (missing := (self._published | self._seen) - now), f"{min(missing)} is not there"
@@ -46,7 +47,7 @@ class SeenOutput:
         for entry in self._log.entries(self._next):
             self._next = entry.number + 1
             if entry.kind in {"batch", "published"}:
-                # Before either entry is written, all earlier commits are published.
+                # A driver writes such an entry only after it has published all earlier batches.
                 self._published |= self._last
                 self._last = {file.key for file in entry.files if file.kind == "data"}
 

@@ -26,7 +26,7 @@ _MODULES = (
 
 
 def store_properties(server: S3Server, bucket: str, endpoint_url: str | None = None) -> dict[str, str]:
-    """Return the settings of a store in a bucket; ``endpoint_url`` overrides the server's."""
+    """Return the settings of a store in this bucket; ``endpoint_url`` overrides the server's own URL."""
     return {
         "storage.backend.class": "s3",
         "storage.s3.endpoint.url": endpoint_url or server.endpoint_url,
@@ -72,18 +72,18 @@ class BrokerProcess:
             self._run, self.is_well = None, False
 
     def stop(self) -> None:
-        """Suspend it; its connections stay open."""
+        """Suspend the broker; its connections stay open."""
         self._signal(signal.SIGSTOP)
         self.is_well = False
 
     def cut_off(self) -> None:
-        """Cut its links to the store and ZooKeeper; clients still reach it."""
+        """Cut the broker's links to the store and to ZooKeeper. Clients still reach it."""
         for link in self._links:
             link.cut()
         self.is_well = False
 
     def recover(self) -> None:
-        """Restart it, resume it, or heal its links."""
+        """Restart or resume the broker, and heal its links."""
         if self._run is None:
             self.start()
         self._signal(signal.SIGCONT)

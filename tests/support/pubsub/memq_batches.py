@@ -24,7 +24,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 def golden_batches() -> dict[str, bytes]:
-    """Return the objects that MemQ's client wrote, by the name of their vector."""
+    """Return the golden objects that MemQ's client wrote, by the name of the test vector."""
     return {path.name.split(".")[0]: path.read_bytes() for path in sorted((GOLDEN / "batches").iterdir())}
 
 
@@ -72,7 +72,7 @@ def rows_of(batch: bytes, decoder: BatchDecoder | None = None) -> list[Row]:
 
 @dataclass(frozen=True)
 class Mutation:
-    """One damaged batch. ``is_sealed``: its CRCs were computed after the damage, so that it reaches the parsers."""
+    """Damaged batch. If ``is_sealed``, its CRCs were computed after the damage, so that parsers see the damage."""
 
     original: bytes
     damaged: bytes
@@ -95,7 +95,7 @@ def mutations(seed: int, count: int) -> Iterator[Mutation]:
 
 
 def check(mutation: Mutation, source: random.Random) -> bool:
-    """Decode a mutation in some way; True if that gave records without an error."""
+    """Decode a mutation with random options; return True if this gives records without an error."""
     decoder = BatchDecoder(
         on_corrupt=source.choice(("fail", "skip")),
         target_bytes=source.choice((1, 300, 1 << 22)),

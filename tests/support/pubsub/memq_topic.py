@@ -1,4 +1,4 @@
-"""A topic of batches in a folder, planned and read like Spark's source without a JVM."""
+"""A topic of batches in a folder, planned and read as by Spark's source, but without a JVM."""
 
 from __future__ import annotations
 

@@ -58,9 +58,7 @@ class RunningBroker:
         return answer
 
     def until(self, holds: Callable[[], object]) -> None:
-        """Wait for a state that the broker reaches within some turns of its loop, perhaps after answering other
-        clients.
-        """
+        """Wait until ``holds`` is true on the loop: the broker may need some turns, and may first answer other clients."""
         eventually(lambda: self.ask(holds))
 
     @property
@@ -75,7 +73,7 @@ class RunningBroker:
             self._end()
 
     def kill(self) -> None:
-        """Simulate kill -9 for the clients: connections end without answers to held requests."""
+        """Stop as after kill -9, as clients see it: connections end without answers to pending requests."""
         if not self.is_gone:
             self.is_gone = True
             self.call(self._kill())
@@ -86,15 +84,16 @@ class RunningBroker:
 
     def _end(self) -> None:
         async def settled() -> None:
-            # A connection accepted just now is a task that has not started: cancelled, it would never close its socket.
+            # Let tasks of new connections start first: a task that is cancelled before its start would never close its
+            # socket.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            # Include connections just opened or closed, which only the event loop knows: a transport reports its close
-            # one iteration later. A socket left to the garbage collector would cause a warning in an unrelated test.
+            # Close all connections that the event loop knows, because a transport reports its opening and closing one
+            # iteration later. A socket left to the garbage collector would cause a warning in an unrelated test.
             loop: Any = self.loop
             for transport in list(loop._transports.values()):
                 transport.abort()
@@ -125,14 +124,14 @@ def listening_anywhere(topics: Topics, host: str = "127.0.0.1", **given: Any) ->
 
 
 def client_of(topics: Topics, *places: str, **changes: object) -> Settings:
-    """Return a producer's settings with these brokers."""
+    """Return settings of a producer that uses these brokers."""
     given = {"bootstrap": places, "linger_ms": 1, **changes}
     client = topics.settings.section(BatchClientSettings).model_copy(update=given)
     return topics.settings.with_section(client)
 
 
 class PacketClient:
-    """Sends packets, and reads answers in order."""
+    """Client that sends packets, and reads answers in order."""
 
     def __init__(self, place: str) -> None:
         host, _, port = place.partition(":")

@@ -36,7 +36,7 @@ def eventually(holds: Callable[[], object], between: Callable[[], object] = lamb
 
 
 def topics_on(store: ObjectStore | None = None, **properties: str) -> Topics:
-    """Return the topics of a store; settings by name, ``_`` for a dot."""
+    """Return the topics of a store. ``properties`` are ``pubsub`` settings, with ``_`` for dots."""
     given = {f"pubsub.{name.replace('_', '.')}": text for name, text in properties.items()}
     settings = settings_from({"storage.backend.class": "memory", "chunk.size": "4194304", **given})
     return Topics(MemoryObjectStore() if store is None else store, settings)
@@ -48,9 +48,10 @@ def topics_in(folder: Path, **properties: str) -> Topics:
 
 
 def records_of(consumer: BatchConsumer, timeout_s: float = 0.01, at_least: int = 0) -> list[ConsumedRecord]:
-    """Read records until the queue is empty, and until there are ``at_least`` records, for two minutes at most.
+    """Read records until there are ``at_least`` and the queue is empty, for two minutes at most.
 
-    Getting none in time is no proof of the end, so the timeout may be short: on a busy machine any thread may stall.
+    A read without records does not prove the end, because any thread may stall on a busy machine. So look at the queue
+    too; then the timeout may be short.
     """
     records: list[ConsumedRecord] = []
     give_up_s = time.monotonic() + 120
@@ -67,7 +68,7 @@ def _is_behind(consumer: BatchConsumer) -> bool:
     queue = consumer._queue  # pyright: ignore[reportPrivateUsage]
     try:
         return any(queue.read(partition, position.offset) for partition, position in consumer.position().items())
-    except DataLossError:  # the consumer reports the loss, or skips it
+    except DataLossError:  # the next read reports or skips the loss
         return True
 
 
@@ -94,8 +95,8 @@ def orders_on(store: ObjectStore | None = None, partitions: int = 1, **propertie
 def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
     """Return topics in memory with the topic ``orders``.
 
-    A batch ends by its size or a flush unless ``batch_ms`` is given: on a busy machine any time may pass between two
-    records.
+    By default, only its size or a flush ends a batch. An end by time would be random: on a busy machine, any time may
+    pass between two records.
     """
     return orders_on(None, partitions, **{"batch_ms": "60000"} | properties)
 
@@ -118,7 +119,7 @@ def notified(topics: Topics, partition: int = 0) -> list[Notification]:
 
 
 def facts_of(topics: Topics, partition: int = 0) -> list[BatchFacts]:
-    """Return our extensions of MemQ's notifications."""
+    """Return the facts that we add to MemQ's notifications."""
     told = [notification.facts for notification in notified(topics, partition)]
     assert None not in told
     return [facts for facts in told if facts is not None]
@@ -140,7 +141,7 @@ def sealed_message(request: ProducerRequest, *values: bytes, timestamp_ms: int =
 
 
 def run_together(*works: Callable[[], object]) -> None:
-    """Run each on a separate thread, and wait for all."""
+    """Run each function on a separate thread, and wait for all."""
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
@@ -150,7 +151,7 @@ def run_together(*works: Callable[[], object]) -> None:
 
 
 def topics_later(topics: Topics, days: int) -> Topics:
-    """Return the same topics, with the store's clock this many days later."""
+    """Return the same topics in a store whose clock is this many days ahead."""
     later = ScriptedStore(topics.store).change("now_ms", change=lambda now_ms: now_ms and now_ms + days * 86_400_000)
     return Topics(later, topics.settings)
 

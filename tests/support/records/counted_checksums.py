@@ -1,4 +1,4 @@
-"""Counts the bytes read for batch checksums."""
+"""Counter of the bytes that are read for the checksums of batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tieredstore.pubsub.produce import batch_writer as writer
 
 @contextmanager
 def counted_checksums(*, copies: bool = True) -> Generator[list[int]]:
-    """Collect the sizes of checksum reads within the block; without ``copies``, no batch may be joined into a copy."""
+    """Collect the sizes of reads for checksums. Unless ``copies``, fail if a batch is joined into a copy."""
     read: list[int] = []
     untyped: Any = messages
     crc32 = untyped.crc32

@@ -16,9 +16,7 @@ RECORDS_IN_A_SEGMENT = 10
 
 
 def write_segments(log_dir: Path, count: int, partition: TopicIdPartition = PARTITION) -> list[FoundSegment]:
-    """Write ``count`` consecutive closed segments of a partition; return all that the log directory then holds of
-    it.
-    """
+    """Write ``count`` consecutive closed segments of a partition; return all segments of it in the log directory."""
     for number in range(count):
         base = number * RECORDS_IN_A_SEGMENT
         records = [Record(b"k", b"v%d" % offset, 1_000 + offset) for offset in range(base, base + RECORDS_IN_A_SEGMENT)]
@@ -32,7 +30,7 @@ def other_partition(number: int) -> TopicIdPartition:
 
 
 def manager_of(store: ObjectStore) -> RemoteStorageManager:
-    """Return a manager over a store that the test keeps."""
+    """Return a manager over this store, which the test keeps after the manager is closed."""
     return RemoteStorageManager(memory_settings(chunk_size=64), store=store)
 
 

@@ -1,4 +1,4 @@
-"""Buckets for a test to fill, closed after it. Each subpackage's conftest imports those it needs."""
+"""Buckets that a test fills, and that are closed after it. Each subpackage's conftest imports what it needs."""
 
 from __future__ import annotations
 

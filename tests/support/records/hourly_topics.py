@@ -47,7 +47,7 @@ def hourly_topic(folder: Path, *segments: Sequence[int]) -> Generator[StoredTopi
 
 
 def successes(store: ObjectStore) -> dict[str, tuple[int, int, int]]:
-    """Return for each complete directory its number of files and of records, and the completing entry."""
+    """Return, for each complete directory, the numbers of its files, its records, and the entry that completed it."""
     said: dict[str, tuple[int, int, int]] = {}
     for key in listed(store):
         path, _, name = key.rpartition("/")

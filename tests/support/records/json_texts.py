@@ -12,7 +12,7 @@ import pyarrow as pa
 from tieredstore.pipelines.filing.times import BadMessageError, EpochTime, JsonField
 
 FIELD: Final = JsonField("a.t", ".")
-"""Location of the time."""
+"""Field with the time."""
 
 _GRAMMAR: Final = (
     b'{"a":{"t":', b"1700000000000", b'"t"', b"{", b"}", b"[", b"]", b":", b",", b" ", b"\n", b"0", b"01", b"-",
@@ -24,7 +24,7 @@ _GRAMMAR: Final = (
 
 
 def texts(seed: int, count: int) -> Iterator[bytes]:
-    """Yield JSON, intact or changed in a few places."""
+    """Yield JSON texts, intact or changed in a few places."""
     source = random.Random(seed)
     for _ in range(count):
         text = bytearray(_whole(source))
@@ -42,7 +42,7 @@ def _whole(source: random.Random) -> bytes:
 
 
 def said(payloads: list[bytes | None], *, lead: int = 0) -> list[int | None]:
-    """Return the fast path's answers, in a column sliced after ``lead`` other values."""
+    """Return the fast path's answers for a column of these payloads, which is a slice after ``lead`` other values."""
     column = pa.array([b'{"a":{"t":1}}', None, b""][:lead] + payloads, pa.binary()).slice(lead)
     times = EpochTime(FIELD).quick(column)
     assert times is not None
@@ -58,10 +58,10 @@ def decided(payload: bytes) -> int | None:
 
 
 def check(seed: int, count: int) -> int:
-    """Check the fast path against the slow one; return the number of times that it decided."""
+    """Compare the fast path with the slow one; return how many times the fast path knew the answer."""
     payloads = list(texts(seed, count))
     answers = said([*payloads], lead=seed % 4)
     for payload, answer in zip(payloads, answers, strict=True):
-        # A fast 0 means no time, as in the slow path.
+        # The answer 0 of the fast path means a bad message, for which ``decided`` returns None.
         assert answer is None or (answer or None) == decided(payload), payload
     return sum(answer is not None for answer in answers)

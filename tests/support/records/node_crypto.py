@@ -10,7 +10,7 @@ from typing import Final
 
 from scripts.toolchain import NODE, provide
 
-# MGF1 uses OAEP's digest unless set.
+# By default, MGF1 uses the same digest as OAEP.
 _UNWRAP: Final = """
 const { constants, privateDecrypt } = require("node:crypto");
 const { key, wrapped } = JSON.parse(require("node:fs").readFileSync(0, "utf8"));

@@ -1,4 +1,4 @@
-"""Model of a replicated partition, used as an oracle: leaders append, fail, truncate each other and copy segments.
+"""Model of a replicated partition, as an oracle for tests: leaders append, fail, truncate each other and copy segments.
 
 Each record has a unique identity, so two logs hold the same record exactly where the entries are equal.
 """
@@ -20,7 +20,7 @@ REPLICAS = 3
 
 @dataclass(frozen=True)
 class Entry:
-    """One record: the epoch of the leader that appended it, and its identity."""
+    """Record: its unique identity, and the epoch of the leader that appended it."""
 
     epoch: int
     identity: int
@@ -50,7 +50,7 @@ def make_segment(
 
 @dataclass(frozen=True)
 class Copy:
-    """Copied segment: its entries, its leader-epoch index, and its leader's log up to its end."""
+    """Copied segment: its entries, its leader-epoch index, and the leader's log up to the segment's end."""
 
     segment: RemoteLogSegmentMetadata
     entries: tuple[Entry, ...]
@@ -89,7 +89,7 @@ class PartitionHistory:
         self.log_start = min(self.log_start, len(self.logs[replica]))
 
     def retain(self, share: int) -> None:
-        """Advance the log start, like retention, by some sixteenths."""
+        """Advance the log start, like retention, by ``share`` sixteenths of the log."""
         self.log_start += (len(self.logs[self.leader]) - self.log_start) * share // 16
 
     def copy(self, first: int, size: int) -> None:
@@ -124,7 +124,7 @@ _steps = st.one_of(
 
 @st.composite
 def partition_copies(draw: st.DrawFn) -> list[Copy]:
-    """Draw the copies that a random history left in the bucket, some of them lost, in any order; at least one."""
+    """Draw the copies that a random history has left in the bucket: at least one, in any order, some of them lost."""
     history = PartitionHistory()
     for name, first, second in draw(st.lists(_steps, min_size=5, max_size=40)):
         match name:

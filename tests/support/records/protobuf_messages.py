@@ -1,4 +1,4 @@
-"""Protocol Buffers messages without a compiler: a descriptor set written as JSON."""
+"""Protocol Buffers messages without a compiler: the descriptor set is written as JSON."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _set_of(file: dict[str, Any]) -> bytes:
 
 
 def event(**fields: Any) -> bytes:
-    """Encode an event; ``at`` is in ms."""
+    """Encode an event with these fields; ``at`` is in milliseconds."""
     message = message_class(descriptor_set(), EVENT)()
     at_ms = fields.pop("at", None)
     if at_ms is not None:

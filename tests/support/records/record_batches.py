@@ -1,4 +1,4 @@
-"""Batches for decoder tests: real streams of all codecs, message sets of magic 0 and 1, and damage."""
+"""Batches for tests of decoders: real streams of all codecs, message sets of magic 0 and 1, and damaged ones."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def with_body(batch: bytes, body: bytes, compression: CompressionType) -> bytes:
 
 
 def compressed_batch(records: Sequence[Record], offset: int, compression: CompressionType, **more: Any) -> bytes:
-    """Return a batch whose records are actually compressed."""
+    """Return a batch of these records, compressed with this codec."""
     plain = build_batch(records, offset, **more)
     return with_body(plain, COMPRESS[compression](plain[HEADER_SIZE:]), compression)
 
 
 def with_field(batch: bytes, at: int, form: str, value: int, *, seal: bool = True) -> bytes:
-    """Return the batch with one header field changed."""
+    """Return the batch with one header field changed, and a matching CRC unless ``seal`` is False."""
     changed = bytearray(batch)
     struct.pack_into(form, changed, at, value)
     if seal:

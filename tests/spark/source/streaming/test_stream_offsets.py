@@ -28,7 +28,7 @@ A, B = ("orders", 0), ("orders", 1)
 
 @dataclass(frozen=True)
 class Log:
-    """Bounds of a log."""
+    """Log of a partition as the stream sees it: its bounds, topic id and epoch."""
 
     earliest: int
     end: int
@@ -64,7 +64,7 @@ def refuse(loss: Loss) -> None:
 
 
 def told_of(call: Callable[[OnLoss], Any]) -> tuple[Any, list[str]]:
-    """Return the result and the losses reported. Assert that a strict stream ends with the first loss."""
+    """Return the call's result and the losses that it reports. Assert that a strict stream fails at the first loss."""
     losses: list[str] = []
     result = call(lambda loss: losses.append(sentence(loss, QueryWords())))
     if losses:
@@ -268,7 +268,7 @@ ends = st.integers(0, 40)
 
 @given(st.lists(st.tuples(ends, ends, st.integers(1, 40)), min_size=1))
 def test_batch_after_batch_reads_each_offset_once_whatever_retention_does(steps: list[tuple[int, int, int]]) -> None:
-    """``steps``: offsets written, offsets deleted, and the limit of a batch."""
+    """Each step has the number of offsets written, the number deleted, and the limit of a batch."""
     stand, seen, earliest, end = at({A: 0}), list[int](), 0, 0
     for grown, gone, most in steps:
         end += grown
@@ -284,7 +284,7 @@ def test_batch_after_batch_reads_each_offset_once_whatever_retention_does(steps:
 
 
 def test_an_election_that_cut_what_was_read_is_data_loss_and_reads_on_from_there() -> None:
-    """The same holds when the batch is read again, and when only the bucket still shows the later epoch."""
+    """A repeated batch reports the same loss. The next batch reports nothing."""
     stand = replace(at({A: 600}), epochs={A: 5})
     logs: Logs = {A: Log(0, 900, live_epoch=6)}
     answers = {A: EpochEnd(5, 250)}

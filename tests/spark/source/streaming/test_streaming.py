@@ -105,7 +105,7 @@ def test_each_start_tells_of_a_topic_that_is_not_there(bucket: Bucket, caplog: p
 
 
 UNTIL_IT_ENDS = {"availableNow": None, "once": ReadAllAvailable()}
-"""Triggers of bounded runs, and Spark's limit for them; availableNow uses the source's own limit."""
+"""Triggers that end by themselves, and the read limit that Spark passes. For availableNow, the source chooses it."""
 
 
 def run_that_ends(reader: StreamReader, limit: ReadLimit | None) -> Query:

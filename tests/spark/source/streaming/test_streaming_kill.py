@@ -1,4 +1,4 @@
-"""kill -9 of a streaming job at random moments, repeatedly: each offset is in the sink exactly once.
+"""Repeated kills (-9) of a streaming job at random moments: the sink has each offset exactly once.
 
 `make test` kills the job that reads bucket and broker (test_live_kill).
 """
@@ -59,7 +59,7 @@ def begin_checkpoint(job: Path) -> None:
 
 
 def job_file(folder: Path, bucket: Bucket) -> Path:
-    """Write a job of many small batches. Where they end does not follow from the start of a run."""
+    """Write the file of a job with many small batches, whose ends do not depend on where a run starts."""
     options = bucket.options | {"subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "7"}
     job = {"options": options, "checkpoint": str(folder / "checkpoint"), "sink": str(folder / "sink")}
     path = folder / "job.json"

@@ -1,4 +1,4 @@
-"""Streams that read from a broker: batches end at decided offsets; and records that the broker loses."""
+"""Streams that read from a broker: batches end where transactions are decided, and the broker may lose records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 @pytest.fixture
 def queries() -> Iterator[list[Query]]:
-    """Yield a list for queries, which are stopped at the end."""
+    """Yield a list for queries; stop the queries in it at the end."""
     begun: list[Query] = []
     yield begun
     for query in begun:

@@ -1,4 +1,4 @@
-"""Streams that cannot read their offsets: they fail with one sentence, or warn once and continue."""
+"""Streams whose offsets cannot be read: they fail with one sentence, or warn once and continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 
 def two_queries(bucket: Bucket) -> tuple[Query, Query]:
-    """Return a query that fails on data loss and a lenient one, both up to date."""
+    """Return two queries that have read everything: one fails on data loss, the other continues."""
     queries = Query(bucket.reader()), Query(bucket.reader(failOnDataLoss="false"))
     for query in queries:
         query.run()
@@ -30,7 +30,7 @@ def two_queries(bucket: Bucket) -> tuple[Query, Query]:
 
 
 def check_loss(queries: tuple[Query, Query], caplog: pytest.LogCaptureFixture, sentence: str) -> list[bytes]:
-    """Return the lenient query's values; assert that the other fails with the sentence."""
+    """Assert that the strict query fails with this sentence; return the lenient query's values."""
     strict, lenient = queries
     for _ in range(2):  # a retry fails too
         with pytest.raises(DataLossError, match="failOnDataLoss") as error:

@@ -1,4 +1,4 @@
-"""Streams over topics with transactions: undecided records are not read, and are read once decided."""
+"""Streams over topics with transactions: records are read only when their transaction is decided."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_batches_of_golden_transactions_make_up_what_a_consumer_reads(case: str,
 def test_each_record_is_read_once_when_its_transaction_is_decided(
     plan: Sequence[Sequence[Step]], isolation: str, limit: int, restart: bool
 ) -> None:
-    """Run a batch or more after each segment; ``restart`` simulates a new process with the checkpoint each time."""
+    """Run all batches after each segment. With ``restart``, a new reader continues from the checkpoint each time."""
     with tempfile.TemporaryDirectory() as folder:
         bucket, partition = Bucket(Path(folder)), Partition()
         options = {"isolationLevel": isolation, "maxOffsetsPerTrigger": str(limit)}

@@ -1,4 +1,4 @@
-"""kill -9 of an executor and of a worker during map_records, with retried tasks: every row once."""
+"""Kills (-9) of an executor and of a worker during map_records, with retried tasks: each row is returned once."""
 
 from __future__ import annotations
 

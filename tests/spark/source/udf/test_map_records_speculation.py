@@ -1,4 +1,4 @@
-"""A slow task of map_records that Spark duplicates speculatively: its rows once."""
+"""A slow task of map_records that Spark duplicates speculatively: its rows are returned once."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def golden(case: str, isolation: Isolation = "read_uncommitted") -> list[Row]:
 
 
 def plain(df: DataFrame) -> list[Row]:
-    """Return the rows by offset, times in milliseconds; assert that each occurs once."""
+    """Return the rows in order of offset, with timestamps in milliseconds."""
     shown = df.withColumn("timestamp", functions.unix_millis("timestamp"))
     rows = [row.asDict(recursive=True) for row in shown.collect()]
     return sorted(rows, key=lambda row: row["offset"])
