@@ -16,10 +16,11 @@ from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.errors import StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentId, Uuid
+from tieredstore.ops.garbage.holds import LegalHold, place_hold
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader.retention import first_within
 
@@ -89,6 +90,18 @@ def test_what_is_too_much_goes_from_the_oldest_on(disk: BrokerDisk, store: Memor
     assert extents(store) == ALL[2:]
     run_once(disk.log_dir, store, retention_bytes="0", retention_dry_run="false")
     assert extents(store) == ALL[3:], "the last one that is stored stays"
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_segment_that_stays_by_its_age_ends_the_limit_by_size_too(
+    disk: BrokerDisk, store: MemoryObjectStore, *, is_held: bool
+) -> None:
+    if is_held:
+        place_hold(store, "", LegalHold("case", PARTITION.topic, PARTITION.partition, 10, 19))
+    else:
+        store.put(f"{stored(store)[1].objects.main_path}.{Suffix.MANIFEST.value}", b"{")
+    run_once(disk.log_dir, store, retention_ms="0", retention_bytes="0", retention_dry_run="false")
+    assert [objects.start_offset for objects in list_segments(store)] == [10, 20, 30]
 
 
 def test_topics_that_the_broker_may_tier_have_their_own_retention(disk: BrokerDisk, store: MemoryObjectStore) -> None:

@@ -13,10 +13,8 @@ from typing import Final
 
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.config.uploader import UploaderSettings, parse_topic_ms
-from tieredstore.errors import StoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition, human_bytes
-from tieredstore.ops.garbage.collection import delete_objects
 from tieredstore.ops.garbage.removal import Before, Removal
 from tieredstore.ops.listing import ListedSegment
 from tieredstore.ops.steps import Outcome, Step
@@ -101,18 +99,10 @@ class RemoteRetention:
         for before in self._bounds(where.topic, listed):
             left = [objects for objects in listed if objects not in gone]
             store, prefix, rules = target.store, target.settings.key_prefix, target.manager.manifest_rules
-            # Use Removal only to plan, because it would delete in parallel. A failure between two successes would then
-            # leave a gap in the log, so delete in order here.
-            for step in Removal(store, prefix, rules=rules, parallel=_READERS).run(left, before):
-                if step.outcome is Outcome.DELETED and not self.dry_run:
-                    try:
-                        delete_objects(store, step.item.objects)
-                    except StoreError as error:
-                        if error.retryable:
-                            raise
-                        yield Step(step.item, Outcome.REFUSED, str(error))
-                        return
-                gone.add(step.item.objects)
+            removal = Removal(store, prefix, rules=rules, dry_run=self.dry_run, parallel=_READERS)
+            for step in removal.run(left, before):
+                if step.outcome is Outcome.DELETED:
+                    gone.add(step.item.objects)
                 yield step
 
     def _bounds(self, topic: str, listed: list[SegmentObjects]) -> Iterator[Before]:

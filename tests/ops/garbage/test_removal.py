@@ -232,6 +232,25 @@ def test_a_refused_removal_is_a_step_and_the_rest_is_removed(store: MemoryObject
     assert {partition for partition, _ in left(store)} == {0}
 
 
+def test_behind_what_is_refused_nothing_goes_that_would_leave_a_hole(store: MemoryObjectStore) -> None:
+    locked = ScriptedStore(store).on("delete", "*/0/*0010-*", AccessDeniedError("locked"))
+    steps = run(locked, Before(time_ms=30), Scope("events", TOPIC_ID, 0))
+    assert rows_of(steps) == [(0, 0, "deleted"), (0, 10, "refused")]
+    assert [start for partition, start in left(store) if partition == 0] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_whichever_request_fails_a_bounded_removal_leaves_no_hole(moment: Moment) -> None:
+    for _, store, faulty in OperationSweep(
+        lambda: filled(MemoryObjectStore()), lambda inner: run(inner, Before(time_ms=35))
+    ).fail(moment):
+        with suppress(StoreUnavailableError):
+            run(faulty, Before(time_ms=35))
+        for number, starts in ((0, [0, 10, 20, 30]), (1, [0, 10])):
+            stay = [start for partition, start in left(store) if partition == number]
+            assert stay == starts[len(starts) - len(stay) :]
+
+
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_whichever_request_fails_no_half_is_visible_and_a_second_run_goes_on(moment: Moment) -> None:
     for _, store, faulty in OperationSweep(lambda: filled(MemoryObjectStore()), run).fail(moment):

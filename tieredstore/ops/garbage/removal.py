@@ -96,21 +96,27 @@ class Removal:
         if self.brokers is not None:
             segments = self.brokers.read_behind(segments)
         holds = Holds(self.store, self.prefix)
-        planned = self._plan(segments, before, holds, older_than_ms)
+        if not before.is_everything:
+            yield from self._remove_oldest(segments, before, holds, older_than_ms)
+            return
+        planned = (
+            self._judge(segment, older_than_ms)
+            if self.leftovers_too or segment.loaded is not None
+            else Step(segment, Outcome.LEFTOVER)
+            for segment in segments
+        )
         with ThreadPool(self.parallel, "tieredstore-rm") as pool:
             yield from in_parallel(pool, partial(self._remove, holds), planned, at_once=4 * self.parallel)
 
-    def _plan(
+    def _remove_oldest(
         self, listed: Iterable[ListedSegment], before: Before, holds: Holds, older_than_ms: int
     ) -> Iterator[Step[ListedSegment]]:
-        """Yield the planned step of each segment, in the order of the listing."""
+        """Delete one segment after the other. In parallel, a failure between two successes would leave a gap."""
         ended: TopicIdPartition | None = None
         for segment in listed:
             if segment.partition == ended:
                 continue
-            if before.is_everything and (self.leftovers_too or segment.loaded is not None):
-                yield self._judge(segment, older_than_ms)
-            elif segment.loaded is None:
+            if segment.loaded is None:
                 yield Step(segment, Outcome.LEFTOVER)
             elif isinstance(segment.loaded, CorruptDataError):
                 ended = segment.partition
@@ -119,10 +125,11 @@ class Removal:
                 ended = segment.partition
                 yield Step(segment, Outcome.UNKNOWN, "its manifest lacks its end offset")
             elif lies_before:
-                yield (step := _held(segment, holds) or self._judge(segment, older_than_ms))
+                step = self._remove(holds, self._judge(segment, older_than_ms))
                 # Keep the rest of the partition: deleting segments after one that stays would leave a gap.
                 if step.outcome is not Outcome.DELETED:
                     ended = segment.partition
+                yield step
             else:
                 ended = segment.partition
 
