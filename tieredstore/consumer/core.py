@@ -80,7 +80,7 @@ class Core:
         self.events: deque[tuple[TopicPartition, str, int]] = deque()
         """Events to return as messages. Each has a partition, a kind (``eof`` or ``unset``) and an offset."""
         self.readable: deque[Partition] = deque()
-        """Partitions read from the bucket, in the order in which they are read next."""
+        """Partitions that are read from the bucket; the first partition is read next."""
         self.policy = policy
         self.live = live
         self.lookups = lookups
@@ -184,7 +184,7 @@ class Core:
         return max(0.0, due if self.live.due_in is None else min(due, self.live.due_in))
 
     def take_error(self) -> Exception | None:
-        """Return an error for the current call to raise. The error of a failed partition is raised by every call."""
+        """Return an error for the current call to raise. Every call raises the error of a failed partition."""
         error = self.policy.take_error()
         failed = (one.phase.error for one in self.partitions.values() if isinstance(one.phase, Failed))
         return next(failed, None) if error is None else error
@@ -234,7 +234,7 @@ class Core:
 
     @contextlib.contextmanager
     def _try_again(self, partition: Partition) -> Generator[None]:
-        """Schedule another look-up if the ``with`` block raises an error of the client or a user's callback."""
+        """Schedule another look-up if the ``with`` block raises an error of the client or of a user's callback."""
         try:
             yield
         except BaseException:

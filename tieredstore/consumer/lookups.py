@@ -321,7 +321,7 @@ class BrokerInquiry:
 
     def _add_spans(self, looks: Sequence[Look]) -> None:
         """Add the broker's offsets and the topic ids. With ``remote_only``, ask only for the ids, and only for look-ups
-        without one."""
+        without an id."""
         if self._cluster is None:
             return
         if self._settings.mode is Mode.REMOTE_ONLY:

@@ -25,8 +25,8 @@ class OnBroker:
 
 @dataclass(frozen=True, slots=True)
 class InBucket:
-    """The bucket has the records up to ``stop``, and these are not in open transactions. At ``stop``, another look-up
-    follows."""
+    """The bucket has the records up to ``stop`` (exclusive), and none of them is in an open transaction. At ``stop``,
+    another look-up follows."""
 
     stop: int
 

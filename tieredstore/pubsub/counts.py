@@ -61,7 +61,7 @@ class AuditingCounts:
 class PairingCounts:
     """Counts of Messages, made by pairing the audit records of producers with the records of consumers.
 
-    ``paired_records`` and ``damaged_records`` count records. ``lag_ms_max`` belongs to the latest pair: it is the time
+    ``paired_records`` and ``damaged_records`` count records. ``lag_ms_max`` is the lag of the latest pair: the time
     from the producer's audit record to the consumer's. The export takes the maximum over all readers.
 
     The last three fields are gauges.

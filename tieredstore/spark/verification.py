@@ -62,8 +62,8 @@ def verify(
     segments_per_task: int = 200,
     parallel: int = 2,
 ) -> DataFrame:
-    """Return the findings of ``tieredstore verify`` as a DataFrame with a row for each, in no order. Intact segments
-    have no row.
+    """Return the findings of ``tieredstore verify`` as a DataFrame with a row for each finding, in no particular order.
+    Intact segments have no row.
 
     ``settings`` name the store in any form that :func:`tieredstore.open` takes. This call lists the bucket once. Tasks
     read manifests, indexes and logs each time the DataFrame is computed, so write or cache the DataFrame.

@@ -94,7 +94,7 @@ def test_times_that_spark_does_not_hold_fail_the_query_or_are_null(tmp_path: Pat
         for number, time_ms in enumerate(times):
             producer.send(b"%d" % number, timestamp_ms=time_ms)
     with pytest.raises(
-        ConfigError, match=r"outside Spark's timestamps; leave out .* \(option columns\).*timestampOutOfRange=null"
+        ConfigError, match=r"outside Spark's range; leave out .* \(option columns\).*timestampOutOfRange=null"
     ):
         rows_in(topic.options)
     rows = sorted(rows_in(topic.options | {"timestampOutOfRange": "NULL"}), key=lambda row: row["value"])

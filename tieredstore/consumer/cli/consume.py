@@ -140,7 +140,7 @@ class ConsumedTopic:
         """Start assigned partitions at the group's commits, and partitions without a commit at the requested offset."""
         self._is_assigned = True
         if self._start is None:
-            return  # auto.offset.reset places partitions without a commit
+            return  # auto.offset.reset decides where partitions without a commit start
         # Ask the coordinator, because only its answer shows which partitions have no commit.
         known = consumer.committed(places, _ANSWER_S)
         placed = self._place_all([place.partition for place in known if place.offset < 0])

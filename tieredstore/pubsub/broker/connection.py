@@ -65,10 +65,10 @@ class Stop(enum.Enum):
     """Reasons why a connection temporarily reads no requests."""
 
     NO_ROOM = "no room"
-    NOT_READ = "answers are not read"
-    BEHIND = "answers wait behind a large one"
-    BUSY = "enough requests wait for the store"
-    OTHERS = "others have their turn"
+    NOT_READ = "the client does not read its answers"
+    BEHIND = "answers wait behind a streamed answer"
+    BUSY = "too many requests wait for the store"
+    OTHERS = "other connections have their turn"
     ENDING = "ending"
 
 
@@ -417,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._coming is not None:
                 self._stop(Stop.NO_ROOM)
                 return False
-        self._coming = None  # the bytes were reserved during the wait
+        self._coming = None  # the bytes are reserved now
         return True
 
     def _begin_large(self, size: int, came: memoryview) -> None:

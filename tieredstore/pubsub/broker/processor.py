@@ -120,7 +120,7 @@ class TopicProcessor:
     def __init__(self, writer: BatchWriter, intake: Intake) -> None:
         """Create the processor of a topic on the running event loop."""
         topics = writer.topics
-        self.most_bytes: int = topics.batches.batch_bytes - index_size(1)  # largest Message
+        self.most_bytes: int = topics.batches.batch_bytes - index_size(1)  # size of the largest Message
         self._topic = writer.topic
         self._writer = writer
         self._intake = intake
@@ -128,7 +128,7 @@ class TopicProcessor:
         self._pool = topics.memory
         self._loop = asyncio.get_running_loop()
         self._usual_size = _LEAST_MEMORY
-        self._open: dict[int | None, _OpenBatch] = {}  # by lane
+        self._open: dict[int | None, _OpenBatch] = {}  # by read partition, or None for all
         self._held: dict[bytes, _Held] = {}
         self._stored = StoredHeaders()
         # Requests without records, in order, that no notification lists yet.

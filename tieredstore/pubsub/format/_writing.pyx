@@ -95,8 +95,8 @@ cdef class BodyWriter:
     cdef bint is_lent
 
     def __cinit__(self, Py_ssize_t most, lent=None, Py_ssize_t head=0):
-        """``most``: limit in bytes. ``lent``: the caller's memory for the Message, with ``head`` bytes for its
-        header."""
+        """Begin an empty body of at most ``most`` bytes. ``lent`` is the caller's memory for the Message, with
+        ``head`` bytes for its header."""
         self.most, self.head_room = most, HEAD_ROOM
         self.least_ms, self.most_ms = INT64_MAX, INT64_MIN
         if lent is not None:
@@ -178,7 +178,7 @@ cdef class BodyWriter:
     cpdef bint append(self, bytes value, bytes key, headers, bytes message_id, int64_t timestamp_ms) except -1:
         """Append a record; return False, without effect, if it does not fit.
 
-        ``headers``: pairs of name and value, or None. Raise InvalidRecordError if the format cannot hold the record.
+        ``headers`` are name-value pairs, or None. Raise InvalidRecordError if the format cannot hold the record.
         """
         if value is None:
             raise InvalidRecordError("a record's value is None: MemQ has no null; an empty value is b''")

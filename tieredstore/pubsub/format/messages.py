@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tieredstore.pubsub.format._writing import BodyWriter
 else:
-    try:  # several times as fast as zlib; installed by the extra ``arrow``
+    try:  # isal is several times as fast as zlib; the extra ``arrow`` installs it
         from isal.isal_zlib import crc32
     except ModuleNotFoundError:
         from zlib import crc32
@@ -62,7 +62,7 @@ _PRODUCER: Final = struct.Struct(">qq")
 _BODY: Final = struct.Struct(">IBii")
 _HEADER_SIZE: Final = struct.Struct(">h")
 _CRC: Final = struct.Struct(">I")
-_MOST_ADDRESS: Final = 127  # MemQ's reader takes the length as signed
+_MOST_ADDRESS: Final = 127  # MemQ's reader takes the length byte as signed
 _LEAST_JOINED: Final = 16 << 10  # for smaller Messages, computing a CRC of the bytes is as fast as combining two CRCs
 _COMPRESSORS: Final = threading.local()
 
@@ -84,7 +84,7 @@ class Compression(enum.Enum):
             raise ConfigError(f"unknown compression {name!r}: MemQ has {names}") from None
 
 
-_COMPRESSIONS: Final[tuple[Compression, ...]] = tuple(Compression)  # indexed by their numbers
+_COMPRESSIONS: Final[tuple[Compression, ...]] = tuple(Compression)  # the index of a compression is its number
 
 
 ADDRESS_BYTES: Final = 16
@@ -209,8 +209,8 @@ def message_checksum(message: Buffer, before: int = 0) -> int:
 
 
 def split_checksum(message: Buffer) -> tuple[int, int]:
-    """Return the CRC-32 of a Message and of its body, computed in one pass. This does not use the checksum in the
-    header."""
+    """Return the CRC-32 of a Message and of its body, computed in one pass. This function does not use the checksum in
+    the header."""
     view = memoryview(message)
     (size,) = _HEADER_SIZE.unpack_from(view) if len(view) >= _HEADER_SIZE.size else (0,)
     body = view[min(max(size, 0), len(view)) :]
@@ -242,7 +242,8 @@ def seal_message(
 def message_header(
     stored: Buffer, record_count: int, request: ProducerRequest | None, compression: Compression
 ) -> MessageHeader:
-    """Return the header of a stored body. Raise ConfigError or InvalidRecordError if the format cannot hold it."""
+    """Return the header of a stored body. Raise ConfigError or InvalidRecordError if the format cannot hold the
+    body."""
     if request is not None and len(request.address) > _MOST_ADDRESS:
         raise ConfigError(f"a producer's address has {len(request.address)} bytes, at most {_MOST_ADDRESS} are allowed")
     if len(stored) > MAX_INT32 // 2:

@@ -44,7 +44,7 @@ class PacketType(enum.Enum):
     READ = 2
 
 
-_TYPES: Final[tuple[PacketType, ...]] = tuple(PacketType)  # indexed by their numbers
+_TYPES: Final[tuple[PacketType, ...]] = tuple(PacketType)  # the index of a type is its number
 
 
 class Code(enum.Enum):
@@ -188,7 +188,7 @@ def parse_request(packet: Buffer) -> Request:
 def parse_response(packet: Buffer) -> Response:
     """Parse a response that begins with its size. Raise PacketCorruptError if it is invalid."""
     fields = _Fields(packet)
-    version, request_id, kind = fields.start(MAX_INT32)  # a READ answer may be larger
+    version, request_id, kind = fields.start(MAX_INT32)  # a READ answer may exceed MAX_PACKET_BYTES
     code = fields.code()
     error = fields.text()
     payload: ResponsePayload = None
@@ -349,7 +349,7 @@ _MOST_ERROR: Final = 4000  # maximum length of an error text in characters, each
 
 
 def request_bytes(request: Request) -> bytes:
-    """Return the packet of a request, with its size."""
+    """Return the packet of a request, including the size field."""
     payload, version = request.payload, request.version
     if isinstance(payload, WriteRequest):
         kind = PacketType.WRITE
@@ -368,7 +368,7 @@ def request_bytes(request: Request) -> bytes:
 
 
 def response_bytes(response: Response) -> bytes:
-    """Return the packet of a response, with its size; a long error text is truncated."""
+    """Return the packet of a response, including the size field; a long error text is truncated."""
     head = struct.pack(">hqbh", response.version, response.request_id, response.kind.value, response.code.value)
     return _with_size(head + _text(response.error[:_MOST_ERROR]) + _payload_bytes(response))
 

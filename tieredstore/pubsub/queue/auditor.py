@@ -60,7 +60,7 @@ class ReadMessages:
         """Report the Messages that are handed out completely: all records up to ``record`` of ``message`` (inclusive)
         are handed out."""
         while self._hashes:
-            number = next(iter(self._hashes))  # decoded in order
+            number = next(iter(self._hashes))  # the first Message: Messages are decoded in order
             header = self._headers.get(number)
             is_within = isinstance(header, MessageHeader) and record + 1 < header.record_count
             if number > message or (number == message and is_within):

@@ -222,7 +222,7 @@ def plan_gc(
     chosen = topics.select(names)
     runs = [partial(GarbageCollection, topics, each, min_age_ms=age_ms, adopt=adopt) for each in chosen]
     for begin in runs:
-        begin()  # checks the age
+        begin()  # raises ConfigError if the age is too low
 
     def collect(dry_run: bool) -> Generator[outcomes.Outcome]:
         for begin in runs:

@@ -37,7 +37,7 @@ from tieredstore.spark.source.workers import spare_modules
 if TYPE_CHECKING:
     from tieredstore.reading.plan import WindowSplit
 
-_pickle: Final[Any] = CPickleSerializer()  # the library has no types
+_pickle: Final[Any] = CPickleSerializer()  # PySpark has no types for its pickler
 
 REPORT: Final = "report"
 SCHEMA: Final = f"{REPORT} binary"

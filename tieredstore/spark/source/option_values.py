@@ -393,7 +393,7 @@ def java_pattern(name: str, pattern: str) -> str:
     translated = _SPELLINGS.sub(_translate, pattern)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # nested sets, which only Java supports
+            warnings.simplefilter("error", FutureWarning)  # re warns of nested sets, which only Java supports
             re.compile(translated)
     except (re.error, FutureWarning, OverflowError, RecursionError) as error:
         reason = "it has nested sets" if isinstance(error, FutureWarning) else str(error)

@@ -105,7 +105,7 @@ _ENDS: Final[Sides] = (
 )  # fmt: skip
 _STRATEGY: Final = Option[Literal["error", "latest"]](
     "startingOffsetsByTimestampStrategy", choice("error", "latest"), "error",
-    "if no record is as late as a start time: `error`, or read from the end of the log (`latest`)", shown="`error`",
+    "if all records are older than a start time: `error`, or read from the end of the log (`latest`)", shown="`error`",
 )  # fmt: skip
 
 INCLUDE_HEADERS: Final = Option[bool | None]("includeHeaders", boolean, None, "a column `headers`", shown="`false`")
@@ -344,7 +344,7 @@ def _kafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
     for name, way_out in REFUSED_OF_KAFKA.items():
         if name in given:
             raise ConfigError(f"the option {name} is not supported: {way_out}")
-    given.pop(_ISOLATION_OF_KAFKA.name, None)  # ``_isolation`` has read it already
+    given.pop(_ISOLATION_OF_KAFKA.name, None)  # ``_isolation`` has already read this option
     if given and not given.get(BOOTSTRAP_SERVERS, "").strip():
         others = [name for name in given if name != BOOTSTRAP_SERVERS]
         which = f"{BOOTSTRAP_SERVERS} is missing, but {others[0]} is set" if others else f"{BOOTSTRAP_SERVERS} is empty"

@@ -167,7 +167,7 @@ class RowShape:
         except pa.ArrowInvalid as error:
             farthest = max(pc.min_max(milliseconds).as_py().values(), key=abs)
             raise ConfigError(
-                f"a record's timestamp is {farthest} ms, outside Spark's timestamps; leave out the column timestamp "
+                f"a record's timestamp is {farthest} ms, outside Spark's range; leave out the column timestamp "
                 f"(option columns){self._layout.out_of_range_way}"
             ) from error
 

@@ -78,7 +78,7 @@ def store_source(source: StoreLike | StoreSource) -> StoreSource:
     if isinstance(source, StoreSource):
         return source
     if isinstance(source, str) and "://" not in source and not Path(source).is_dir():
-        return StoreSource(source, ())  # possibly a file that Spark ships
+        return StoreSource(source, ())  # a settings file, possibly shipped by Spark
     found = find_store(source)
     named = named_store_of(source) if isinstance(found, Settings) else found
     if named is None:
@@ -123,7 +123,7 @@ def _close_all(managers: OrderedDict[StoreSource, RemoteStorageManager]) -> None
 
 
 # Spark's daemon forks its workers, and a child must neither use nor close resources of its parent. So PerProcess gives
-# each process its own.
+# each process its own resources.
 _managers: Final = PerProcess[OrderedDict["StoreSource", RemoteStorageManager]](OrderedDict, _close_all)
 
 

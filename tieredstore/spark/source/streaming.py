@@ -70,17 +70,17 @@ if TYPE_CHECKING:
     from tieredstore.reading.log_snapshot import LogSnapshot
 
 OnLoss = Callable[[Loss], None]
-"""Called with each data loss. Raises an error if the stream must end."""
+"""Callback for each data loss. It raises an error if the stream must end."""
 
 Answers = Mapping[TopicPartition, "EpochEnd"]
-"""By partition: where the broker's log ends the leader epoch of the last record that the stream has read."""
+"""For each partition: where the leader epoch of the last record that the stream has read ends in the broker's log."""
 
 _EPOCHS: Final = "epochs"
 _INITIAL: Final = "initialOffsets"
 
 
 def _partition_of(text: str) -> int:
-    """Parse a partition number. Only its shortest spelling is valid."""
+    """Parse a partition number, which must not have leading zeros."""
     if not _PARTITION.fullmatch(text):
         raise ValueError("a partition's number is expected")
     return int(text)
@@ -386,7 +386,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._latest(start, limit)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        """Return the last known ends of all logs, for Spark's progress reports. Makes no request."""
+        """Return the last known ends of all logs, for Spark's progress reports. Make no request."""
         last = self._logs.last
         return None if last is None else _ends(last).to_json()
 

@@ -50,8 +50,8 @@ class TriggerLimits:
         return ReadMaxRows(MAX_OFFSET)
 
     def under(self, limit: ReadLimit) -> TriggerLimits:
-        """Return the limits that apply to a trigger when Spark passes ``limit``. If ``limit`` is the one that
-        ``as_read_limit`` returned, the result is this object.
+        """Return the limits that apply to a trigger when Spark passes ``limit``. If ``as_read_limit`` has returned
+        ``limit``, return this object.
 
         Raises ConfigError for a kind of limit that has no meaning for logs.
         """
@@ -130,7 +130,8 @@ def _in_proportion(waiting: Mapping[TopicPartition, int], limit: int) -> dict[To
 
 
 class TriggerDelay:
-    """Makes a trigger wait until there are ``min_offsets``, or ``max_delay_ms`` have passed since the previous trigger.
+    """Makes a trigger wait until ``min_offsets`` are unread, or until ``max_delay_ms`` have passed since the previous
+    trigger.
 
     The first trigger that has offsets to read does not wait. ``clock`` returns monotonic seconds. Not thread-safe.
     """

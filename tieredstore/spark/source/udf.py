@@ -112,8 +112,8 @@ def decode_batches(
 
     Each record is a struct of ``columns`` (``headers`` may be one of them), in the order of the log. Control records
     are left out, but not records of aborted transactions. Null stays null, and empty bytes are an empty array. A
-    corrupt batch fails the task with BatchCorruptError. With ``on_corrupt="null"`` its row is null. Offsets ascend
-    within a value.
+    corrupt batch fails the task with BatchCorruptError. With ``on_corrupt="null"``, the batch's row is null. Offsets
+    ascend within a value.
     """
     if on_corrupt not in ("fail", "null"):
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be fail or null")
@@ -386,8 +386,8 @@ class StoredSegments:
     """Reads single segments. Not thread-safe.
 
     With ``read_uncommitted``, reading a segment fetches only its manifest and chunks. With ``read_committed``, reading
-    also lists the partition. Later segments may contain the outcome of the segment's transactions. Adjacent segments of
-    a partition share a listing.
+    also lists the partition, because later segments may contain the outcome of the segment's transactions. Adjacent
+    segments of a partition share a listing.
     """
 
     def __init__(self, source: SegmentSource, settings: ReadSettings) -> None:
