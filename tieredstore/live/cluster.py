@@ -389,8 +389,8 @@ class LiveCluster(Closing):
             except (BrokerUnavailableError, ResourceNotFoundError) as error:
                 # Repeat all requests, so that all answers are from the same time. A broker may not know a new topic or
                 # partition yet. If a broker reports it as absent, retry only for a few seconds.
-                last = end if error.retryable else begun + unknown_s(self._timeout_s)
-                if time.monotonic() + _AGAIN_S > last:
+                last = end - _AGAIN_S if error.retryable else begun + unknown_s(self._timeout_s)
+                if time.monotonic() > last:
                     raise
                 time.sleep(_AGAIN_S)
             else:
