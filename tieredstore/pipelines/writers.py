@@ -59,9 +59,7 @@ _STREAM_ENDINGS: Final = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 
 
 class FileWriter(ABC):
-    """Writes one file. For some formats it also writes a sidecar, a second file for fields that the format cannot
-    hold.
-    """
+    """Writer of one file and, for some formats, of a sidecar: a second file for fields that the format cannot hold."""
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
@@ -85,7 +83,7 @@ class Format(ABC):
     @property
     @abstractmethod
     def ending(self) -> str:
-        """The suffix of its file names."""
+        """The suffix of the format's file names."""
 
     @property
     def writes_forward(self) -> bool:
@@ -120,7 +118,7 @@ class Format(ABC):
 
 
 class BuiltIn(Format):
-    """A format of this package: writers only append, and file names end in suffixes of format and codec."""
+    """A built-in format. Its writers only append, and file names end with the suffixes of format and codec."""
 
     suffix: ClassVar[str]
     is_stream: ClassVar[bool] = False

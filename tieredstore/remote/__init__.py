@@ -23,8 +23,8 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> object:
-    """Import one of the names above on first use. So an import of a small module of this package does not import the
-    others.
+    """Import a name of ``__all__`` on first use, so that importing a small module of this package does not import the
+    other modules.
     """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

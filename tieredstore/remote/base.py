@@ -18,7 +18,8 @@ class RemoteStorageManagerBase(ABC):
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, log_segment_data: LogSegmentData
     ) -> bytes | None:
-        """Copy a closed segment. Return its custom metadata if configured. A failed copy leaves nothing visible."""
+        """Copy a closed segment. Return the segment's custom metadata if the settings request it. A failed copy leaves
+        nothing visible."""
 
     @abstractmethod
     def fetch_log_segment(
@@ -30,15 +31,15 @@ class RemoteStorageManagerBase(ABC):
 
     @abstractmethod
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """Fetch one index. Raise IndexNotRecordedError if the segment was copied without it."""
+        """Fetch one index. Raise IndexNotRecordedError if the segment was copied without this index."""
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """Fetch the requested indexes. Omit an index that was not recorded.
+        """Fetch the requested indexes. Leave out indexes that were not recorded.
 
-        This default implementation fetches the indexes one by one. After any other error, it closes the indexes that it
-        has opened.
+        This default implementation fetches the indexes one by one. If a fetch fails, it closes the indexes that it has
+        opened.
         """
         opened: dict[IndexType, BinaryIO] = {}
         try:

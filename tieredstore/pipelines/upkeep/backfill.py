@@ -209,8 +209,8 @@ _ENTRY_WINDOWS: Final = 500
 
 
 class Replacement:
-    """The part of a backfill that replaces files of another generation (a version of the output). Each step can be
-    repeated if the process was killed.
+    """The part of a backfill that replaces files of another generation (a version of the output). If the process is
+    killed, each step can be repeated.
 
     ``announce`` logs the directories of the files to delete, then deletes the directories' ``_SUCCESS``. ``finish``
     logs the files, deletes them, and logs the end. Both methods write to the replaced generation's log. Each write
@@ -234,8 +234,8 @@ class Replacement:
             )
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """Return the part of the offsets that the replaced generation holds. Widen it to whole offset windows, because
-        only whole windows can be replaced.
+        """Return those of the offsets that the replaced generation holds, widened to whole offset windows, because only
+        whole windows can be replaced.
 
         If the selection has no start or no end, narrow the offsets on that side to whole windows. Raises ConfigError if
         another generation holds some of the offsets, or if the topic was re-created.
@@ -269,8 +269,8 @@ class Replacement:
         return whole
 
     def _refuse_held(self, window: Window) -> None:
-        """Raise ConfigError if a third generation of the output holds some of the offsets. Raise it also if a later
-        generation wrote quarantined messages of these offsets to data files.
+        """Raise ConfigError if a third generation of the output holds some of the offsets, or if a later generation
+        wrote quarantined messages of these offsets to data files.
         """
         for entry in self._family.find_redriven():
             for its in entry.windows:
@@ -298,8 +298,8 @@ class Replacement:
         log = self._log
         if log.state.giving_to != self._number:
             if self._count_announced() >= self._count_wanted(backfill):
-                # The replacement is already complete, so append no ``replacing`` entry. At most the new generation
-                # still has to write its own _SUCCESS marks.
+                # The replacement is already complete, so append no ``replacing`` entry. The new generation may still
+                # have to write its own _SUCCESS marks.
                 return
             if self._table is not None:
                 going = [file.key for window in self._find_going(backfill) for file in window.data_files]
@@ -390,7 +390,8 @@ class Replacement:
         )
 
     def _since_announced(self) -> list[Entry]:
-        """Return the entries about this replacement in the log of the replaced generation of the output."""
+        """Return the entries in the replaced generation's log about this replacement, since its latest ``replacing``
+        entry."""
         entries: list[Entry] = []
         for entry in self._log.entries():
             does = effects(entry)

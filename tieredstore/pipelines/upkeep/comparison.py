@@ -1,4 +1,5 @@
-"""Compares an output with its source: each record that the bucket or the broker still has must occur exactly once."""
+"""Comparison of an output with its source: the output must have each record of the bucket or the broker exactly
+once."""
 
 from __future__ import annotations
 
@@ -49,10 +50,10 @@ def keep_side(pipeline: Pipeline, side: Side) -> Pipeline:
 
 
 class Against:
-    """Compares a generation's files with the records that the bucket or the broker still has. Not thread-safe.
+    """Comparison of a generation's files with the records that the bucket or the broker still has. Not thread-safe.
 
-    ``compared`` counts offsets that were compared. ``gone`` counts offsets that could not be compared. The source no
-    longer has them, or does not have them yet.
+    ``compared`` counts offsets that were compared. ``gone`` counts offsets that could not be compared, because the
+    source no longer has them or does not have them yet.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, source: SegmentSource) -> None:
@@ -78,8 +79,8 @@ class Against:
                 yield from self._compare(window, logs.get(window.where), keys, reader)
 
     def _windows(self) -> list[tuple[WrittenWindow, list[str]]]:
-        """Return offset windows with their files from the commit log. Without a log, as in Secor's output, use the
-        file names.
+        """Return the offset windows in the commit log, each with its files. Without a log, as in Secor's output, use
+        the file names.
         """
         log = commit_log_of(self._pipeline, self._store)
         if log.read().number < 0:

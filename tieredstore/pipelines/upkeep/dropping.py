@@ -35,9 +35,9 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
     """Delete all files of the pipeline's generation. Yield each file after its deletion. A dry run yields the files but
     deletes nothing.
 
-    This first appends a ``drop`` entry to the commit log. The entry fences a running driver. The log stays, so that the
-    generation's number cannot be used again. If the process is killed, repeat the call to complete the deletion. Files
-    that no log entry names are kept.
+    First append a ``drop`` entry to the commit log, which fences a running driver. The log stays, so that the
+    generation's number cannot be used again. If the process is killed, repeat the call to complete the deletion. Keep
+    files that no log entry names.
     """
     generation = Generation(pipeline, store)
     log, table = generation.log, None if dry_run else generation.table

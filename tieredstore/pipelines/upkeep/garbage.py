@@ -29,9 +29,9 @@ def collect_garbage(
     """Yield each prepared file (uploaded, not yet visible) of the generation with its outcome. Delete the files that no
     driver will publish, except in a dry run.
 
-    In a local folder, the names of hidden files do not show their generation. So hidden files of all generations are
-    included. Committed files are never deleted. Raises ConfigError for a minimum age below an hour, or if the store
-    does not report its own time.
+    In a local folder, the names of hidden files do not show their generation, so include hidden files of all
+    generations. Never delete committed files. Raises ConfigError for a minimum age below an hour, or if the store does
+    not report its own time.
     """
     if min_age_ms < LEAST_AGE_MS:
         raise ConfigError("the minimum age must be at least an hour: younger files may belong to a running task")
@@ -72,7 +72,7 @@ def _discard(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Out
 
 
 def _waiting(store: ObjectStore, root: str) -> set[str]:
-    """Return keys and staging keys of committed files that are not yet published, in all generations below ``root``."""
+    """Return the keys and the staging keys of committed but unpublished files, in all generations below ``root``."""
     waiting: set[str] = set()
     for log in claimed_logs(store, root):
         state = log.read()

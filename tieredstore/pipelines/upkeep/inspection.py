@@ -43,8 +43,8 @@ _PIECE: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Offsets ``first`` to ``last`` (inclusive), whose files have been replaced by files of the generation
-    ``generation``."""
+    """Offsets ``first`` to ``last`` (inclusive). Files of the generation ``generation`` have replaced the files with
+    these offsets."""
 
     generation: int
     first: int
@@ -96,8 +96,8 @@ class OutputProblem:
 
 
 def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnapshot) -> list[PartitionStatus]:
-    """Return the status of all partitions that exist or were written, in order. A partition without written records
-    shows its first offset.
+    """Return the status of all partitions that exist or were written, in order. Without written records,
+    ``next_offset`` is the partition's first offset.
 
     Raises ConfigError if another pipeline owns the generation.
     """
@@ -135,7 +135,8 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
 def with_first_timestamps(
     rows: Iterable[PartitionStatus], source: SegmentSource, snapshot: LogSnapshot, query: LogQuery
 ) -> Iterator[PartitionStatus]:
-    """Yield all rows. If a partition has records but none is written, read the first record and add its timestamp.
+    """Yield all rows. If no record of a partition is written yet, read the partition's first record and add its
+    timestamp.
 
     If the record cannot be read, its timestamp stays unknown, because the pipeline itself reports that error.
     """
@@ -227,8 +228,8 @@ class Verification:
     def problems(self) -> Iterator[OutputProblem]:
         """Yield every problem of the generation's files.
 
-        Raises CommitLogCorruptError if entries of the commit log contradict each other. A driver that starts raises the
-        same error.
+        Raises CommitLogCorruptError if entries of the commit log contradict each other. A starting driver would raise
+        the same error.
         """
         log, family = self._generation.log, self._generation.family
         self.has_log = log.read().life is not Life.FREE
@@ -296,7 +297,8 @@ class Verification:
 
 
 def _success_problems(generation: Generation, successes: set[str]) -> Iterator[OutputProblem]:
-    """Yield directories that wrongly have or lack a ``_SUCCESS``, or whose ``_SUCCESS`` has wrong counts."""
+    """Yield a problem for each directory that wrongly has or lacks a ``_SUCCESS``, or has a ``_SUCCESS`` with wrong
+    counts."""
     store, log, family = generation.store, generation.log, generation.family
     if log.state.life is Life.DROPPED:
         yield from _late_successes(generation, successes)
@@ -350,10 +352,10 @@ def list_output(
 ) -> dict[str, int]:
     """List all files of the generation, quarantine files included; return their sizes by key.
 
-    Directories that have a ``_SUCCESS`` are added to ``successes``.
+    Add the directories that have a ``_SUCCESS`` to ``successes``.
     """
     places = places_of(pipeline)
-    # Also list the directories of committed files, because the settings and with them the directories may have changed.
+    # Also list other directories of committed files, because a change of the settings may have changed the directories.
     others = {
         key.rpartition("/")[0]
         for key, one in committed.files.items()

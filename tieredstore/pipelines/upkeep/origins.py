@@ -24,8 +24,8 @@ class Origin:
     """A range of offsets, ``first`` to ``last`` (inclusive), that includes all records of a file.
 
     ``committed`` is True if a commit log has the range. Otherwise the range comes from file names, and ``last`` is None
-    for Secor's newest file of a partition. ``backups`` are other files with the same records, and ``segments`` are
-    segments with these records.
+    for Secor's newest file of a partition. ``backups`` are the keys of other files with the same records, and
+    ``segments`` the names of segments with these records.
     """
 
     key: str
@@ -70,8 +70,8 @@ def origins_of(
     snapshot: LogSnapshot | None = None,
     backups: Sequence[Backup] = (),
 ) -> Iterator[Origin]:
-    """Yield the origin of each file (the range of the file's offsets) from the commit log. For files that no log entry
-    names, such as Secor's, use the file names.
+    """Yield the origin of each file, with the range of offsets from the commit log. For files that no log entry names,
+    such as Secor's, use the file names.
 
     Raises ObjectNotFoundError for a key that neither the log nor the listing has.
     """
@@ -99,7 +99,7 @@ def _with_copies(origin: Origin, snapshot: LogSnapshot | None, backups: Sequence
 
 
 def place_of(places: Places, key: str) -> tuple[str, int]:
-    """Return topic and partition of a file's key. Raise ObjectNotFoundError for a key outside the output."""
+    """Return the topic and the partition of a file. Raise ObjectNotFoundError for a key outside the output."""
     name = parse_name(key, or_beside=True)
     is_own = key.startswith(f"{places.root}{OWN_FOLDER}/")
     inner = key.removeprefix(places.root) if is_own else places.inner(key) or ""

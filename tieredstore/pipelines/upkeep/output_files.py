@@ -84,7 +84,7 @@ def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload
     """Yield kind, key and text of each problem: a corrupt file, a repeated offset, or an offset outside the upload's
     range.
 
-    Missing records are not found, because file names do not show which records there should be.
+    The call cannot find missing records, because file names do not show which records should exist.
     """
     for upload in uploads:
         seen: set[int] = set()

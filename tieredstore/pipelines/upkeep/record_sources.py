@@ -64,7 +64,7 @@ class Selected:
 
 
 class RecordSource(ABC):
-    """Reads records by offset. Several threads may read at once. Close it after use."""
+    """Source from which records are read by offset. Several threads may read at once. Close the source after use."""
 
     @abstractmethod
     def extents(self, selected: Selected) -> list[Window]:
@@ -88,7 +88,7 @@ class RecordSource(ABC):
 
 
 class LogSource(RecordSource):
-    """Reads the bucket and the broker of a pipeline as one log. The read ends where the log ended when this object was
+    """The bucket and the broker of a pipeline as one log. The source ends where the log ended when this object was
     made."""
 
     def __init__(self, pipeline: Pipeline, source: SegmentSource, topic: str) -> None:
@@ -142,7 +142,7 @@ class LogSource(RecordSource):
 
 
 def make_loss(window: Window, where: str) -> DataLossError:
-    """Return the error for lost offsets. ``where`` says where they are missing."""
+    """Return the error for lost offsets. ``where`` completes the sentence "offsets 0 to 9 of orders-1 are ..."."""
     return DataLossError(
         f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are {where}"
     )
@@ -173,8 +173,8 @@ class _Piece:
 
 
 class KeptFiles(RecordSource):
-    """Reads the output files of Secor, or of one generation (a version of the output) of a pipeline. The files must
-    hold records unchanged."""
+    """Output files of Secor, or of one generation (a version of the output) of a pipeline. The files must hold records
+    unchanged."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
         """``window_bytes`` is the approximate size of the files read for one offset window."""
@@ -192,7 +192,7 @@ class KeptFiles(RecordSource):
             )
 
     def extents(self, selected: Selected) -> list[Window]:
-        """Return the selected offsets. If start or end is a time, use the boundary of a file.
+        """Return the selected offsets by partition. A time as start or end becomes the boundary of a file.
 
         Raises ConfigError if another generation of the output has replaced files of these offsets.
         """
@@ -264,8 +264,8 @@ class KeptFiles(RecordSource):
             )
 
     def holes(self, window: Window) -> list[tuple[int, int]]:
-        """Return the ranges of a window's offsets that no file has, or that were in a missing file. The end of a range
-        is exclusive."""
+        """Return the ranges of a window's offsets that are in no file or in a missing file. The end of a range is
+        exclusive."""
         holes: list[tuple[int, int]] = []
         reached = window.start
         for piece in self._pieces.get(window.partition, []):
@@ -334,8 +334,8 @@ class KeptFiles(RecordSource):
             raise make_loss(replace(window, start=reached), self._here)
 
     def _find_committed(self, topic: str) -> dict[int, list[_Piece]]:
-        """Return pieces (ranges of offsets and their files) from the commit log. Quarantine files are included, because
-        they hold records unchanged.
+        """Return pieces (ranges of offsets and their files) from the commit log. Include quarantine files, because they
+        hold records unchanged.
         """
         pieces: dict[int, list[_Piece]] = {}
         redriven = Family(self._log).find_redriven()
@@ -366,7 +366,7 @@ class KeptFiles(RecordSource):
         return pieces
 
     def _end(self, keys: Sequence[str]) -> int:
-        """Read the files of the newest upload to find the offset after its last record. No file name shows this
+        """Read the files of the newest upload, and return the offset after its last record. No file name shows this
         offset."""
         batches = (batch for key in keys for batch in self._read(key))
         return 1 + max((max(batch.column("offset").to_pylist()) for batch in batches), default=-1)
@@ -424,7 +424,7 @@ class KeptFiles(RecordSource):
 
 
 class KeptRows(KeptFiles):
-    """Reads the records of a pipeline from its Iceberg table. Another writer may have moved the rows to other files."""
+    """Records of a pipeline in its Iceberg table. Another writer may have moved the rows to other files."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, table: IcebergTable) -> None:
         super().__init__(pipeline, store, topic, 1)
@@ -433,7 +433,7 @@ class KeptRows(KeptFiles):
 
     @functools.cached_property
     def missing(self) -> int:
-        """The number of committed records that are not in the table."""
+        """Number of committed records that are not in the table."""
         committed = sum(piece.records for pieces in self._pieces.values() for piece in pieces)
         windows = self.extents(Selected(self._topic))
         return max(0, committed - sum(map(self.rows.count, windows)))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
 
 _WINDOW_BYTES: Final = 1
-"""One file at a time."""
+"""A limit of one byte, so that an offset window has the files of only one piece."""
 
 
 class PipelineBackup:
@@ -54,8 +54,8 @@ class PipelineBackup:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """For each topic, a text with pipeline, generation (a version of the output), Iceberg table, if any, and topic
-        id, if known.
+        """For each topic, a text that names the pipeline, the generation (a version of the output), the Iceberg table
+        if there is one, and the topic id if it is known.
         """
         ids = {topic: one.topic_id for (topic, _), one in self._windows.items()}
         name = f"pipeline {self._own.name}, generation {self._own.generation}"
@@ -64,8 +64,8 @@ class PipelineBackup:
 
     @property
     def lacks(self) -> Sequence[str]:
-        """Sentences about records that are not in the Iceberg table. Also about parts of records that Secor does not
-        store, or that a transformer may have changed."""
+        """Sentences about what the backup lacks: records that are not in the Iceberg table, and parts of records that
+        Secor does not store or a transformer changed."""
         return list(self._lacks())
 
     def _lacks(self) -> Iterator[str]:
@@ -83,11 +83,11 @@ class PipelineBackup:
 
     @property
     def repeats(self) -> int:
-        """The records that Secor had uploaded twice."""
+        """Number of records that Secor had uploaded twice."""
         return sum(files.repeats for files in self._files.values())
 
     def extents(self) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Return the offsets of each partition's files."""
+        """Return the range of offsets in each partition's files. The end is exclusive."""
         return {where: (one.start, one.stop) for where, one in self._windows.items()}
 
     def holes(self, where: TopicPartition, start: int, stop: int) -> Sequence[tuple[int, int]]:

@@ -26,7 +26,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class AttemptAge:
-    """Time limit of an attempt to copy. After twice this time a clean-up may delete objects that have no manifest."""
+    """Time limit of an attempt to copy. A clean-up may delete objects without a manifest after twice this time."""
 
     def __init__(
         self, clock: Callable[[], float], most_s: float, metadata: RemoteLogSegmentMetadata, *, before_s: float = 0.0
@@ -84,7 +84,7 @@ class Attempt:
         """Write one object. Raise SegmentAlreadyExistsError if its key is taken."""
         self._age.check()
         key = self._layout.key(self._metadata, suffix)
-        # Record the key before the write: if the answer is lost, the object may exist.
+        # Record the key before the write, because the object may exist even if the response is lost.
         self._written.append(key)
         try:
             self._store.put(key, body, if_absent=True)
@@ -107,8 +107,8 @@ class Attempt:
         try:
             delete_manifest_first(self._store, self._written)
         except TieredStoreError as second:
-            # A denied write stored nothing, so do not report its object. Delete its key anyway, because an earlier
-            # request of this write may have stored the object and got no answer.
+            # A denied write stored nothing, so do not report its object. Delete its key anyway: an earlier request of
+            # this write may have stored the object, and its response was lost.
             left = [key for key in self._written if key != self._denied]
             if not left:
                 return

@@ -28,7 +28,7 @@ class SegmentContent:
 
     ``name`` is the log's name in messages, ``size`` its size in bytes. Several threads call ``read_into``.
     ``is_uncompressed`` returns True if the first batch has uncompressed records. ``indexes`` returns the plain indexes
-    in the order in which they are stored. The last index, of transactions, is optional.
+    in the order in which they are stored. The transaction index comes last and is optional.
     """
 
     name: str
@@ -40,7 +40,7 @@ class SegmentContent:
 
 @contextlib.contextmanager
 def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
-    """Open the files on a broker's disk. Raise InvalidSegmentError if one is missing."""
+    """Open a segment's files on a broker's disk. Raise InvalidSegmentError if a file is missing."""
     with _open_file(data.log_segment) as log:
         size = os.fstat(log.fileno()).st_size
         yield SegmentContent(
@@ -49,7 +49,7 @@ def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
 
 
 class InOrder:
-    """Lets several threads read one stream, each at its own position. A read waits until the stream has reached its
+    """Stream that several threads read, each at its own position. A read waits until the stream has reached the read's
     position.
 
     The caller must begin the reads in the order of their positions. Then the first unfinished read never waits.

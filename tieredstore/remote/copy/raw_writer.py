@@ -1,4 +1,4 @@
-"""Copies a segment in the raw layout: offset index, time index, the log, and then the state files of Pinterest's
+"""Writer of segments in the raw layout: first the offset index, time index and log, then the state files of Pinterest's
 reader.
 """
 
@@ -35,11 +35,11 @@ _TRIES: Final = 10
 
 
 class RawSegmentWriter:
-    """Stores the three files of a segment, each once. Safe from several threads.
+    """Writer of a segment's three files. Safe from several threads.
 
-    No file is overwritten, so a repeated copy continues where the earlier copy stopped. An existing file is accepted if
-    it has the same bytes, because another attempt or replica wrote it. An existing index with different bytes is
-    accepted if it fits the batches of this log. Any other existing file raises SegmentConflictError.
+    The writer overwrites no file, so a repeated copy continues where the earlier copy stopped. It accepts an existing
+    file with the same bytes, because another attempt or replica may have written the file. It accepts an existing index
+    with different bytes if the index fits the batches of this log. Any other existing file raises SegmentConflictError.
     """
 
     def __init__(self, store: ObjectStore, layout: KeyLayout) -> None:
@@ -53,8 +53,8 @@ class RawSegmentWriter:
         on_progress: Callable[[int], None] | None,
         check: Callable[[], None],
     ) -> StoredSizes:
-        """Store a segment by five writes. The write of the log commits the segment. ``check`` runs between the writes.
-        If it raises, the copy stops.
+        """Store a segment by five writes. The write of the log commits the segment. ``check`` runs between the writes;
+        if ``check`` raises an error, the copy stops.
         """
         path = f"{self._layout.prefix}{main_path(metadata.remote_log_segment_id, metadata.start_offset)}"
         sizes = 0

@@ -1,4 +1,4 @@
-"""Copies a segment: the log, then the indexes, then the manifest. The manifest commits the segment."""
+"""Writer of segments: first the log, then the indexes, then the manifest, which commits the segment."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WriteOptions:
 
     ``chunk_size`` is in bytes. ``compression_level`` is None for no compression. With ``heuristic``, a log is not
     compressed if its first batch is already compressed. ``key_ring`` is None for no encryption. A copy that takes
-    longer than ``max_age_s`` does not commit.
+    longer than ``max_age_s`` fails without a commit.
     """
 
     chunk_size: int
@@ -77,7 +77,7 @@ class StoredSizes:
 
     @property
     def total(self) -> int:
-        """The sum of the sizes, which custom metadata record as ``REMOTE_SIZE``."""
+        """The sum of the sizes, which the custom metadata contains as ``REMOTE_SIZE``."""
         return self.log + self.indexes + self.manifest
 
 
@@ -94,7 +94,8 @@ def _go_on() -> None:
 
 
 class SegmentWriter:
-    """Copies segments into a store. Safe from several threads. ``WriteOptions`` limit its memory."""
+    """Writer that copies segments into a store. Safe from several threads. ``WriteOptions`` limit the writer's
+    memory."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class SegmentWriter:
         on_progress: Callable[[int], None] | None = None,
         check: Callable[[], None] = _go_on,
     ) -> StoredSizes:
-        """Write the three objects. Call ``on_progress`` with the stored size of each chunk as it is sent.
+        """Write the three objects. Call ``on_progress`` with the stored size of each chunk when the chunk is sent.
 
         The copy makes one HEAD and three PUTs. Before the last PUT it reads one byte of the log and one of the indexes,
         because the manifest must not commit objects that have been deleted.
@@ -128,7 +129,8 @@ class SegmentWriter:
         If one of the two objects is missing, or the attempt is older than ``max_age_s``, raise StoreUnavailableError.
         On any failure, delete the objects of this attempt, manifest first.
 
-        ``check`` runs before each chunk and each put, and after the last put. If it raises, the copy fails.
+        ``check`` runs before each chunk and each put, and after the last put. If ``check`` raises an error, the copy
+        fails.
         """
         with content_of_files(data) as content:
             return self.copy_content(metadata, content, on_progress, check)

@@ -1,1 +1,1 @@
-"""Cache of chunks and indexes in a folder. It survives a restart."""
+"""Disk cache of chunks and indexes, which survives a restart."""

@@ -1,8 +1,8 @@
 """Cache on disk, in a folder that survives a restart. Each entry is a chunk, or all indexes of a segment.
 
 ``<path>/tieredstore-v1`` holds a table (SQLite, by ``diskcache``) and one file per entry. The file of an entry is
-complete before the table lists it. Each version of this format has a separate folder, and does not touch the folders of
-other versions. Several processes may share the folder, which must be on a local disk.
+complete before the table lists it. Each version of this format has its own folder. Several processes may share the
+folder, which must be on a local disk.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MiB by Kafka's default."""
 
 
 class DiskChunkCache(ChunkCache):
-    """Chunks in a private folder within ``path``. The least recently used are evicted first.
+    """Cache of chunks in a private folder within ``path``. It evicts the least recently used chunks first.
 
-    ``size_bytes`` limits the total size of chunks and other entries; -1 is no limit. An entry above the limit is not
-    kept. ``retention_ms`` counts from the last use; -1 keeps entries forever.
+    ``size_bytes`` limits the total size of chunks and other entries; -1 is no limit. The cache does not keep an entry
+    above the limit. ``retention_ms`` counts from the last use; -1 keeps entries forever.
 
     ``lock_timeout_s`` limits how long a put waits for transactions of other processes. Each transaction takes about a
     millisecond. A read never waits for transactions.
@@ -101,20 +101,20 @@ class DiskChunkCache(ChunkCache):
 
 
 class BlobCache:
-    """Small entries in the folder of the chunks, under names that the caller chooses. They are checked, bounded and
-    evicted like chunks.
+    """Small entries in the folder of the chunks, under names that the caller chooses. The cache checks, limits and
+    evicts them like chunks.
     """
 
     def __init__(self, table: DiskTable) -> None:
         self._table = table
 
     def get(self, key: str) -> bytes | None:
-        """Return the entry. Return None if it is absent, expired or damaged. Drop a damaged entry. Never raise."""
+        """Return the entry, or None if it is absent, expired or damaged. Drop a damaged entry. Never raise an error."""
         payload = self._table.read(_digest("blob", key), _blob_buffer)
         return None if payload is None else bytes(payload)
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep ``data`` and replace an older entry. Ignore data above 256 MiB. Never raise."""
+        """Keep ``data`` and replace an older entry. Ignore data above 256 MiB. Never raise an error."""
         if len(data) <= MAX_BLOB_SIZE:
             self._table.keep(_digest("blob", key), data)
 

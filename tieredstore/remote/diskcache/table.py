@@ -1,7 +1,7 @@
 """Table of the disk cache: the list of values, their last use, and their eviction.
 
-The code uses only public names of ``diskcache.Cache``. If the table is unusable, it is replaced by an empty table.
-Other processes notice that the old table has disappeared.
+The code uses only public names of ``diskcache.Cache``. An empty table replaces an unusable table. Other processes
+notice that the old table has disappeared.
 
 This module is separate from ``cache``, because no call of this module raises. ``cache`` makes keys, and raises errors
 about folders.
@@ -41,7 +41,7 @@ _SETTINGS: Final = {
     "cull_limit": 1,
     "sqlite_mmap_size": 0,  # with a memory map, a truncated database would kill the process
 }
-_ROOM: Final = "room"  # no value has this key
+_ROOM: Final = "room"  # not the key of any value
 _MAX_NOTED: Final = 1024
 _WRITE_EVERY_S: Final = 1.0
 _SWEEP_EVERY_S: Final = 3600.0
@@ -57,11 +57,11 @@ class DiskTable:
     ``size_bytes`` limits the sum of the payloads, ``retention_ms`` the time since a value's last use; -1 is no limit.
     No call raises: a value that the table cannot take is dropped.
 
-    One thread has the only connection to the database, and closes it before a fork. SQLite's locks belong to a process
-    and a file. A child with an inherited connection would assume locks that it does not have. If the parent could not
-    close the connection in time, the child has no table.
+    One thread has the only connection to the database, and closes the connection before a fork. SQLite's locks belong
+    to a process and a file. A child with an inherited connection would assume locks that it does not have. If the
+    parent could not close the connection in time, the child has no table.
 
-    A forked child resets connection, thread and recorded uses together, so one class has all 14 fields.
+    A forked child must reset the connection, the thread and the recorded uses together, so they are all in one class.
     """
 
     def __init__(self, folder: Path, size_bytes: int, retention_ms: int, lock_timeout_s: float) -> None:
@@ -100,7 +100,7 @@ class DiskTable:
             self._thread = None
 
     def go_on(self) -> None:
-        """Let calls run again after :meth:`pause`. The parent calls this after a fork."""
+        """Let calls run again after :meth:`pause`, in the parent of a fork."""
         self._gate.open()
 
     def close(self) -> None:
@@ -123,8 +123,8 @@ class DiskTable:
             self._suffer(error)
 
     def read(self, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
-        """Read a value into the buffer that ``buffer_for`` returns for its size. Return None if it is absent. Drop a
-        damaged value.
+        """Read a value into the buffer that ``buffer_for`` returns for its size. Return None if the value is absent.
+        Drop a damaged value.
 
         A read uses only the value's file, so it never waits for the table's lock. The file's modification time records
         the last use.
@@ -174,7 +174,7 @@ class DiskTable:
         return self._run(lambda cache: (len(cache), cache.volume())) or (0, 0)
 
     def _note_use(self, key: str) -> None:
-        """Record a use of the value, without waiting: another thread updates the table later."""
+        """Record a use of the value. Do not wait: another thread updates the table later."""
         with self._lock:
             self._noted.pop(key, None)
             self._noted[key] = None
@@ -288,7 +288,7 @@ class DiskTable:
                 cache.expire()
             cache.set(key, written, self._retention)
             while cache.volume() > self._limit and len(cache) > 1:
-                cache.set(_ROOM, None)  # this evicts one more value; the library's ``cull`` evicts ten, possibly all
+                cache.set(_ROOM, None)  # evicts one value; the library's ``cull`` would evict ten, possibly all
                 cache.delete(_ROOM)
         self.counters.add(evictions=len(cache.disk.removed), evicted_bytes=sum(cache.disk.removed))
         return True
@@ -320,7 +320,7 @@ class DiskTable:
 
 
 class _PayloadCache(Cache):
-    """The library's cache, with a size limit for the payloads alone. The library's own sum would include the database,
+    """The library's cache, with a size limit for the payloads alone. The library itself would also count the database,
     which takes at least 32 KiB.
     """
 
@@ -330,7 +330,8 @@ class _PayloadCache(Cache):
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Return True if the error is transient or comes from the machine, and not from the table's content."""
+    """Return True if the error is transient or comes from the machine. Return False if the table's content caused
+    it."""
     if (
         isinstance(error, Timeout) and error.__context__ is not None
     ):  # the error in the context of a Timeout says why the transaction could not begin

@@ -1,4 +1,4 @@
-"""Files of the disk cache, one for each value. Their names are made from the keys of the values.
+"""Files of the disk cache, one for each value. The value's key gives the file's name.
 
 The header binds a value to its key. All numbers are big-endian::
 
@@ -35,7 +35,7 @@ from tieredstore.remote.diskcache._value_files import read_checked
 _MAGIC: Final = b"tschunk1"
 _BOUND: Final = struct.Struct(">8s32sQ")
 HEADER_SIZE: Final = _BOUND.size + 4
-_IN_FILE: Final = 2  # the library's mode for a row whose value is a file of bytes
+_IN_FILE: Final = 2  # the library's mode for a row with the value in a file of bytes
 _NAME: Final = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}\.val|[0-9a-f]{32}\.new")
 
 
@@ -98,7 +98,7 @@ def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryvi
 
 
 class RawDisk(Disk):
-    """Keeps values in files, outside of the library's rows. It pickles nothing, unlike the library's own class
+    """Storage of values in files, outside of the library's rows. Unlike the library's own class, it pickles nothing
     (CVE-2025-69872).
 
     This class removes only files with the cache's names. ``removed`` collects the size of each removed payload.
@@ -116,10 +116,10 @@ class RawDisk(Disk):
         return key
 
     def store(self, value: object, read: bool, key: str) -> tuple[int, int, str | None, None]:  # noqa: ARG002 - the library passes it
-        """Rename the file of a written value to the name made from the key. Return size, mode and file name for the
-        table's row, which does not contain the value.
+        """Rename the file of a written value to the name for ``key``. Return size, mode and file name for the table's
+        row, which does not contain the value.
 
-        None becomes a row without a file. Anything else raises TypeError.
+        None becomes a row without a file. Any other type raises TypeError.
         """
         if value is None:
             return 0, _IN_FILE, None, None

@@ -1,4 +1,4 @@
-"""Map in memory, limited by age and weight of its entries."""
+"""Map in memory, limited by the age and the weight of its entries."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ class _Entry(Generic[Value]):
 
 
 class BoundedMap(Generic[Key, Value]):
-    """Map limited by the weight of its entries. The least recently used are evicted first. Safe from several threads.
+    """Map limited by the weight of its entries. It evicts the least recently used entries first. Safe from several
+    threads.
 
-    ``limit`` bounds the sum of the weights; -1 is no limit. An entry above the limit is not kept. ``weigh`` is called
-    once per value and returns its weight (default: 1).
+    ``limit`` bounds the sum of the weights; -1 is no limit. The map does not keep an entry above the limit. ``weigh``
+    returns a value's weight (default: 1), and is called once per value.
 
     ``entry_cost`` is the weight of an entry besides its value. The map adds this cost for each entry beyond
-    ``free_entries``. For a few heavy values the cost is negligible, but with millions of light values it dominates.
+    ``free_entries``. This cost is negligible for a few heavy values, but dominates for millions of light values.
 
     Entries expire ``retention_ms`` after their last use (-1: never). ``clock`` returns monotonic seconds. In a forked
     child the map is empty.
@@ -77,7 +78,7 @@ class BoundedMap(Generic[Key, Value]):
         self._stats = MapStats()
 
     def get(self, key: Key) -> Value | None:
-        """Return the value and count a use. Return None if it is absent or expired."""
+        """Return the value and count a use. Return None if the value is absent or expired."""
         with self._lock:
             now = self._expire()
             entry = self._entries.get(key)
@@ -128,7 +129,7 @@ class BoundedMap(Generic[Key, Value]):
 
     @property
     def stats(self) -> MapStats:
-        """Return a snapshot of content and counters."""
+        """Return a snapshot of the map's content and counters."""
         with self._lock:
             self._expire()
             return replace(self._stats, entries=len(self._entries))

@@ -18,7 +18,7 @@ Original: TypeAlias = memoryview
 
 
 class BufferPool:
-    """Memory that one stream reuses. Page faults in fresh memory cost more than decoding into it.
+    """Memory that one stream reuses, because page faults in fresh memory cost more than decoding.
 
     Without ``reuse`` every buffer is fresh memory, because readers share the buffers' content through a cache. Safe
     from several threads.
@@ -52,7 +52,7 @@ class BufferPool:
 class StreamBuffers:
     """Memory of a stream, in separate pools for stored and for decoded bytes, because their sizes differ.
 
-    No other stream uses the chunks in the buffers of ``cached``, so that memory is always reused.
+    The buffers of ``cached`` are always reused, because no other stream uses the chunks in them.
     """
 
     def __init__(self, *, reuse: bool) -> None:
@@ -80,8 +80,8 @@ class Destination:
 
     @contextmanager
     def lend(self, log_range: ByteRange) -> Generator[memoryview]:
-        """Yield the part of the buffer for ``log_range``, to be filled in the block. Raise AlreadyClosedError if the
-        reader has taken the buffer back.
+        """Yield the part of the buffer for ``log_range``, which the caller fills in the ``with`` block. Raise
+        AlreadyClosedError if the reader has taken the buffer back.
         """
         with self._changed:
             if self._is_back:
