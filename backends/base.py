@@ -82,7 +82,7 @@ class LifecycleState:
 
 
 class BucketLifecycle(ABC):
-    """The lifecycle rules of a bucket. Its methods raise the errors of a store."""
+    """The lifecycle rules of a bucket. All methods raise the errors of a store."""
 
     has_condition: ClassVar[bool]
     """True if the service refuses to change rules that another client has changed since they were read."""
@@ -107,7 +107,7 @@ class BucketLifecycle(ABC):
 
 
 class BucketVersions(ABC):
-    """The versions that a bucket keeps of its objects, including deleted objects. Its methods raise the errors of a
+    """The versions that a bucket keeps of its objects, including deleted objects. All methods raise the errors of a
     store.
 
     Keys are the bucket's own keys, even if a wrapper of the store translates keys.
@@ -213,8 +213,8 @@ class ObjectStore(ABC):
     def small_batch(self) -> int:
         """Best number of keys for ``get_small_batch``.
 
-        The number is 1 if each key needs a request: the caller can send requests in parallel. It is higher if reading
-        an object takes less time than a thread switch.
+        The number is 1 if each key needs a request: the caller can send requests in parallel. The number is higher if
+        reading an object takes less time than a thread switch.
         """
         return 1
 
@@ -321,7 +321,7 @@ class StoreAdmin:
         """Yield the unfinished writes of killed writers, if their keys start with ``prefix``. The order is undefined.
 
         Some stores cannot distinguish the bytes of a killed writer from those of a live writer or a prepared upload.
-        They yield all three. So discard only a write that is older than any live write can be.
+        Such stores yield all three kinds. So discard only a write that is older than any live write can be.
 
         Return None if the store cannot list unfinished writes. Yield nothing if killed writers leave no bytes, or if
         the service drops those bytes by itself and cannot list them.
@@ -383,7 +383,8 @@ def store_time_ms(store: ObjectStore) -> int:
 
 
 def find_abandoned_writes(store: ObjectStore, prefix: str = "") -> Iterator[AbandonedWrite]:
-    """Return the abandoned writes under ``prefix``; warn and return none if the store cannot list them."""
+    """Return the abandoned writes under ``prefix``; log a warning and return an empty iterator if the store cannot list
+    them."""
     writes = admin_of(store).abandoned_writes(prefix)
     if writes is None:
         _logger.warning(
@@ -403,7 +404,7 @@ class DelegatingStore(ObjectStore, StoreAdmin):
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
 
-    def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:  # noqa: ARG002  a wrapper's matter
+    def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:  # noqa: ARG002  subclasses use it
         """Return the store for a request about ``key``, and the key in that store."""
         return self.inner, key
 

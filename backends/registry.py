@@ -109,7 +109,7 @@ def properties_with(url: str, texts: Properties, *, source: str | None = None) -
 
 
 def _is_path(url: str) -> bool:
-    # Two slashes begin a URL without a scheme. It may contain a password, so do not treat it as a path.
+    # Two slashes begin a URL without a scheme. Such a URL may contain a password, so do not treat it as a path.
     return url.startswith("/") and not url.startswith("//")
 
 
@@ -121,7 +121,7 @@ def _folder(path: str) -> SplitResult:
 def store_from_settings(settings: Settings) -> ObjectStore:
     """Make the store that ``storage.backend.class`` names: one of ours, or a user's class.
 
-    A user's class is named by its dotted path, or by an entry point of an installed package. It derives from
+    A user's class is named by its dotted path, or by an entry point of an installed package. The class derives from
     ``ObjectStore`` and has the class method ``from_settings``.
     """
     name = settings.storage_backend

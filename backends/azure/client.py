@@ -99,8 +99,8 @@ def open_client(options: AzureOptions) -> AzureClient:
     connections = options.concurrency + options.upload_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     transport = _transport(StoreAdapter(limits), options)
-    # Use a separate session for token requests. This session raises the errors of ``requests`` unchanged: they tell the
-    # SDK to try its next source of credentials.
+    # Use a separate session for token requests. This session does not convert the errors of ``requests``, because these
+    # errors tell the SDK to try its next source of credentials.
     login = _transport(BoundedAdapter(limits), options)
     with translate_errors(f"opening the container {options.container}"):
         container = _container(options, transport, login)

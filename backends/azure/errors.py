@@ -1,4 +1,4 @@
-"""Translate every error of Azure's SDK into one of ours."""
+"""Translation of every error of Azure's SDK into one of this package's errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ _NO_CONTAINER: Final = frozenset({"ContainerNotFound", "ContainerBeingDeleted", 
 
 @contextmanager
 def translate_errors(what: str) -> Generator[None]:
-    """Raise errors of the SDK and of the network as ours. Only this function knows their classes."""
+    """Convert errors of the SDK and of the network to this package's errors. Only this function knows the SDK's
+    classes."""
     try:
         yield
     except azure.DecodeError as error:

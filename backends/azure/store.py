@@ -161,8 +161,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         Each blob that the listing shows as empty costs one more request. The listing does not show the blocks of a
         failed write over an existing blob.
 
-        Uncommitted blocks cannot be removed: to complete them would make a visible blob. The service drops them after a
-        week.
+        Uncommitted blocks cannot be removed: a request to complete them would create a visible blob. The service drops
+        the blocks after a week.
         """
         listing = partial(page, prefix=prefix, size=self.options.page_size, with_uncommitted=True)
         for blob in self.pages(self.identity, listing):
@@ -182,8 +182,8 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
 
     def read(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
         answer = response.http_response
-        # Ignore an error status: the SDK raises an error for it after this hook. An empty blob has no range: the SDK
-        # requests it again without a range, so this hook runs twice.
+        # Ignore an error status: the SDK raises an error for it after this hook. An empty blob has no range, so the SDK
+        # repeats the request without a range, and this hook runs twice.
         if answer.status_code not in {200, 206}:
             return
         headers = answer.headers
@@ -399,7 +399,8 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         self._commit([BlobBlock(name) for name in prepared.parts], prepared.size, is_publication=True)
 
     def look_up(self, client: AzureClient) -> Stored:
-        """Read etag, size, digest and the mark of the object's write (see ``WRITE_MARK``) by a HEAD request."""
+        """Read etag, size, digest, and the mark of the write that made the object (see ``WRITE_MARK``), by a HEAD
+        request."""
         properties = client.blob(self.key).get_blob_properties()
         mark = (properties.metadata or {}).get(WRITE_MARK)
         digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()

@@ -28,8 +28,8 @@ def understood(what: str) -> Generator[None]:
     """Raise MalformedAnswerError if the block fails because the service's answer is malformed.
 
     An unexpected value makes an SDK, or code that reads the SDK's answer, fail with errors such as KeyError. The block
-    converts these errors. Do not read bodies of objects or call callers' functions inside the block: their errors say
-    nothing about the answer.
+    converts these errors. Do not read objects' bodies or call callers' functions inside the block, because errors of
+    such code say nothing about the answer.
     """
     try:
         yield

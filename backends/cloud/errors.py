@@ -43,7 +43,8 @@ class MalformedAnswerError(StoreError):
 
 
 class PartsGoneError(StoreError):
-    """The service no longer holds the parts of an upload: it was completed, aborted, or overtaken by another write."""
+    """The service no longer holds an upload's parts, because the upload was completed, aborted, or overtaken by another
+    write."""
 
 
 def no_bucket(what: str, setting: str) -> StoreError:

@@ -64,7 +64,8 @@ class CloudOptions:
 
     @staticmethod
     def check_name(what: str, name: str) -> None:
-        """Raise ConfigError for an empty or invalid name, without quoting it: it may be a URL with credentials."""
+        """Raise ConfigError for an empty or invalid name, without quoting the name, which may be a URL with
+        credentials."""
         if not name:
             raise ConfigError(f"{what} is empty")
         if _NO_NAME.search(name):

@@ -70,7 +70,7 @@ BUCKET_REMEMBERED_S: Final = 60.0
 
 
 _HAIR_S: Final = 0.01
-"""Tolerance in seconds: a timeout set to the deadline may end earlier by this much."""
+"""Tolerance in seconds: a wait that should end at the deadline may end this much earlier."""
 
 
 Client = TypeVar("Client", bound=ClosableClient)
@@ -84,9 +84,9 @@ UploadKind = TypeVar("UploadKind", bound=Upload[Any, Any])
 class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     """One bucket of a cloud. Thread-safe, picklable and safe to fork: each process makes its own client.
 
-    A subclass implements the cloud's requests (the abstract methods) and states the service's properties below. This
-    class adds retries, deadlines and translated errors to each request, and implements everything that needs no
-    request.
+    A subclass implements the cloud's requests (the abstract methods) and sets the attributes below, which describe the
+    service. This class adds retries, deadlines and translated errors to each request, and implements everything that
+    needs no request.
     """
 
     keys_per_deletion: ClassVar[int] = 1000
@@ -327,7 +327,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     # Administrative questions
 
     def now_ms(self) -> int | None:
-        """Return the time in the service's ``Date`` header. It has whole seconds, like modification times."""
+        """Return the time in the service's ``Date`` header. The header has whole seconds, like modification times."""
         date = self.call("list", self.identity, lambda client: parse_date(self._date(client)))
         return None if date is None else round(date.timestamp() * 1000)
 
@@ -398,7 +398,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return self._retries.call(operation, once, deadline=deadline)
 
     def _have_client(self, operation: str) -> None:
-        """Open this process's client if none is open. Opening a client may have a later deadline than a short call.
+        """Open this process's client if none is open. The deadline for this may be later than the deadline of a short
+        call.
 
         Importing an SDK takes time, and opening its client may request a token.
         """
@@ -418,8 +419,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self._retries.call(operation, open_client)
 
     def _absence(self, error: MaybeNoBucketError, deadline: Deadline) -> TieredStoreError:
-        """Find out whether the object is absent or its whole bucket. Return a StoreError for an absent bucket, because
-        every other key would fail too.
+        """Find out which one is absent: the object, or its whole bucket. Return a StoreError for an absent bucket,
+        because every other key would fail too.
 
         The store remembers for a minute that the bucket exists. So a search for many absent objects costs one extra
         request.

@@ -1,4 +1,4 @@
-"""The body of a ``put``: any accepted input as a series of buffers."""
+"""Conversion of a ``put``'s body, which may have several types, to an iterator of buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translate errors of the operating system into those of a store."""
+"""Translation of the operating system's errors into the errors of a store."""
 
 from __future__ import annotations
 

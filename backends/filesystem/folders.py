@@ -66,7 +66,7 @@ class KeyPath:
 class Folder:
     """An open folder, with its parents up to the root. A context manager that closes the descriptors.
 
-    Its methods raise OSError, which callers translate.
+    The methods raise OSError, which callers translate.
     """
 
     __slots__ = ("_descriptors", "_names")

@@ -332,8 +332,8 @@ def open_client(options: GcsOptions) -> GcsClient:
     """Open a new client; raise AccessDeniedError or ConfigError if its credentials are not available."""
     connections = options.concurrency + options.delete_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
-    # Use a separate session for token requests. This session raises the errors of ``requests`` unchanged: they tell the
-    # SDK to try its next source of credentials.
+    # Use a separate session for token requests. This session does not convert the errors of ``requests``, because these
+    # errors tell the SDK to try its next source of credentials.
     login = configure(requests.Session(), BoundedAdapter(limits), options.proxy)
     request = Request(login)
     with translate_errors(f"opening {options.url}"):

@@ -1,4 +1,4 @@
-"""Translate every error of Google's SDK into one of ours."""
+"""Translation of every error of Google's SDK into one of this package's errors."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ _NO_OBJECT: Final = "No such object"
 
 @contextmanager
 def translate_errors(what: str) -> Generator[None]:
-    """Raise errors of the SDK and of the network as ours. Only this function knows their classes."""
+    """Convert errors of the SDK and of the network to this package's errors. Only this function knows the SDK's
+    classes."""
     try:
         yield
     except RefusedError as error:
         raise _error_of_answer(what, error.response) from None
     except api.GoogleAPICallError as error:
-        # Do not show the SDK's message: it begins with the URL, and the URL of an upload session is a secret.
+        # Do not show the SDK's message, which begins with the URL: the URL of an upload session is a secret.
         response: requests.Response | None = getattr(error, "response", None)
         if response is not None:
             raise _error_of_answer(what, response) from None

@@ -92,7 +92,7 @@ class BoundedAdapter(HTTPAdapter):
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
         """Send with our timeouts; send a long body piece by piece."""
-        # Replace the timeout of the caller. Both SDKs, and requests itself, pass it by keyword.
+        # Replace the timeout of the caller. Both SDKs, and requests itself, pass the timeout by keyword.
         options["timeout"] = self._limits.timeouts_s()
         request.body = _in_pieces(request.body)
         return super().send(request, *args, **options)

@@ -133,7 +133,7 @@ def first_connected(
 
 
 class BoundedConnection(_Connection):
-    """Mix-in for urllib3's connections and their subclasses."""
+    """Mix-in for urllib3's connections and their subclasses: each wait ends by the deadline of the call."""
 
     def _new_conn(self) -> socket.socket:
         def connect(address: Address, timeout_s: float | None) -> socket.socket:

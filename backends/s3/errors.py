@@ -1,4 +1,4 @@
-"""Translate every error of botocore, urllib3 and the socket into one of ours."""
+"""Translation of every error of botocore, urllib3 and the socket into one of this package's errors."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def error_of(what: str, code: str, message: str, status: int) -> TieredStoreErro
 
 @contextmanager
 def translate_errors(what: str) -> Generator[None, None, None]:
-    """Raise errors of the SDK and of the network as ours. Only this function knows their classes."""
+    """Convert errors of the SDK and of the network to this package's errors. Only this function knows the SDK's
+    classes."""
     try:
         yield
     except aws.ClientError as error:

@@ -141,7 +141,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         self._complete(prepared.place, parts, prepared.size, is_publication=True)
 
     def look_up(self, client: S3Client) -> Stored:
-        """Read etag, size and the mark of the object's write (see ``WRITE_MARK``) by a HEAD request."""
+        """Read etag, size, and the mark of the write that made the object (see ``WRITE_MARK``), by a HEAD request."""
         metadata = client.head_object(**self._target())
         size = require_size(metadata["ContentLength"])
         return Stored(metadata["ETag"], size, mark=metadata["Metadata"].get(WRITE_MARK))

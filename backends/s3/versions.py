@@ -143,7 +143,7 @@ def kept_sentences(client: S3Client, bucket: str) -> list[str]:
 
 
 def _until(client: S3Client, bucket: str) -> str:
-    """Return the end of a sentence that says when lifecycle rules remove old versions. It names rules only if the
+    """Return the end of a sentence that says when lifecycle rules remove old versions. The text names rules only if the
     caller may read them.
     """
     ends: list[str] = []

@@ -207,8 +207,8 @@ Listed = TypeVar("Listed")
 class MeteredStore(DelegatingStore):
     """Counts every call (see ``tieredstore.metrics``) under the label ``kind``.
 
-    The default label is the scheme of the store's URL. For a cloud's store at a custom endpoint that is only ``http``
-    or ``https``.
+    The default label is the scheme of the store's URL. For a cloud's store at a custom endpoint, this label is only
+    ``http`` or ``https``.
     """
 
     def __init__(self, inner: ObjectStore, kind: str | None = None) -> None:

@@ -1,5 +1,5 @@
-"""The segments in a store, found by listing it, without a broker. They can also be read from the brokers' metadata
-topic.
+"""The segments in a store, found by listing it, without a broker. The segments can also be read from the brokers'
+metadata topic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The contents of a store as a value: topics, their incarnations, partitions and logs. Its methods make no requests."""
+"""The contents of a store as a value: topics, their incarnations, partitions and logs. The methods of a catalog make no
+requests."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _last_from(source: SegmentSource, segment: RemoteLogSegmentMetadata, positio
 def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """Complete ``known`` with end offset, greatest timestamp and leader epochs.
 
-    The end offset comes from the log's last batch. (Kafka would take the offset before the next segment, but this
+    The end offset comes from the log's last batch. (Kafka would take the offset before the next segment, but the next
     segment is unknown here.)
 
     The call reads the indexes, and the log from the last entry of the offset index on. This part has a few KiB. If the

@@ -197,7 +197,8 @@ def _fault_of_epochs(segment: RemoteLogSegmentMetadata) -> str | None:
 
 
 def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
-    """Return the segment with the highest last epoch. The highest end offset, then the latest copy decides a tie.
+    """Return the segment with the highest last epoch. Of several such segments, return the one with the highest end
+    offset, then the latest copy.
 
     ``segments`` must not be empty. All must have passed :func:`check_segment`, and belong to one
     partition.

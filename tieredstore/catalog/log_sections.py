@@ -3,8 +3,8 @@
 A decoder gets a section in buffers. A decoder that reads the section to its end has skipped no batch.
 
 No checksum covers a batch's base offset. A wrong base offset may look like the end of the requested range. So a reader
-that stops early still reads the section's remaining batch headers. It checks that the next batch begins after the
-section.
+that stops early still reads the section's remaining batch headers. The reader also checks that the next batch begins
+after the section.
 """
 
 from __future__ import annotations

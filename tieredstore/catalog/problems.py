@@ -77,7 +77,7 @@ def unreadable_between(
             continue
         is_within = first < stop and start < end
         is_before = not starts_there and end == start
-        # This is true if the segment begins after the window and no readable offset lies between the two.
+        # This is true if the segment begins after the window, and no readable offset lies between window and segment.
         is_behind = not stops_there and first >= stop and not any(stop < high and low < first for low, high in readable)
         if is_within or is_before or is_behind:
             yield problem

@@ -96,7 +96,7 @@ def load_batch(
 def _manifests(store: ObjectStore, segments: list[SegmentObjects]) -> list[_Manifest]:
     """Return the text of each manifest; None for a manifest that is too large, an error for an absent manifest."""
     read = [objects.find(Suffix.MANIFEST) for objects in segments]
-    # Skip manifests that are too large by the listing. They cost no request.
+    # Skip manifests that are too large according to the listing. Such manifests cost no request.
     keys = [info.key for info in read if info is not None and info.size <= MAX_MANIFEST_SIZE]
     # Limit the size again, because the object may have been replaced since it was listed.
     answers = store.get_small_batch(keys, MAX_MANIFEST_SIZE)
@@ -221,7 +221,7 @@ def known_segment(objects: SegmentObjects) -> KnownSegment:
 
 
 def manifest_size(objects: SegmentObjects) -> int:
-    """Return the listed size of the manifest; 0 if there is none. It bounds the cost of reading the manifest."""
+    """Return the listed size of the manifest; 0 if there is none. This size bounds the cost of reading the manifest."""
     info = objects.find(Suffix.MANIFEST)
     return 0 if info is None else info.size
 

@@ -53,7 +53,7 @@ class Hole:
 
     ``quarantine`` is the key prefix under which the uploader saved the remaining bytes of these offsets; None if no
     bytes remained. ``leader_epochs`` are the epochs of the records, as far back as known (see :func:`epochs_within`).
-    They are empty if there are no records.
+    The epochs are empty if the offsets have no records.
     """
 
     first_offset: _Offset
@@ -65,8 +65,8 @@ class Hole:
     leader_epochs: _Epochs = ()
 
     def without(self, first: int, last: int) -> Iterator[Hole]:
-        """Yield the parts of the hole without the offsets from ``first`` to ``last`` (inclusive). These are no part,
-        one part or two."""
+        """Yield the parts of the hole without the offsets from ``first`` to ``last`` (inclusive). The result has no
+        part, one part or two parts."""
         if last < self.first_offset or self.last_offset < first:
             yield self
             return

@@ -72,8 +72,8 @@ class GroupOffsets:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class SchemaReference:
-    """A reference from a schema to another schema. ``name`` is the name in the schema's text. It stands for ``subject``
-    and ``version``.
+    """A reference from a schema to another schema. ``name`` is the name in the schema's text that stands for
+    ``subject`` and ``version``.
     """
 
     name: str

@@ -60,7 +60,8 @@ class CustomMetadata:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the bytes for the broker. If no field is set, give the broker no custom metadata instead."""
+        """Return the bytes for the broker. If no field is set, the caller must give the broker no custom metadata
+        instead."""
         values = dict(self.unknown)
         if self.remote_size is not None:
             values[CustomMetadataField.REMOTE_SIZE.value] = _varlong(self.remote_size)

@@ -425,7 +425,7 @@ class LiveCluster(Closing):
         return answer
 
     def _fault(self, client: LiveAdmin, error: KafkaException, what: object, doing: str) -> TieredStoreError:
-        """Return the error of one partition, or the connection's error if the latter explains more."""
+        """Return the error of one partition, or the connection's error if that error explains more."""
         named = _name_of(what)
         of = f"{doing}, for {named}" if named else doing
         if error.args[0].code() != KafkaError._NOENT or not isinstance(what, tuple):
@@ -438,7 +438,7 @@ class LiveCluster(Closing):
         return self._name_absent(fault(why, of), named)
 
     def _failure(self, client: LiveAdmin, error: KafkaException, doing: str) -> TieredStoreError:
-        """Return the error of a call, or the connection's error if the latter explains more."""
+        """Return the error of a call, or the connection's error if that error explains more."""
         if error.args[0].code() in _SILENCE:
             return client.trouble.unavailable(doing, self._timeout_s)
         return fault(error.args[0], doing)

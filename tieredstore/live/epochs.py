@@ -1,5 +1,5 @@
-"""Ends of leader epochs at the brokers. They are requested by a consumer, because librdkafka's administrative client
-has no such request.
+"""Ends of leader epochs at the brokers. A consumer requests these ends, because librdkafka's administrative client has
+no such request.
 
 If a consumer seeks with a leader epoch, the leader validates the position (OffsetForLeaderEpoch) before any fetch. This
 module seeks beyond the end of every log, so each answer is the error "log truncation". The error's text has an epoch

@@ -140,8 +140,8 @@ class Trouble:
     """The last connection error of a client. The client's callback stores the error here, and an operation that waits
     for an answer reports it.
 
-    ``beside_clients`` is true if this process was forked from a process with Kafka clients. Its own clients may then
-    hang.
+    ``beside_clients`` is true if this process was forked from a process with Kafka clients. The clients of this process
+    may then hang.
     """
 
     def __init__(self, *, beside_clients: bool = False) -> None:

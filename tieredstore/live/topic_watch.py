@@ -65,7 +65,8 @@ class TopicWatch:
                     is_waited_for = True
                     continue
             if kind is BrokerUnavailableError:
-                # Keep a temporary error, such as a partition without a leader. It is reported if the timeout passes.
+                # Keep a temporary error, such as a partition without a leader. A caller reports this error if its
+                # timeout passes.
                 self._client.trouble.note(error)
             else:
                 faults[number] = fault(error, doing)

@@ -62,8 +62,9 @@ class ZooKeeperTls:
 class BrokerEnvironment:
     """The broker's log directories and id (-1 if unknown), and the settings of a Kafka client for it.
 
-    ``client`` is empty if there is no broker to ask. It may contain secrets, so ``repr`` omits it. ``zookeeper`` is the
-    connection string of the cluster's ZooKeeper, or empty. ``zookeeper_tls`` is None for a connection without TLS.
+    ``client`` is empty if there is no broker to ask. ``client`` may contain secrets, so ``repr`` omits it.
+    ``zookeeper`` is the connection string of the cluster's ZooKeeper, or empty. ``zookeeper_tls`` is None for a
+    connection without TLS.
     """
 
     log_dirs: tuple[Path, ...]

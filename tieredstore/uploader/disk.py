@@ -110,7 +110,8 @@ class Disk:
             return list(self._partitions.values())
 
     def touch(self, folder: Path) -> None:
-        """Note an event in the folder: the next sweep lists it even if its modification time is unchanged."""
+        """Record an event in the folder, so that the next sweep lists the folder even if its modification time is
+        unchanged."""
         with self._lock:
             self._touched.add(folder)
 

@@ -1,7 +1,7 @@
 """Fills holes: offsets that a partition's upload watermark records as not uploaded.
 
-If this broker has the missing offsets from the same leader epochs, it uploads its own copy. It does so even if another
-broker leads. This is a separate module because holes are filled in any role and outside the schedule.
+If this broker has the missing offsets from the same leader epochs, it uploads its own copy, even if another broker
+leads. This is a separate module because holes are filled in any role and outside the schedule.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ COUNTERS: Final[Mapping[str, str]] = {
 }
 
 LAG: Final[Mapping[str, str]] = {
-    "lag_segments": "Closed segments in led partitions, not shipped yet.",
-    "lag_bytes": "Log bytes of the closed segments in led partitions, not shipped yet.",
+    "lag_segments": "Closed segments of led partitions that are not shipped yet.",
+    "lag_bytes": "Log bytes of closed segments of led partitions that are not shipped yet.",
     "oldest_segment_age_seconds": "Seconds since the oldest unshipped segment was closed; 0 if all are shipped.",
     "unread_partitions": "Led partitions whose watermark is not read yet: the lag does not include them.",
 }
@@ -52,11 +52,11 @@ LAG: Final[Mapping[str, str]] = {
 GAUGES: Final[Mapping[str, str]] = {
     **LAG,
     "waiting_partitions": "Led partitions whose next segment must wait, for replication or an open transaction.",
-    "failing_partitions": "Led partitions whose last attempt failed.",
+    "failing_partitions": "Led partitions whose last upload step failed.",
     "partitions": "Local partitions selected for shipping.",
     "led_partitions": "Partitions selected for shipping that this broker leads.",
     "leaving_segments": "Segments of partitions that left this broker, held until the store has them.",
-    "leadership_known": "1 if the led partitions are known, else 0.",
+    "leadership_known": "1 if it is known which partitions this broker leads, else 0.",
     "recorded_holes": "Holes recorded in the upload watermarks of led partitions.",
     "held_files": "Files held open.",
     "held_deleted_bytes": "Bytes on disk of logs that the broker deleted and the uploader keeps.",

@@ -24,7 +24,8 @@ _MAYBE_CUT: Final = (
 
 
 class Role(enum.Enum):
-    """The uploader's task for a partition. It changes when leadership changes, or when the partition's folder is gone.
+    """The uploader's task for a partition. The role changes when leadership changes, or when the partition's folder is
+    gone.
 
     ========  =================================================================================
     role      next
@@ -73,9 +74,9 @@ class Progress:
     saved       else                    ship: ahead; distrust: unknown; a later leader moved it: unknown
     ==========  ======================  =========================================================================
 
-    The state is the first row whose condition holds. ``attempt`` is a write of unknown outcome. It has two parts: the
-    object before the write (with everything uploaded since), and the object to write. ``must_reload`` is true if
-    another uploader may have moved the watermark. The next step then calls :meth:`distrust`.
+    The state is the first row whose condition holds. ``attempt`` is a write of unknown outcome. ``attempt`` has two
+    parts: the object before the write (with everything uploaded since), and the object to write. ``must_reload`` is
+    true if another uploader may have moved the watermark. The next step then calls :meth:`distrust`.
     """
 
     value: Watermark | None = None
@@ -112,7 +113,7 @@ class Progress:
         self.value, self.stored, self.unsaved_since_s = None, None, None
 
     def save(self, stored: StoredWatermark) -> None:
-        """Note that ``stored`` is now the content of the watermark object."""
+        """Record that ``stored`` is now the content of the watermark object."""
         self.value, self.stored, self.unsaved_since_s, self.attempt = stored.value, stored, None, None
 
     def doubt(self, wanted: Watermark) -> None:
@@ -314,12 +315,12 @@ class Partition:
                 del self.segments[segment.base_offset]
 
     def ship_to(self, next_offset: int) -> None:
-        """Note that each offset before ``next_offset`` is in the store, or in a hole of the upload watermark."""
+        """Record that each offset before ``next_offset`` is in the store, or in a hole of the upload watermark."""
         self.shipped = next_offset
         self.release(next_offset)
 
     def pass_to(self, next_offset: int, holes: Sequence[tuple[int, int]] = ()) -> None:
-        """Note that the leader's uploader has uploaded everything before ``next_offset`` except ``holes`` (inclusive
+        """Record that the leader's uploader has uploaded everything before ``next_offset`` except ``holes`` (inclusive
         ends).
 
         Keep segments that the broker has deleted if they may fill one of these holes: perhaps no other broker has them.
@@ -337,7 +338,7 @@ class Partition:
         return last is None or last.next_offset <= next_offset
 
     def mark_replicated(self, high_watermark: int) -> None:
-        """Note that everything before ``high_watermark`` is replicated. Record this in the segments' hard links too."""
+        """Record that everything before ``high_watermark`` is replicated, also in the segments' hard links."""
         with self.lock:
             self.replicated_to = max(self.replicated_to, high_watermark)
             for segment in self.segments.values():

@@ -71,8 +71,8 @@ class RemoteRetention:
         """Delete expired segments; yield a result for each partition with segments past the limits. A dry run only
         reports these segments.
 
-        Each call lists the segments of each partition once, and reads the manifests of the old segments. It raises the
-        store's errors, except a permanent error of a deletion, which is in the partition's result.
+        Each call lists the segments of each partition once, and reads the manifests of the old segments. The call
+        raises the store's errors, except a permanent error of a deletion, which is in the partition's result.
         """
         for where in partitions if self.is_on else ():
             steps = list(self._steps(target, where))

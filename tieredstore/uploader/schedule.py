@@ -52,7 +52,7 @@ class Schedule:
         self._something = threading.Condition()
 
     def ring(self) -> None:
-        """Note that any partition may have work, and wake all workers."""
+        """Make the queue check all partitions again, and wake all workers."""
         with self._something:
             self._is_rung = True
             self._something.notify_all()

@@ -10,7 +10,7 @@ seen       yes     no       no     pinned: held; renamed: doomed; file gone: doo
 held       yes     no       yes    renamed: doomed; file gone: only ours; ignored: seen; too many files: seen
 doomed     yes     yes      any    file gone: only ours if pinned, else gone
 only ours  no      -        yes    disk nearly full: lost; ignored: doomed, and gone
-gone       no      -        no     (two listings agree) a hole
+gone       no      -        no     a hole, once two listings agree
 lost       any     any      any    a missing file arrives: seen; else quarantine and a hole
 ========== ======= ======== ====== =============================================================================
 
@@ -90,7 +90,7 @@ class Segment:
         return not self.is_pinned and self.absences > 1
 
     def may_be_cut(self, now: LeaderEpochs) -> bool:
-        """Return True if the log now begins with a later leader's epoch: it may have been truncated before the
+        """Return True if the log now begins with a later leader's epoch, and so may have been truncated before the
         segment's end.
         """
         return not self.is_replicated and bool(self.epochs and now) and now[0][0] > self.epochs[-1][0]

@@ -85,7 +85,8 @@ class BrokerSettling:
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
         """Send two requests to each broker that leads one of the partitions."""
         names = [partition.name for partition in partitions]
-        # Read the last stable offset first. It may become out of date, but it is never above the high watermark.
+        # Read the last stable offset first. That offset may become out of date, but it is never above the high
+        # watermark.
         stable = self._broker.ends(names, stable=True)
         highs = self._broker.ends(names, stable=False)
         return {

@@ -415,7 +415,7 @@ class _Work:
         value = value.behind(shipped, next_offset, epoch, uploads.broker_id, uploads.now_ms())
         partition.progress.advance(value, self.shipper.monotonic())
         # During consecutive uploads, save the watermark object once a second. The object may lag behind the uploads,
-        # because each upload first looks into the store. It must never be ahead of the uploads.
+        # because each upload first looks into the store. The object must never be ahead of the uploads.
         if partition.ends_by(value.next_offset):
             # Save the upload watermark before the local files are dropped. If the process is killed in between, the
             # next process finds the files and saves the watermark.
