@@ -110,7 +110,8 @@ class RegistrySettings:
 
 
 class SchemaRegistry:
-    """The schemas of a registry: by id, as the ``lookup`` of :class:`~tieredstore.values.Avro`, and by subject.
+    """Client of a schema registry. Gets schemas by id or by subject; :class:`~tieredstore.values.Avro` takes it as
+    ``lookup``.
 
     A registry is thread-safe and picklable. A forked child opens its own connections. Requests are retried for at most
     a minute after transient errors. Raises RegistryUnavailableError if the registry still does not answer,

@@ -487,7 +487,7 @@ def test_an_older_topic_of_the_same_name_is_read_by_its_id(
             assert connection.execute("SELECT count(*) FROM orders").fetchone() == (count,)
     for wrong, sentence in (
         ({"order": FIRST_ID}, "topic_ids names order, but the attached topics are: orders"),
-        ({"orders": 7}, "the entry orders of topic_ids is of the type int; give its 22 characters"),
+        ({"orders": 7}, "the entry orders of topic_ids is of the type int; give the topic id as text"),
         (FIRST_ID, "topic_ids is of the type Uuid; it must be a map from topics to their ids"),
     ):
         with pytest.raises(ConfigError, match=sentence):

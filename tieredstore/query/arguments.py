@@ -74,7 +74,7 @@ def topic_id_of(given: TopicIdLike, name: str = "topic_id") -> Uuid | None:
         case str():
             return Uuid.parse(given)
         case _:
-            raise ConfigError(f"{name} is of the type {type(given).__name__}; give its 22 characters")
+            raise ConfigError(f"{name} is of the type {type(given).__name__}; give the topic id as text")
 
 
 def topic_ids_of(given: Mapping[str, TopicIdLike] | None, name: str = "topic_ids") -> dict[str, Uuid]:

@@ -92,8 +92,8 @@ def survey_logs(
     before: LogSnapshot | None = None,
     moves: StoredMoves | None = None,
 ) -> LogSnapshot:
-    """List the bucket, and ask the broker if the query names one. The survey connects to the broker, or uses
-    ``cluster``.
+    """List the bucket. If the query names a broker, ask the broker too, by ``cluster`` if it is given, else by a
+    connection of its own.
 
     All topics are looked up together: the broker gets as many requests for many topics as for one topic. Listing the
     bucket takes one request for each page of keys of these topics, and a few more requests. The result omits topics and
