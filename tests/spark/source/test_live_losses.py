@@ -1,4 +1,4 @@
-"""Records lost in bucket or broker, a bucket and a broker that do not belong together, and ways to connect to a broker."""
+"""Records lost in bucket or broker, a bucket and a broker that do not match, and ways to connect to a broker."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def at(topic: str, offset: int) -> str:
 
 
 def check_loss(tiered: TieredTopic, caplog: pytest.LogCaptureFixture, *lost: str, **more: Any) -> list[int]:
-    """Assert that a strict query fails and names the remedy, and that a lenient one warns; return the latter's offsets."""
+    """Assert that a strict query fails and names the remedy, and that a lenient one warns; return its offsets."""
     error = error_of(options_of(tiered, **more))
     assert isinstance(error, DataLossError)
     caplog.clear()

@@ -96,7 +96,7 @@ class _Plan:
 
 
 class FaultProxy(RunningServer):
-    """Context manager that runs a proxy in front of ``upstream_url``. Clients use ``url`` instead, with the same path."""
+    """Context manager that runs a proxy before ``upstream_url``. Clients use ``url`` instead, with the same path."""
 
     def __init__(self, upstream_url: str) -> None:
         parts = urlsplit(upstream_url)

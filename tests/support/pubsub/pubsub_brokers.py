@@ -58,7 +58,7 @@ class RunningBroker:
         return answer
 
     def until(self, holds: Callable[[], object]) -> None:
-        """Wait until ``holds`` is true on the loop: the broker may need some turns, and may first answer other clients."""
+        """Wait until ``holds`` is true on the loop: the broker may need some turns, and answer other clients first."""
         eventually(lambda: self.ask(holds))
 
     @property
