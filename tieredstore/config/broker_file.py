@@ -19,8 +19,8 @@ _OF_THE_BUCKET: Final = (
     "segment.",
     "storage.",
 )
-"""The beginnings of the names of properties that every reader or writer of the bucket needs. All other properties set
-the broker's caches, threads and limits.
+"""Prefixes of the names of the properties that every reader or writer of the bucket needs. All other properties set the
+broker's caches, threads and limits.
 """
 
 _PATHS: Final = (".root", ".path", ".file")

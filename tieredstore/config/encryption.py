@@ -145,7 +145,7 @@ class KeyPairSettings(SettingsGroup):
             "The plugin lacks this property."
         ),
     )
-    kms_key: Annotated[str | None, string("the key's name there", _some_name)] = Field(
+    kms_key: Annotated[str | None, string("the key's name at the service", _some_name)] = Field(
         default=None,
         alias="private.key.kms.key",
         description=(

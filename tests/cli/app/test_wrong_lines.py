@@ -26,7 +26,7 @@ LINES = [
     ("keys new", "keys new needs ID: tieredstore keys new ID"),
     ("keys rotate t -p x --store .", "-p is 'x': it must have the form 3, 0,2 or 4-7"),
     ("verify --level all", "--level is 'all': it must be one of listing, index, data"),
-    ("verify --sample some --store .", "--sample is 'some': give a percentage, as 5%"),
+    ("verify --sample some --store .", "--sample is 'some': give a percentage such as 5%"),
     ("verify --from soon --store .", "--from is 'soon', not an offset or a time"),
     ("verify --parallel 300", "--parallel is '300': it must be at most 256"),
     ("doctor --yes --store .", "--yes is for --fix: give --fix too"),
@@ -35,7 +35,7 @@ LINES = [
     ("init a b", "unexpected argument 'b' for init: tieredstore init [SERVER_PROPERTIES]"),
     (
         "show no-such-file",
-        "there is no file no-such-file; for a key of a store give --settings FILE (-c) or --store URL",
+        "there is no file no-such-file; for an object in a store give --settings FILE (-c) or --store URL",
     ),
     ("show x.index --records", "--records does not apply to x.index"),
     ("ls", "no store is named: give --settings FILE (-c) or --store URL"),

@@ -45,7 +45,7 @@ def test_gc_is_a_dry_run_unless_told_otherwise(root: Path) -> None:
     assert "1 leftover would be deleted" in planned.text
     assert "--yes does it" in planned.text
     assert count(root) == 20
-    assert "left alone: 1 too young, or of a copy under way" in run(root, "gc", "--min-age", "3d", "--yes").text
+    assert "left alone: 1 too young, or part of a copy in progress" in run(root, "gc", "--min-age", "3d", "--yes").text
     run(root, "holds", "place", "case-17", "events")
     held = run(root, "gc", "--yes")
     assert "legal hold 'case-17'" in held.text
@@ -199,6 +199,6 @@ def test_du_of_the_listing_alone_reads_no_manifest(root: Path) -> None:
 def test_a_hold_of_a_topic_that_is_not_there_is_placed_and_told(root: Path) -> None:
     misspelt = run(root, "holds", "place", "case-1", "evnets")
     assert misspelt.code == 0
-    assert "no segment of a topic 'evnets' is stored: check the spelling" in misspelt.stderr
+    assert "no segment of topic 'evnets' is stored: check the spelling" in misspelt.stderr
     assert run(root, "holds", "place", "case-2", "events").stderr == ""
     assert run(root, "holds", "place", "case-3").stderr == ""

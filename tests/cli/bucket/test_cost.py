@@ -39,7 +39,7 @@ def test_the_dearest_topic_comes_first_and_all_that_is_assumed_is_said(root: Pat
     assert [line.split()[0] for line in lines[2:4]] == ["z", "events"]
     assert lines[5].startswith("total ")
     assert len(lines) == 6
-    assert done.stderr.startswith("tieredstore: a month by example of round figures (USD, as of 2024)\n")
+    assert done.stderr.startswith("tieredstore: per month by example of round figures (USD, as of 2024)\n")
     assert done.stderr.count("tieredstore: assumed: ") == 5
     assert "not of your contract" in done.stderr
 

@@ -98,7 +98,7 @@ def test_rotate_then_check_then_retire(root: Path, both: Path, new_alone: Path) 
     for settings in (both, new_alone):
         early = tieredstore("keys", "list", "key1", "-c", settings)
         assert (early.code, early.text.split()[0], early.text.split()[-1]) == (5, "cached", until[1])
-        assert "run this again when their caches have expired" in early.stderr
+        assert "run this again when the readers' caches have expired" in early.stderr
     let_caches_forget(root)
     texts = settings_text(CASE) | {"fetch.manifest.cache.retention.ms": "-1"}
     forever = tieredstore("keys", "list", "key1", "-c", _settings(root, "forever.properties", texts))

@@ -298,7 +298,7 @@ def test_an_old_log_directory_is_told_once_a_partition_and_names_the_option(sett
     first, second, third, fourth = refused.stderr.splitlines()
     assert first == (
         f"tieredstore: failed     single-0 at offset 0: {log_dir / SINGLE / 'partition.metadata'} is missing, and no "
-        "segment of single-0 can be copied without it; brokers before Kafka 2.8 did not write it: upload "
+        "segment of single-0 can be copied without it; brokers before Kafka 2.8 did not write this file: upload "
         f"{log_dir / SINGLE} by itself with --topic-id ID (kafka-topics --describe shows it)"
     )
     assert second == "tieredstore: failed     single-0 at offset 1 to 2: the same (2 more segments)"

@@ -90,7 +90,7 @@ def test_any_text_is_a_format_or_one_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("%q", "%q is unknown; there are %s %S %R %k %K %h %t %p %o %T %%"),
+        ("%q", "%q is unknown; letters are %s %S %R %k %K %h %t %p %o %T %%"),
         ("%", "it ends in a single %"),
         ("100%", "it ends in a single %"),
         ("% s", "% "),

@@ -82,9 +82,8 @@ def wing_entries() -> tuple[Entry, ...]:
 @functools.cache
 def _attached() -> tuple[Entry, ...]:
     """Read the tables of the installed optional parts."""
-    from importlib.metadata import (
-        entry_points,
-    )  # imported only here, because this import takes a tenth of a second
+    # Import here, because this import takes a tenth of a second.
+    from importlib.metadata import entry_points
 
     return tuple(read_tables(entry_points(group=_GROUP)))
 
@@ -127,7 +126,7 @@ _COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
     ),
     "verify": (
         "reads",
-        "Check the segments of a bucket, and that no offset between them is missing; nothing is changed.",
+        "Check the segments of a bucket and look for missing offsets between them; nothing is changed.",
     ),
     "init": ("adds", "Write a settings file for a bucket, and check it as doctor does."),
     "doctor": ("rewrites", "Check settings, keys, store, clock, lifecycle rules and caches, one line each."),
@@ -210,7 +209,7 @@ def load_of_core(name: str) -> Loaded:  # noqa: C901  a table
 
             return holds.app
         case _:
-            raise LookupError(f"the table has a summary of {name!r}, and no case that imports it")
+            raise LookupError(f"the table has a summary of the command {name!r}, but no case imports the command")
 
 
 _CORE: Final = {

@@ -24,7 +24,7 @@ IndexName: TypeAlias = Annotated[
     typer.Option(
         "--index",
         metavar="NAME",
-        help="One index instead: " + ", ".join(kind.value for kind in IndexType) + "; or as Kafka's files are called.",
+        help="One index instead: " + ", ".join(kind.value for kind in IndexType) + "; or the suffix of Kafka's file.",
     ),
 ]
 

@@ -52,9 +52,9 @@ def doctor(
     unfinished after --min-age, in whole days (default: 7d). Existing rules stay unchanged. If an existing rule already
     does this, nothing is written. The new rule is read back and compared.
 
-    --for lists tieredstore's objects under the prefix, if an earlier release could not read them. Use it before you run
-    two releases together, or go back to the earlier release. doctor reads the first bytes of each object. For a
-    pipeline's output, name its root, such as --store s3://b/root/.
+    --for lists tieredstore's objects under the prefix that an earlier release could not read. Use it before you run two
+    releases together, or go back to the earlier release. doctor reads the first bytes of each object. For a pipeline's
+    output, name its root, such as --store s3://b/root/.
 
     Example: tieredstore doctor -c store.properties --write
     """

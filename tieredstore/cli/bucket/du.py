@@ -25,7 +25,7 @@ from tieredstore.ops.cost.prices import PriceFile, read_prices
 
 
 class By(enum.StrEnum):
-    """The subject of a row."""
+    """The grouping of the sums: one row per topic, partition or day."""
 
     TOPIC = "topic"
     PARTITION = "partition"
@@ -122,7 +122,7 @@ def _show(
         wide=output.wide,
     )
     if prices is not None and rows and not output.as_json:
-        for sentence in (f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)):
+        for sentence in (f"per month by {prices.title}", *(f"assumed: {one}" for one in assumed)):
             complain(sentence)
 
 

@@ -52,7 +52,7 @@ def fetch(
                 file.write(content)
             return
         inside = range_of_slice(bounds, segment.size or 0)
-        assert segment.stored is not None  # the segment was inspected
+        assert segment.stored is not None  # ``inspect`` always sets ``stored``
         with target as file:
             if inside:  # an empty range needs no data, so do not read key files
                 _copy(read_range(bucket.manager, segment.stored, inside), len(inside), file)

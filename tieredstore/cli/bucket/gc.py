@@ -67,7 +67,7 @@ _WORDS: Final = Words(
     doing="collecting",
     show=_line,
     left={
-        "young": "too young, or of a copy under way",
+        "young": "too young, or part of a copy in progress",
         "referenced": "that now have a manifest",
         "unknown": "with a manifest that the brokers' records do not name",
         "held": "under a legal hold",

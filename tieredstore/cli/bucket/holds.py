@@ -48,7 +48,7 @@ def place(
     if topics.topic_id is not None:
         raise ConfigError("a hold applies to a topic's name, whatever its id: leave out --topic-id")
     if isinstance(window.end, AtTime):
-        raise ConfigError("--to of a hold must be an offset: leave it out to hold all later offsets")
+        raise ConfigError("--to of a hold must be an offset: leave --to out to hold all later offsets")
     with store.open() as bucket:
         new = bucket.place_hold(
             name, *topics.names, partitions=topics.which().get("partitions"), start=window.first, stop=window.end,
@@ -60,7 +60,7 @@ def place(
     if not is_stored:
         # This is only a warning, because a hold may be placed before its segments exist. But a misspelled topic
         # protects nothing.
-        complain(f"no segment of a topic {new.topic!r} is stored: check the spelling")
+        complain(f"no segment of topic {new.topic!r} is stored: check the spelling")
 
 
 @app.command("list")

@@ -67,7 +67,7 @@ def _ask() -> dict[str, str]:
     try:
         store: str = typer.prompt("Store: s3://bucket/prefix, gs://…, az://…, or a folder")
         found = find_store({}, store=store.strip())
-        assert isinstance(found, NamedStore)  # a text never gives loaded settings
+        assert isinstance(found, NamedStore)  # a URL or a folder never gives loaded settings
         properties = dict(found.properties)
         if properties["storage.backend.class"] == "s3":
             properties |= _ask_about_s3(properties)
@@ -90,7 +90,7 @@ def _ask_about_s3(found: dict[str, str]) -> dict[str, str]:
 
 
 def _ask_about_keys() -> dict[str, str]:
-    key_id = _prompt("Key pair of the segments (empty: not encrypted)")
+    key_id = _prompt("Id of the key pair (empty: no encryption)")
     if not key_id:
         return {}
     pair = f"encryption.key.pairs.{key_id}"

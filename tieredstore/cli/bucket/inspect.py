@@ -66,7 +66,7 @@ def inspect(
             entries = row_of(rows)
             entries.show(rows, as_json=output.as_json, summary={"entries": len(rows)}, empty="no entries")
             return
-        assert segment.stored is not None  # the segment was inspected
+        assert segment.stored is not None  # ``inspect`` always sets ``stored``
         view = SegmentView(segment.stored, bucket.opened())
     if output.as_json:
         print_json_line(view.as_json(chunks=chunks))
@@ -101,7 +101,7 @@ class SegmentView:
         return inspect_objects(self.segment)
 
     def as_json(self, *, chunks: bool) -> JsonValue:
-        """Return everything with snake_case names. Unknown values are null."""
+        """Return all facts about the segment, with snake_case names. Unknown values are null."""
         objects = self.segment.objects
         row: dict[str, JsonValue] = {
             **_SEGMENT.json(objects),
@@ -116,7 +116,7 @@ class SegmentView:
         return {**row, "chunks": list(map(_CHUNK.json, self._chunks()))} if chunks else row
 
     def print(self, *, chunks: bool, wide: bool) -> None:
-        """Print everything as tables."""
+        """Print all facts about the segment as tables."""
         print_table((word("SEGMENT"), text("")), self._lines(), wide=wide)
         _print_rows(self._object, self._objects)
         _print_rows(_INDEX, self.segment.manifest.segment_indexes.recorded())

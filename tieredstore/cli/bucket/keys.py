@@ -159,7 +159,7 @@ def list_keys(
     Example: tieredstore keys list key1 -c store.properties
     """
     with store.open(is_all=True) as bucket:
-        bucket.opened().refuse_raw("keys list", "nothing in it is encrypted")
+        bucket.opened().refuse_raw("keys list", "objects in this layout are not encrypted")
         if key_id is not None:
             _check(bucket, key_id, as_json=output.as_json)
             return
@@ -295,7 +295,7 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
     if reasons:
         is_cached_alone = reasons.keys() == {NeedReason.CACHED}
         way_out = (
-            ": run this again when their caches have expired" if is_cached_alone else "; keys rotate wraps them again"
+            ": run this again when the readers' caches have expired" if is_cached_alone else "; run keys rotate first"
         )
         complain(f"key pair {key_id!r} is needed, or may still be needed: {_sum_of(reasons)}{way_out}")
     if is_active:
@@ -310,7 +310,8 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
 
 
 def _until(bucket: Bucket, old_keys: Sequence[str]) -> str:
-    """Return a phrase that tells how long readers need the old key pairs. The rule is that of ``keys list ID``."""
+    """Return a phrase that tells how long readers need the old key pairs. The command ``keys list ID`` applies the same
+    rule."""
     opened, cached_ms = bucket.opened(), bucket.settings.fetch.manifest_cache.retention_ms
     names = ", ".join(map(repr, old_keys))
     if cached_ms < 0:

@@ -137,7 +137,7 @@ def ls(
             except BrokerUnavailableError as error:
                 if time is None:
                     raise
-                raise BrokerUnavailableError(f"unknown whether it is complete {_up_to(time)}: {error}") from error
+                raise BrokerUnavailableError(f"unknown if the bucket is complete {_up_to(time)}: {error}") from error
             _show_partitions(rows, output, has_broker=has_broker, is_whole=is_whole, until=time)
     _name_missing_keys(seen, bucket.settings)
     if picture is not None and (has_segments or has_broker):

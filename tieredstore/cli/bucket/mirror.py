@@ -117,7 +117,7 @@ _WORDS: Final = Words(
     show=_line,
     left={
         "there": "already there (manifests and sizes compared, not bytes)",
-        "leftover": "of the source without a manifest, and so not copied",
+        "leftover": "without a manifest in the source, and so not copied",
         "gone": "already deleted from the source",
         "failed": "failed",
     },

@@ -16,11 +16,12 @@ from tieredstore.model import Uuid, human_bytes
 from tieredstore.ops.offsets import Extent
 
 _STEPS: Final = 500
-"""The number of points in time for which a picture has a value. With more points, several would share one dot."""
+"""The number of points in time for which a picture has a value. With more points, several points would share one
+pixel."""
 _NARROWEST_MS: Final = 1000
 
 Stored = Sequence[tuple[int, int]]
-"""Pairs of a time in milliseconds, ascending, and the stored bytes of records since the previous time."""
+"""Pairs of a time in milliseconds and the bytes stored since the previous pair's time. The times ascend."""
 
 
 def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]]) -> None:

@@ -160,7 +160,7 @@ def _way_out(error: Exception) -> str:
     if not isinstance(error, PartitionFileMissingError) or error.path.name != PARTITION_METADATA:
         return ""
     return (
-        f"; brokers before Kafka 2.8 did not write it: upload {error.path.parent} by itself with --topic-id ID "
+        f"; brokers before Kafka 2.8 did not write this file: upload {error.path.parent} by itself with --topic-id ID "
         "(kafka-topics --describe shows it)"
     )
 

@@ -68,7 +68,7 @@ def verify(
     work: Work,
     output: Json,
 ) -> None:
-    """Check the segments of a bucket, and that no offset between them is missing; nothing is changed.
+    """Check the segments of a bucket and look for missing offsets between them; nothing is changed.
 
     Each line is a finding: its severity, its kind, and the affected bytes of an object. The exit code is 4 if something
     is damaged, 3 if there are only gaps or something is missing. Levels index and data need the private keys. With
@@ -108,7 +108,7 @@ def percent(text: str) -> float:
     match = _PERCENT.fullmatch(text.strip())
     part = float(match[1]) / 100 if match else 0
     if not 0 < part <= 1:
-        raise ConfigError(f"--sample is {excerpt(text)!r}: give a percentage, as 5%")
+        raise ConfigError(f"--sample is {excerpt(text)!r}: give a percentage such as 5%")
     return part
 
 
@@ -156,7 +156,7 @@ class Report:
         return f"manifests of {segments} read, but no log ({size})"
 
     def finish(self) -> None:
-        """Print the sums. For each kind of finding, print its meaning and an advice."""
+        """Print the sums. For each kind of finding, print its meaning and what to do."""
         if self._as_json:
             print_json_line({"summary": {**_SEEN.json(self.seen), **self._window, **self.seen.severities}})
             return

@@ -233,7 +233,7 @@ class _Sink:
 
     @property
     def has_columns(self) -> bool:
-        """Return whether values become columns of fields."""
+        """Return True if the fields of values become columns."""
         return self.target.ending in _OF_COLUMNS
 
     @property

@@ -35,7 +35,7 @@ _PIECE_SIZE: Final = 4 * 1024 * 1024
 
 
 def _has_suffix(*suffixes: str) -> Callable[[Asked], bool]:
-    """Match local files by name, even missing ones. Objects of a store have other formats."""
+    """Return a function that matches local files by suffix, even missing files. It matches no objects of a store."""
 
     def knows(asked: Asked) -> bool:
         is_key = asked.path is None and asked.store.is_given
@@ -47,7 +47,7 @@ def _has_suffix(*suffixes: str) -> Callable[[Asked], bool]:
 @contextlib.contextmanager
 def _show_log(asked: Asked) -> Generator[Rows[BatchHeader] | Records]:
     if asked.view is View.RECORDS:
-        from tieredstore.kafka.records import RecordDecoder  # needs the extra `arrow`
+        from tieredstore.kafka.records import RecordDecoder  # this import needs the extra `arrow`
 
         with Path(asked.name).open("rb", buffering=0) as log:
             # The partition is None, because the records of a file do not name it.
@@ -86,7 +86,7 @@ def _show_index(asked: Asked) -> Generator[Rows[Entry]]:
     if base is None:
         base = int(file.stem) if _BASE_OFFSET.fullmatch(file.stem) else None
     if base is None and kind in _RELATIVE:
-        raise ConfigError(f"the name of {file} does not tell its segment's first offset: give it by --base-offset")
+        raise ConfigError(f"the name of {file} does not contain the segment's base offset: give --base-offset OFFSET")
     entries = decode_rows(kind, file.read_bytes(), base or 0)
     yield Rows(row_of(entries), entries) if entries else Rows(Row(), (), "no entries", lambda _: ())
 

@@ -110,14 +110,14 @@ def _read_sql(sql: str | None) -> str | None:
         with contextlib.suppress(OSError):  # no standard input
             state = os.fstat(0)
             if stat.S_ISREG(state.st_mode) and state.st_size:
-                raise ConfigError("a file on standard input is read with -: tieredstore query - < FILE")
+                raise ConfigError("to read the SQL from standard input, give -: tieredstore query - < FILE")
     return sql
 
 
 def _parse_ids(texts: Sequence[str]) -> dict[str, str]:
     ids = {topic: topic_id for topic, _, topic_id in (text.partition("=") for text in texts)}
     if not all(ids.values()):
-        raise ConfigError("--topic-ids is not TOPIC=ID, as orders=AAAAAAAAQACAAAAAAAAAAA")
+        raise ConfigError("--topic-ids is not TOPIC=ID, such as orders=AAAAAAAAQACAAAAAAAAAAA")
     if len(ids) < len(texts):
         raise ConfigError(
             "--topic-ids is given twice for one topic: give one id, and query the other id in a separate call"

@@ -70,7 +70,7 @@ _Part: TypeAlias = Callable[[Record], bytes]
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """A format of records. ``columns`` are the columns to read for it."""
+    """A format for printing records. ``columns`` names the columns that the format needs."""
 
     parts: tuple[_Part, ...]
     columns: tuple[str, ...]
@@ -167,7 +167,7 @@ _LETTERS: Final[Mapping[str, tuple[str | None, _Part]]] = {
 def _letter(token: str, text: str) -> tuple[str | None, _Part]:
     if token[1:] not in _LETTERS:
         named = f"{token} is unknown" if token[1:] else "it ends in a single %"
-        raise ConfigError(f"the format {excerpt(text)!r} cannot be used: {named}; there are %{' %'.join(_LETTERS)}")
+        raise ConfigError(f"the format {excerpt(text)!r} cannot be used: {named}; letters are %{' %'.join(_LETTERS)}")
     return _LETTERS[token[1:]]
 
 
@@ -179,6 +179,6 @@ def _unescape(token: str, text: str) -> bytes:
         return _ESCAPES[character]
     if character.isalnum():
         raise ConfigError(
-            rf"the format {excerpt(text)!r} cannot be used: {token} is unknown; there are \n \r \t \0 \xHH and \\"
+            rf"the format {excerpt(text)!r} cannot be used: {token} is unknown; escapes are \n \r \t \0 \xHH and \\"
         )
     return _encode(character or "\\")

@@ -149,4 +149,4 @@ def check_names(reader: BatchRows) -> None:
     names = reader.schema.names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ConfigError(f"the query gives two columns {twice}: rename one of them with AS")
+        raise ConfigError(f"the query returns two columns named {twice}: rename one of them with AS")

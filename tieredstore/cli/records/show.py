@@ -43,7 +43,7 @@ def show(
     base_offset: Annotated[
         int | None,
         typer.Option(
-            "--base-offset", metavar="OFFSET", min=0, help="First offset of an index; default: by the file's name."
+            "--base-offset", metavar="OFFSET", min=0, help="First offset of an index; default: from the file's name."
         ),
     ] = None,
     count: Count = None,
@@ -62,7 +62,7 @@ def show(
     if records and sources:
         raise ConfigError("--records and --sources exclude each other: give one of them")
     if backups and not sources:
-        raise ConfigError("--backup names where to find the records that --sources shows: give --sources too")
+        raise ConfigError("--backup names the source of the records that --sources shows: give --sources too")
     view = View.RECORDS if records else View.SOURCES if sources else View.CONTENTS
     report = _Report(output, count)
     for place, name in enumerate(files):
@@ -88,7 +88,7 @@ def show(
 
 
 class _Report:
-    """Prints files, and sums them up."""
+    """Prints the contents of files, and the sums over all files."""
 
     def __init__(self, output: Output, count: int | None) -> None:
         self.exit_codes: list[int] = []
@@ -173,7 +173,7 @@ def _format_of(asked: Asked) -> Format:
     if found is None:
         if asked.path is None and not asked.store.is_given:
             raise ConfigError(
-                f"there is no file {asked.name}; for a key of a store give --settings FILE (-c) or --store URL"
+                f"there is no file {asked.name}; for an object in a store give --settings FILE (-c) or --store URL"
             )
         nouns = ", ".join(each.noun for each in _formats())
         raise ConfigError(f"{asked.name} cannot be shown: it is none of {nouns} (inspect shows segments of a bucket)")

@@ -179,7 +179,8 @@ def latest_messages(bucket: Bucket, topic: str, side: Literal["key", "value"], h
 
 
 def open_registry(url: str | None, config: Path | None) -> SchemaRegistry | None:
-    """Return the registry of a URL, of a file of properties, or of both. Return None without either."""
+    """Return the schema registry that a URL or a properties file names. The file may add properties to the URL. Return
+    None without either."""
     if url is None and config is None:
         return None
     from tieredstore.config.properties import read_properties

@@ -34,7 +34,8 @@ class _Stderr(logging.Handler):
 
 
 def log_lines(*, as_json: bool) -> None:
-    """Write the log of a service as lines for a log collector, instead of sentences for a person."""
+    """Write the log of a service as lines with time and level, or as JSON, instead of the sentences of other
+    commands."""
     logger = logging.getLogger("tieredstore")
     handler = _Stderr()
     handler.setFormatter(_JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

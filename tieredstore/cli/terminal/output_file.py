@@ -52,6 +52,6 @@ def _explained(path: Path) -> Generator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        raise ReaderGoneError(f"the reader of {path} has closed it") from error
+        raise ReaderGoneError(f"the process that reads {path} has closed the pipe") from error
     except OSError as error:
         raise OutputFailedError(f"{path} cannot be written: {error.strerror}") from error

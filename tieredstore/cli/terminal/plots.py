@@ -90,7 +90,7 @@ def module(name: str) -> ModuleType:
 
 
 def label(name: str) -> str:
-    """Return a topic's or another name as a label. A long name is shortened in the middle.
+    """Return a name, such as a topic's, as a label. A long name is shortened in the middle.
 
     matplotlib treats ``$`` as mathematics, and omits names with a leading underscore from a legend.
     """

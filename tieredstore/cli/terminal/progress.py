@@ -1,5 +1,5 @@
 """The progress of a command: a bar on a terminal, or else sentences. If a signal ends the command, a sentence says how
-far it came.
+far the command came.
 """
 
 from __future__ import annotations

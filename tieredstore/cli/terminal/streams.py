@@ -69,7 +69,7 @@ class StandardOutput(_Stream):
 
     @property
     def exit_code(self) -> int:
-        """0 as long as everything was written."""
+        """The exit code after a failed write; 0 if all output was written so far."""
         return 0 if self._failure is None else self._failure.exit_code
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -90,7 +90,7 @@ class StandardOutput(_Stream):
         try:
             return _write(self._descriptor, view)
         except BrokenPipeError as error:
-            raise ReaderGoneError("the reader of standard output has closed it") from error
+            raise ReaderGoneError("the process that reads standard output has closed the pipe") from error
         except OSError as error:
             raise StandardOutputFailedError(f"standard output cannot be written: {error.strerror}") from error
 
@@ -101,7 +101,7 @@ class StandardError(_Stream):
     def __init__(self, descriptor: int | None) -> None:
         super().__init__(descriptor)
         self.exit_code = 0
-        """0 as long as everything was written."""
+        """The exit code after a failed write; 0 if all output was written so far."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Write as much of ``data`` as possible. Ignore the rest."""
@@ -114,7 +114,8 @@ class StandardError(_Stream):
 
 
 def take_streams(on_failure: Callable[[StandardOutputFailedError], None]) -> tuple[StandardOutput, StandardError]:
-    """Replace Python's own streams. They raise OSError, and are None if they were closed when the process began."""
+    """Replace ``sys.stdout`` and ``sys.stderr``. Python's own streams raise OSError, and are None if they were closed
+    when the process began."""
     output = StandardOutput(None if sys.stdout is None else _STDOUT, on_failure)
     complaints = StandardError(None if sys.stderr is None else _STDERR)
     _occupy_free_descriptors()
