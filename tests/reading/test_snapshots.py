@@ -45,8 +45,8 @@ def ends(snapshots: LogSnapshots) -> list[int]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list to which each read of a partition's last segment adds the partition. Only such reads cost requests
-    once caches are full.
+    """Return a list to which each read of a partition's last segment adds the partition. Even with full caches, such a
+    read costs requests.
     """
     partitions = list[int]()
 

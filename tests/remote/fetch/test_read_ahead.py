@@ -95,7 +95,7 @@ def test_what_is_granted_together_is_never_more_than_the_limit(limit: int, steps
             held[number] = 0
         else:
             granted = read_ahead.grant(readers[number])
-            # A later grant may be less than the reader holds; it keeps its share until it reads on.
+            # A later grant may be less than the reader holds: it then keeps all of it, or shrinks to the grant.
             held[number] = max(held[number], granted) if step == "hold" else min(held[number], granted)
             read_ahead.hold(readers[number], held[number])
         assert sum(held.values()) <= limit
