@@ -261,7 +261,7 @@ def test_a_broker_without_the_topic_adds_nothing() -> None:
 
 
 def test_another_topic_of_the_name_is_not_compared() -> None:
-    with pytest.raises(ConfigError, match=f"was created again: it is {OTHER_ID} on the broker"):
+    with pytest.raises(ConfigError, match=f"was created again: its id is {OTHER_ID} on the broker"):
         asked(OTHER_ID)
 
 

@@ -68,7 +68,7 @@ def test_one_id_is_one_log(bucket: Bucket, named: Uuid | None) -> None:
 
 def test_another_id_on_the_broker_is_data_loss_or_the_brokers_log_alone(bucket: Bucket) -> None:
     with pytest.raises(
-        DataLossError, match=f"created again: it is {SECOND_ID} on the broker and {FIRST_ID} in the bucket"
+        DataLossError, match=f"created again: its id is {SECOND_ID} on the broker and {FIRST_ID} in the bucket"
     ):
         taken(bucket, SECOND_ID)
     assert extent(taken(bucket, SECOND_ID, lenient=True)) == (SECOND_ID, 5, 5, 50)

@@ -204,7 +204,7 @@ def test_a_topic_created_again_while_the_bucket_is_read_is_not_followed(bucket: 
         assert tail.poll(0) is not None
         assert tail.poll(0) is None
         clock.now += 2
-        with pytest.raises(DataLossError, match=f"orders was created again: it is {SECOND_ID}"):
+        with pytest.raises(DataLossError, match=f"orders was created again: its id is {SECOND_ID}"):
             tail.poll(0)
         assert tail.positions == {ORDERS: 20, BILLS: 0}
 

@@ -281,7 +281,7 @@ class Bucket(Closing):
         on_segment: OnSegment = None,
         on_need: Callable[[KeyNeed], object] | None = None,
     ) -> Table[KeyUse]:
-        """Return what each key pair encrypts, including quarantined segments.
+        """Return the uses of each key pair, including by quarantined segments.
 
         With ``key_id``, return only the uses of that pair. The result is empty if the pair encrypts nothing.
         ``on_segment`` is called with each segment examined.

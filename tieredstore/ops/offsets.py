@@ -143,7 +143,7 @@ def ask_broker(
         same = [one for one in ids if not one.contradicts(TopicId(live.topic_id))]
         if not same:
             raise ConfigError(
-                f"topic {topic!r} was created again: it is {live.topic_id} on the broker and "
+                f"topic {topic!r} was created again: its id is {live.topic_id} on the broker and "
                 f"{', '.join(str(one.value) for one in ids)} in the bucket"
             )
         own[topic] = same[0].value

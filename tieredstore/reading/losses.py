@@ -217,7 +217,7 @@ def _mismatch(loss: Mismatch, words: QueryWords) -> str:
             return f"topic {topic} has id {live} on the broker, but {words.topic_ids} names {wanted}"
         case OtherLife(topic, live, stored):
             known = ", ".join(map(str, stored))
-            return f"topic {topic} was created again: it is {live} on the broker and {known} in the bucket"
+            return f"topic {topic} was created again: its id is {live} on the broker and {known} in the bucket"
         case EarlierEpoch(partition, epoch, stored_epoch):
             return (
                 f"the broker's log of {partition} has leader epoch {epoch}, but the bucket has records of epoch "

@@ -217,7 +217,7 @@ def test_a_topic_created_again(tiered: TieredTopic, caplog: pytest.LogCaptureFix
     make_topic(tiered.server, name=tiered.topic)
     send(producer_of(tiered.server), tiered.topic, [Produced(None, b"%d" % number) for number in range(3)])
     new = topic_id_of(tiered.server, tiered.topic)
-    lost = f"topic {tiered.topic} was created again: it is {new} on the broker and {old} in the bucket"
+    lost = f"topic {tiered.topic} was created again: its id is {new} on the broker and {old} in the bucket"
     assert check_loss(tiered, caplog, lost) == [0, 1, 2]
 
 

@@ -19,7 +19,7 @@ Option = tuple[str, str]
 
 _INTRO: Final = """# Commands
 
-For users of the command line and authors of scripts. `make docs` generates this page from the help of the commands.
+For users of the command line and authors of scripts. `make docs` generates this page from the commands' help.
 
 ```console
 $ tieredstore ls -c store.properties
@@ -47,7 +47,7 @@ For users of the command line who restore, upload, run pipelines, or publish and
 $ tieredstore restore --help
 ```
 
-[Commands](commands.md) has what holds for all of them, the [shared options](commands.md#shared-options), and the
+[Commands](commands.md) has the [shared options](commands.md#shared-options) and the
 [exit codes](commands.md#exit-codes)."""
 
 _EVERYWHERE: Final = {"--help", "-v, --verbose"}

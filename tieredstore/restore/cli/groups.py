@@ -54,7 +54,7 @@ def groups(
         typer.Option("--from-file", metavar="FILE", help='Offsets from JSON: {"GROUP": {"TOPIC": {"PARTITION": 12}}}.'),
     ] = None,
     cluster_id: Annotated[
-        str | None, typer.Option("--cluster-id", metavar="ID", help="Which cluster's snapshot, if there are several.")
+        str | None, typer.Option("--cluster-id", metavar="ID", help="Cluster of the snapshot, if there are several.")
     ] = None,
     apply: Apply,
     output: Json,

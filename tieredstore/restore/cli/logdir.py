@@ -82,7 +82,9 @@ def logdir(
     plan: _Plan = _PLAN,
     producer_state: Annotated[
         Literal["drop", "keep"],
-        typer.Option("--producer-state", help="State of idempotent producers; keep it only in the old cluster."),
+        typer.Option(
+            "--producer-state", help="State of idempotent producers; keep it only when restoring into the old cluster."
+        ),
     ] = "drop",
     open_transactions: Annotated[
         Literal["fail", "cut", "abort"],

@@ -44,7 +44,7 @@ _At: TypeAlias = Annotated[
 ]
 _ClusterId: TypeAlias = Annotated[
     str | None,
-    typer.Option("--cluster-id", metavar="ID", help="Which cluster's snapshot, if there are several."),
+    typer.Option("--cluster-id", metavar="ID", help="Cluster of the snapshot, if there are several."),
 ]
 
 
