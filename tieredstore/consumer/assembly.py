@@ -143,7 +143,7 @@ def _statistics(partition: Partition) -> dict[str, Any]:
 
 
 def _lag(partition: Partition) -> int:
-    """Count the offsets between a partition's position and the last known end of its log."""
+    """Count the offsets between a partition's position and the last known end of the partition's log."""
     live, lineage, position = partition.log.live, partition.log.lineage, partition.position
     end = max(0 if live is None else live[1], 0 if lineage is None else lineage.end_offset)
     return max(0, end - position) if position is not None and position >= 0 else 0

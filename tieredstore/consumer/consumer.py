@@ -133,8 +133,8 @@ class Consumer(confluent_kafka.Consumer):
         wait: float | None = 0.0
         try:
             while True:
-                # Call the client first in each round: its callbacks handle rebalances and commits, and it has the
-                # broker's records.
+                # Call the client first in each round: its callbacks handle rebalances and commits, and the client has
+                # the broker's records.
                 room = count - len(collected)
                 most = max(1, room // 2) if parts.delivery.has_open or parts.core.readable else room
                 self._serve(parts, collected, most, wait or 0.0)
@@ -278,7 +278,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.resume(check_places(partitions))
 
     def seek(self, partition: KafkaPartition) -> None:
-        """Continue a partition at any offset; raise KafkaException if it is not assigned."""
+        """Continue a partition at any offset; raise KafkaException if the partition is not assigned."""
         if self._parts is None:
             _base.seek(self, partition)
             return
@@ -286,7 +286,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.seek(check_place(partition))
 
     def position(self, partitions: list[KafkaPartition]) -> list[KafkaPartition]:
-        """Return the next offset of each partition; OFFSET_INVALID while it is unknown."""
+        """Return the next offset of each partition; OFFSET_INVALID while the offset is unknown."""
         if self._parts is None:
             places: list[KafkaPartition] = _base.position(self, partitions)
             return places

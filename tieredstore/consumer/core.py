@@ -1,4 +1,4 @@
-"""The state machine of each assigned partition: look-ups of its next offset, and reads of the bucket or the broker.
+"""The state machine of each assigned partition: look-ups of the next offset, and reads of the bucket or the broker.
 
 ``partition.py`` has the table of a partition's phases. Only the polling thread changes a partition. The threads that
 read or look up only store their results. The next call of the consumer applies a result, or drops it if the partition's

@@ -220,7 +220,7 @@ class Delivery:
         return PartitionBatch(*partition.where, messages[0].offset(), next_offset, records)
 
     def _next_open(self) -> _OpenBatch | None:
-        """Return the batch whose records are being delivered; open the next batch if there is none."""
+        """Return the batch that is being delivered; if there is none, open the next batch."""
         while self._turns:
             opened = self._turns[0]
             if self._core.partitions.get(opened.partition.where) is opened.partition and opened.row < len(

@@ -42,7 +42,7 @@ class Group:
 
     def __init__(self, client: MemberClient, parts: Parts) -> None:
         self._ended: set[TopicPartition] = set()
-        """Partitions whose assignment has ended since the last :meth:`take_ended`."""
+        """Partitions that were revoked or unassigned since the last :meth:`take_ended`."""
         self._client = client
         self._parts = parts
         self._on_assign: RebalanceCallback | None = None

@@ -40,7 +40,7 @@ class LiveSide:
         self.is_eager = False
         """True in a group with eager rebalancing."""
         self.leaving: set[TopicPartition] = set()
-        """Partitions that the client still fetches, but whose messages must be dropped."""
+        """Partitions that the client still fetches although the consumer must drop their messages."""
         self.unheard: set[TopicPartition] = set()
         """Live partitions (read from the broker) without a message since their assignment."""
         self._paused: set[TopicPartition] = set()
@@ -176,8 +176,8 @@ class LiveSide:
     def is_stalled(self, partition: Partition, live: Live, end: int | None) -> bool:
         """Return True if a partition makes no progress for too long, but the broker has readable records up to ``end``.
 
-        After an outage of a broker, librdkafka sometimes fetches nothing from a partition for minutes. It waits for a
-        lost answer about the leader epoch. A new assignment ends the wait.
+        After an outage of a broker, librdkafka sometimes fetches nothing from a partition for minutes. librdkafka then
+        waits for a lost answer about the leader epoch. A new assignment ends the wait.
 
         Return True only once for the same position and end: the remaining offsets may be transaction markers, which the
         client never returns.

@@ -53,7 +53,7 @@ class LossPolicy:
         if retry.since is None:
             retry.since = now - lasted_s
         # A missing segment is a transient error. Retention may have deleted it since the last listing, and the next
-        # listing omits it.
+        # listing omits the segment.
         is_passing = isinstance(error, TieredStoreError) and (
             error.retryable or isinstance(error, SegmentNotFoundError)
         )

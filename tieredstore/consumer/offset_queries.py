@@ -139,7 +139,7 @@ class OffsetQueries:
         return self._seam(bucket, lineage) if self._is_remote else None
 
     def _seam(self, bucket: BucketInquiry, lineage: Lineage) -> int:
-        """Return the end of the bucket's records; for ``read_committed``, the beginning of its first open
+        """Return the end of the bucket's records; for ``read_committed``, the beginning of the bucket's first open
         transaction."""
         if self._settings.isolation == "read_uncommitted":
             return lineage.end_offset

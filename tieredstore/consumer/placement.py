@@ -38,7 +38,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Neither bucket nor broker has the offsets up to ``stop``, but one of them has later offsets."""
+    """Neither bucket nor broker has the offsets up to ``stop``, but one of the two has later offsets."""
 
     stop: int
 

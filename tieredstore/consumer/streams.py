@@ -39,7 +39,7 @@ class Turn(enum.Enum):
     """The state of a stream."""
 
     RESTING = enum.auto()
-    """No thread reads the stream, because enough of its records wait for the caller."""
+    """No thread reads the stream, because enough records of the stream wait for the caller."""
     QUEUED = enum.auto()
     """The stream waits for a thread, or a thread reads it."""
     ENDED = enum.auto()

@@ -545,7 +545,7 @@ FRAMES_AN_ADDRESS: Final = 256
 """Maximum number of frames from one client address in one turn (one iteration of the event loop)."""
 
 FRAMES_A_CONNECTION: Final = 64
-"""Maximum number of frames of one connection in a row. Then other connections of its address get a turn."""
+"""Maximum number of frames of one connection in a row. Then other connections of the same address get a turn."""
 
 
 class Turns:

@@ -386,7 +386,8 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 def check_message(write: WriteRequest, most: int) -> MessageHeader:
-    """Return the header of a request's Message. Raise MessageCorruptError if it is damaged or larger than ``most``."""
+    """Return the header of a request's Message. Raise MessageCorruptError if the Message is damaged or larger than
+    ``most``."""
     if len(write.data) > most:
         raise MessageCorruptError(
             f"a Message of {len(write.data)} bytes does not fit a batch, which holds at most {most} bytes"

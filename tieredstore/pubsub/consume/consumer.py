@@ -210,7 +210,7 @@ class BatchConsumer(Closing):
                 self._move(partition, self._log.position_before_end(partition, records))
 
     def read_at(self, partition: int, offset: int, message: int = -1, record: int = -1) -> pa.RecordBatch:
-        """Return the records of a batch, of one of its Messages, or one record. The consumer's position does not
+        """Return all records of a batch, all records of one Message, or one record. The consumer's position does not
         change.
 
         One ranged GET reads the index, a second GET the Message. Raise InvalidRangeError if the Message or record does

@@ -191,7 +191,7 @@ class Looked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """A batch whose object is being fetched, and counts against the budget."""
+    """A batch and the running fetch of its object. The object counts against the budget."""
 
     batch: QueuedBatch
     object: Future[FetchedObject]

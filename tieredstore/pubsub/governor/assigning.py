@@ -44,8 +44,8 @@ class TopicLoad:
     clustering_multiplier: float = 3.0
 
     def partitions(self, racks: int) -> int:
-        """Return the number of write partitions by MemQ's formula. Each rack has the same number of them, at
-        least one."""
+        """Return the number of write partitions by MemQ's formula. Each rack has the same number of write partitions,
+        at least one."""
         wanted = math.floor(self.input_mb * (1 << 20) / (self.batch_bytes * self.clustering_multiplier))
         # Round as Java does: halves up.
         return max(racks, math.floor(wanted / racks + 0.5) * racks)
@@ -56,7 +56,8 @@ class TopicLoad:
 
 
 Assignments = Mapping[str, Mapping[str, int]]
-"""The brokers of each topic. Each broker's value is the time when it got the topic, in ms of the governor's clock."""
+"""The brokers of each topic. Each broker's value is the time when the broker got the topic, in ms of the governor's
+clock."""
 
 
 class AssignmentStrategy(ABC):

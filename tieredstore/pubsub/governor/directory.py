@@ -25,8 +25,8 @@ _MOST_UNKNOWN: Final = 1000
 
 
 class Assignment(ABC):
-    """The brokers of each topic. The event loop calls these methods for each request. They must therefore answer from
-    memory."""
+    """The brokers of each topic. The event loop calls these methods for each request. The methods must therefore answer
+    from memory."""
 
     @abstractmethod
     def serves(self, topic: str) -> bool:
@@ -217,7 +217,8 @@ def _handler(topic: Topic, settings: Settings) -> tuple[str, dict[str, str]]:
 
 
 def own_error(error: Exception) -> TieredStoreError:
-    """Return the error that clients get for an unforeseen error. It names the type of ``error``, but no details."""
+    """Return the error that clients get for an unforeseen error. Its text names the type of ``error``, but no
+    details."""
     return StoreError(f"internal error of the broker: {type(error).__name__}")
 
 

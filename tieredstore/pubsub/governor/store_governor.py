@@ -7,8 +7,8 @@ protect the lease; clocks of different machines are never compared.
     <own folder>/governor/lease           {"beat", "owner", "session", "generation"}
     <own folder>/governor/assignments     {"generation", "brokers": {name: [rack, ip, port, reads]}, "topics": {…}}
 
-Every broker increments its own heartbeat and watches the others. A broker is gone if its heartbeat has not changed for
-``PATIENCE_S`` on the watcher's clock.
+Every broker increments its own heartbeat, and watches the heartbeats of the other brokers. A broker is gone if its
+heartbeat has not changed for ``PATIENCE_S`` on the watcher's clock.
 
 The holder of the lease governs. Each new holder raises the lease's generation. A governor writes its generation into
 the assignments. The governor replaces assignments only if their generation is not later than its own, and if their etag
@@ -164,8 +164,8 @@ class StoreGovernor(Governor):
     # --- on a separate thread ---
 
     def tick(self) -> None:
-        """Send a heartbeat, find the living brokers, govern if elected, and read the assignments. This takes about six
-        requests to the store.
+        """Send a heartbeat, find the living brokers, govern if elected, and read the assignments. A tick takes about
+        six requests to the store.
         """
         seat = self._seat()
         self._move_own_beat(seat)

@@ -317,8 +317,8 @@ class BatchPuts:
             race.changed.notify_all()
 
 
-# A Message has at least this many bytes. This limits the number of Messages in a batch. It therefore also limits the
-# memory for the batch's index.
+# A Message has at least this many bytes. This limits the number of Messages in a batch, and so the memory for the
+# batch's index.
 _LEAST_MESSAGE: Final = 64
 
 

@@ -64,7 +64,7 @@ def open_broker_outbox(sending: Sending, *, topic: str, client: BatchClientSetti
 
 
 class BrokerDelivery:
-    """Seals Messages on a thread, and sends several Messages at once. It runs its own event loop."""
+    """Seals Messages on a thread, and sends several Messages at once. The delivery runs its own event loop."""
 
     def __init__(self, sending: Sending, topic: str, client: BatchClientSettings) -> None:
         self._how = sending

@@ -85,8 +85,8 @@ class BatchEnd:
 
 
 class Packer(Protocol):
-    """Allocates the memory of Messages. The outbox calls the packer while it holds its own lock. The packer must
-    therefore not call the outbox."""
+    """Allocates the memory of Messages. The outbox holds its lock when it calls the packer. The packer must therefore
+    not call the outbox."""
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
         """Return a writer for the next Message, and the batch's memory if the Message is written in place."""
@@ -226,7 +226,7 @@ class Outbox:
         message_id: bytes | None,
         timestamp_ms: int | None,
     ) -> tuple[OpenMessage, int]:
-        """Add a record on the slow path. This may wait for room, begin a Message or make an id. Return the record's
+        """Add a record on the slow path. The call may wait for room, begin a Message or make an id. Return the record's
         Message and the record's number in that Message.
         """
         size = len(value or b"") + len(key or b"") + _LENGTHS
@@ -288,8 +288,8 @@ class Outbox:
             raise AlreadyClosedError("the producer was closed")
 
     def _make_audited_id(self, message_id: bytes | None) -> bytes:
-        """Return the record's id, or a new id if it has none. Every record needs an id, because an audit compares
-        hashes of ids."""
+        """Return the record's id, or a new id if the record has none. Every record needs an id, because an audit
+        compares hashes of ids."""
         if not message_id:
             self._next_id = (self._next_id + 1) % (1 << 64)
             message_id = self._next_id.to_bytes(8)
@@ -310,7 +310,7 @@ class Outbox:
         return True
 
     def _close_message(self) -> bool:
-        """Close the open Message. Return True if it was the last of its batch."""
+        """Close the open Message. Return True if the Message was the last of its batch."""
         message, self._open = self._open, None
         if message is None:
             return False

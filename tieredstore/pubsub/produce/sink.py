@@ -9,13 +9,14 @@ repetitions.
 Tasks store an epoch's batches. The driver writes a list of these batches into the query's record. Then it appends their
 notifications to the topic's queue, and marks the record as done.
 
-After a crash, the next driver continues from the record. It deletes batches that its tasks have stored a second time.
+After a crash, the next driver continues from the record. This driver deletes batches that its tasks have stored a
+second time.
 
 Each epoch and each abort changes the record by a conditional replace. A delayed write of an older record therefore
 fails.
 
 The record lists only the latest epoch's batches. A driver that is late with an earlier epoch therefore cannot tell if
-its batches were notified. It leaves them to ``pubsub gc``, which checks the queue.
+its batches were notified. The driver leaves them to ``pubsub gc``, which checks the queue.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class SinkCommits:
 
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
         """Delete the batches, except batches that this epoch's record lists. The epoch's next commit appends the
-        notifications of these."""
+        notifications of these batches."""
         stored = self._read()
         while stored is None or stored[0].epoch < epoch:
             # The write of a failed commit may still arrive, and would record the batches that are deleted here. Change

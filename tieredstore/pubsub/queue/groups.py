@@ -1,4 +1,4 @@
-"""Consumer groups whose state is in the store: the owner and the position of each partition.
+"""Consumer groups with their state in the store: the owner and the position of each partition.
 
 ::
 

@@ -1,4 +1,5 @@
-"""Hedged requests: if a request is slow, a second attempt runs beside it. The request must therefore be idempotent."""
+"""Hedged requests: if a request is slow, a second attempt runs at the same time. The request must therefore be
+idempotent."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from tieredstore.process.thread_pool import ThreadPool
 _LEAST_S: Final = 0.3
 _TIMES_USUAL: Final = 3
 _UNKNOWN_S: Final = 0.5
-"""Assumed duration of an attempt in seconds, before any attempt has succeeded. It exceeds ``_LEAST_S``, because the
-link may be slow."""
+"""Assumed duration of an attempt in seconds, before any attempt has succeeded. The assumption exceeds ``_LEAST_S``,
+because the link may be slow."""
 
 _REMEMBERED: Final = 100
 _Result = TypeVar("_Result")

@@ -248,7 +248,7 @@ class KafkaQueue(NotificationQueue):
         return self._cluster.end_offsets([where])[where]
 
     def offset_at(self, partition: int, ms: int) -> int:
-        """Search the broker's time index. The index has the writers' timestamps. With LogAppendTime, it has the
+        """Search the broker's time index. The index has the writers' timestamps. With LogAppendTime, the index has the
         broker's timestamps."""
         self._check(partition)
         where = (self._name, partition)

@@ -40,7 +40,7 @@ class TopicAdmin(Closing):
         self._clients.close()
 
     def provide(self, partitions: int) -> None:
-        """Create the topic with the broker's defaults, or add partitions if it has fewer."""
+        """Create the topic with the broker's defaults, or add partitions if the topic has fewer."""
         doing = f"cannot create topic {self._name}"
         topics = [NewTopic(self._name, partitions)]
         if self._has_done(doing, KafkaError.TOPIC_ALREADY_EXISTS, lambda client: client.create_topics(topics)):
@@ -87,5 +87,5 @@ class TopicAdmin(Closing):
 
 
 def _forget(client: LiveAdmin) -> None:
-    """Drop the client: it closes when the last reference to it is gone."""
+    """Drop the reference to the client. The client closes when no reference is left."""
     del client

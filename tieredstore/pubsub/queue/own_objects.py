@@ -28,8 +28,8 @@ class OwnFolder:
         return f"{self.prefix}!tieredstore/pubsub/{self.cluster}/{'/'.join(parts)}"
 
     def read(self, key: str, state: StateKind, kind: TypeAdapter[_Kind]) -> _Kind:
-        """Return the object at ``key``. Raise ObjectNotFoundError, or CorruptDataError if it does not match
-        ``kind``."""
+        """Return the object at ``key``. Raise ObjectNotFoundError if it does not exist, and CorruptDataError if it does
+        not match ``kind``."""
         return state.parse(kind, self.store.get_small(key, _MOST_BYTES), key)
 
     def read_with_etag(self, key: str, state: StateKind, kind: TypeAdapter[_Kind]) -> tuple[_Kind, str] | None:

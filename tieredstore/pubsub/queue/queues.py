@@ -173,9 +173,9 @@ class NotificationQueue(Closing):
         After a crash or an unknown state, the caller repeats the call with the same arguments. ``mark`` is a permanent
         name for these notifications.
 
-        This default implementation ignores ``mark``. It searches the queue for the notifications' bytes, because no
-        other notification has the same bytes. A delayed write of a dead process may still duplicate the notifications.
-        A queue that stores the mark can avoid this.
+        This default implementation ignores ``mark``. The implementation searches the queue for the notifications'
+        bytes, because no other notification has the same bytes. A delayed write of a dead process may still duplicate
+        the notifications. A queue that stores the mark can avoid this.
 
         Raise DataLossError if retention has freed ``since``, because then it is unknown whether the notifications were
         appended.
@@ -256,7 +256,7 @@ class QueueSite:
 
 
 class TopicPartitions:
-    """The number of partitions from which a topic is read. It is refreshed every 30 s, and never decreases."""
+    """The number of partitions from which a topic is read. The number is refreshed every 30 s, and never decreases."""
 
     def __init__(self, site: QueueSite, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._known = site.partitions

@@ -277,7 +277,8 @@ class StoreQueue(NotificationQueue):
         return self.cursor(partition, offset).read()
 
     def cursor(self, partition: int, offset: int) -> QueueCursor:
-        """Return a cursor that saves requests at the queue's end. Only some of its reads check the queue's start."""
+        """Return a cursor that saves requests at the queue's end. Only some reads of the cursor check the queue's
+        start."""
         return _EntryCursor(self, partition, offset)
 
     def read_entry(self, partition: int, number: int, place: int) -> list[QueuedNotification] | None:
@@ -397,7 +398,8 @@ class StoreQueue(NotificationQueue):
             tail.free = max(tail.free or 0, number + 1)
 
     def _tail(self, partition: int) -> int:
-        """Return the entry number to try first. It is free if no other process has written since the last append."""
+        """Return the entry number to try first. The number is free if no other process has written since the last
+        append."""
         with self._lock:
             free = self._tails[partition].free
         return self._search_free(partition, self._start_number(partition)) if free is None else free
@@ -410,7 +412,7 @@ class StoreQueue(NotificationQueue):
         return later[0] + 1 if later else free
 
     def check_present(self, partition: int, number: int) -> None:
-        """Raise DataLossError if the entry ``number`` is missing although a later entry exists. This takes one
+        """Raise DataLossError if the entry ``number`` is missing although a later entry exists. The check takes one
         listing.
         """
         later = next(self._entries_after(partition, number), None)

@@ -214,7 +214,7 @@ class Topics:
         return {name: list_group(self.folder, name, topic.name, partitions) for name in names}
 
     def objects(self, topic: Topic) -> Iterator[tuple[ObjectInfo, BatchKey]]:
-        """Yield all objects under the topic's path whose keys have the form of a batch's key. The objects may lack a
+        """Yield all objects under the topic's path with a key in the form of a batch's key. The objects may lack a
         notification."""
         path = topic.path
         for folder in [f"{prefix}/{path}/" for prefix in PREFIXES] if topic.is_hashed else [f"{path}/"]:
@@ -344,7 +344,7 @@ class BatchLog(Closing):
         """Return the position after which a partition has ``records`` more records, as counted in the headers of its
         Messages.
 
-        Return the start if the partition has fewer records. The search goes backwards in growing steps. It therefore
+        Return the start if the partition has fewer records. The search goes backwards in growing steps, so that it
         reads few batches more than needed. A damaged batch counts as empty; a reader will report the damage.
         """
         start, end = self.queue.start(partition), self.queue.end(partition)

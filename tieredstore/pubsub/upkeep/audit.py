@@ -1,5 +1,5 @@
-"""Checks of producers' requests by the headers of Messages. They find requests that are lost, stored twice, late or
-altered.
+"""Checks of producers' requests by the headers of Messages. The checks find requests that are lost, stored twice, late
+or altered.
 
 A producer numbers its requests from 0 without gaps. A missing number between stored requests therefore means a loss. If
 a producer's last requests are lost, no number is missing, and the loss goes unnoticed.

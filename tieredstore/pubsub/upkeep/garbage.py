@@ -2,7 +2,7 @@
 are by the store's clock.
 
 A dry run only reports. After a killed run, start the command again. Only one run per topic may run at a time.
-Otherwise, one run may delete an orphan for which the other has just added a notification.
+Otherwise, one run may delete an orphan for which the other run has just added a notification.
 """
 
 from __future__ import annotations
@@ -141,7 +141,8 @@ class GarbageCollection:
     def _list_freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
         """Return the offset and object key of each batch in ``retired``, except keys whose digest is in ``kept``.
 
-        Leave out batches at or after the queue's start. The run that recorded them was killed before it freed them.
+        Leave out batches at or after the queue's start. The run that recorded these batches was killed before it freed
+        them.
         """
         path = self.topic.path
         return [

@@ -65,7 +65,7 @@ class MemqDataSource(DataSource):
             return MemqWriter(*parse_sink_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Return the writer of a stream. It writes each row as a record, also in output mode update."""
+        """Return the writer of a stream. The writer writes each row as a record, also in output mode update."""
         from tieredstore.spark.memq.options import parse_sink_options  # noqa: PLC0415
         from tieredstore.spark.memq.sink import MemqStreamWriter  # noqa: PLC0415
 

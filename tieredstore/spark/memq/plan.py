@@ -194,7 +194,8 @@ def _splits(
 
 
 def index_in(topics: Topics, batch: PlannedBatch) -> BatchIndex:
-    """Read the index of a batch. This takes one small request, or up to three if the length of the index is unknown."""
+    """Read the index of a batch. The read takes one small request, or up to three if the length of the index is
+    unknown."""
     store, queued = topics.store, batch.queued
     if queued is not None:
         return BatchIndex(

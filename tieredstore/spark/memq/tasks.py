@@ -64,7 +64,7 @@ def _loss(batch: PlannedBatch, options: TopicOptions) -> DataLossError:
 
 
 def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task as Arrow batches, none of them empty.
+    """Yield the rows of a task as Arrow batches, without empty batches.
 
     The task holds a few stored objects in memory. With ``sortByKey`` it holds all its rows in memory.
     """

@@ -1,8 +1,8 @@
 """Spark jobs that write offset windows, with one task per window.
 
-The setting ``frame`` names a user's function. It takes a DataFrame of records and returns the DataFrame to write. The
-function may only use narrow transformations, because the task that reads a window must get all rows of the window back
-in order. A violation raises an error before anything is committed.
+The setting ``frame`` names a user's function. The function takes a DataFrame of records and returns the DataFrame to
+write. The function may only use narrow transformations, because the task that reads a window must get all rows of the
+window back in order. A violation raises an error before anything is committed.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Pla
 def whole_plan(
     pipeline: Pipeline, parts: Parts, positions: Mapping[TopicPartition, Progress]
 ) -> tuple[WindowTask, ...] | None:
-    """Plan all records that are present now, from ``positions`` on. Return None if they need more than one batch, or if
-    planning fails.
+    """Plan all records that are present now, from ``positions`` on. Return None if these records need more than one
+    batch, or if planning fails.
 
     Planning errors are not raised here: Spark's planning process will meet the same error and report it.
     """

@@ -124,8 +124,8 @@ def error_named(name: str, sentence: str) -> TieredStoreError:
 
 
 def error_within(error: BaseException) -> TieredStoreError | None:
-    """If a TieredStoreError ended a Spark worker, return this error. It is rebuilt from the class name and text in
-    Spark's error. Return None for any other error."""
+    """If a TieredStoreError ended a Spark worker, return this error. The error is rebuilt from the class name and text
+    in Spark's error. Return None for any other error."""
     ours = _OURS.search(str(error))
     return error_named(ours[1], ours[2]) if ours else None
 

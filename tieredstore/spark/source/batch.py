@@ -1,4 +1,5 @@
-"""The reader of batch queries. It resolves offsets once, in a process beside the driver, and plans the tasks."""
+"""The reader of batch queries. It resolves offsets once, in a planning process separate from the driver, and plans the
+tasks."""
 
 from __future__ import annotations
 

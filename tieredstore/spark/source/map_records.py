@@ -43,8 +43,8 @@ def map_records(
     """Apply ``function`` to the records of each task and return its results as a DataFrame of ``schema``.
 
     The function runs in the Python process that fetches and decodes the records. It is called once per task with an
-    iterator of Arrow batches, and yields Arrow batches. Only its results reach the JVM. Spark pickles the function like
-    its own user functions. A retried task passes the same records.
+    iterator of Arrow batches, and yields Arrow batches. Only its results reach the JVM. Spark pickles the function as
+    it pickles Spark UDFs. A retried task passes the same records.
 
     ``options`` are the options of the format ``tieredstore``, as text, boolean or number. An option that is None is
     left out. The option ``columns`` selects the function's input columns.
@@ -84,8 +84,8 @@ def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[Tiere
                 options = _check_options(parse_options(self.options, streaming=False))
                 return MappedReader(options, mapped, None if is_sized else cores)
 
-    # Make cloudpickle pickle the class by value. By reference, it would look for a module-level name, which does not
-    # exist.
+    # Make cloudpickle pickle the class by value. By reference, cloudpickle would look for a module-level name, which
+    # does not exist.
     MappedRecords.__module__ = "__main__"
     return MappedRecords
 

@@ -304,7 +304,7 @@ def starting_places(texts: OptionTexts, options: Sides, *, streaming: bool) -> P
 
 
 def ending_places(texts: OptionTexts, options: Sides) -> Places:
-    """Return the end of a batch query. Raise ConfigError if it would end at the log's beginning."""
+    """Return the end of a batch query. Raise ConfigError if the query would end at the log's beginning."""
     places = _places(texts, options, Latest())
     if isinstance(places, Earliest):
         raise ConfigError("the option endingOffsets is earliest, so there is nothing to read: leave the option out")

@@ -51,8 +51,8 @@ class RowLayout:
     counted: str
     decoder_names: Mapping[str, str] = field(default_factory=dict[str, str])
     out_of_range_way: str = ""
-    """Text for the error about a timestamp beyond Spark's range. It names the option that accepts such timestamps. It
-    is empty if there is no such option.
+    """Text for the error about a timestamp beyond Spark's range. The text names the option that accepts such
+    timestamps, and is empty if there is no such option.
     """
 
     @property

@@ -130,8 +130,8 @@ _managers: Final = PerProcess[OrderedDict["StoreSource", RemoteStorageManager]](
 def manager_of(source: StoreSource) -> RemoteStorageManager:
     """Return this process's manager of a store, opened on first use. The caller must not close it.
 
-    This is not thread-safe, because a Spark process runs one task at a time. Each process reads the settings file
-    itself, so that no secret is sent.
+    The function is not thread-safe, because a Spark process runs one task at a time. Each process reads the settings
+    file itself, so that no secret is sent.
     """
     managers = _managers.get()
     manager = managers.pop(source, None) or RemoteStorageManager(source.load())

@@ -212,8 +212,8 @@ class StreamOffsets:
         """Return the offset from which to read each log. It lies between the log's earliest offset and the log's end.
 
         New partitions, and partitions of a re-created topic, begin at their earliest offset. ``on_loss`` is called for
-        offsets that cannot be read. It is also called for offsets that a new leader removed after the stream had read
-        them.
+        offsets that cannot be read. ``on_loss`` is also called for offsets that a new leader removed after the stream
+        had read them.
 
         Partitions in ``stale`` are left out: their unread records have an older leader epoch than the last record that
         the stream has read. A partition is not left out if the stream has read nothing from it.
@@ -241,7 +241,8 @@ class StreamOffsets:
         if self.is_at(end):
             return {}
         if end.initial is not None:
-            # Use the leader epochs of the batch's end. They are at least as late as the epochs of its start.
+            # Use the leader epochs of the batch's end. These epochs are at least as late as the epochs of the batch's
+            # start.
             begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
             return begun.windows_to(replace(end, initial=None), logs, on_loss)
         windows: Windows = {}

@@ -52,7 +52,7 @@ def plan_tasks(
 
 
 def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task as Arrow batches, none of them empty.
+    """Yield the rows of a task as Arrow batches, without empty batches.
 
     The memory that a task needs depends on the store's settings and the size of a batch, but not on the task's size. If
     records were deleted after planning, raise DataLossError, or only log the loss if ``failOnDataLoss`` is false.

@@ -171,8 +171,8 @@ def _last_within(where: TopicPartition, window: tuple[int, int], limit: int, byt
     """Return the last end at which the range from the start of ``window`` has at most ``limit`` bytes. The range has at
     least one offset."""
     start, stop = window
-    # A binary search is cheap, because sizes come from known segments without requests. It is correct, because sizes
-    # never shrink as the range grows.
+    # A binary search is cheap, because sizes come from known segments without requests. The search is correct, because
+    # sizes never shrink as the range grows.
     fits, ahead = min(start + 1, stop), stop
     while fits < ahead:
         middle = (fits + ahead + 1) // 2
