@@ -140,8 +140,8 @@ class ObjectStore(ABC):
 
     Keys are non-empty text of at most 1,024 bytes of UTF-8, with components separated by ``/``. Ranges are half-open.
 
-    Many threads may use a store at once. It is picklable: each process makes its clients and handles on first use, also
-    after a fork or unpickling.
+    Many threads may use a store at once. A store is picklable: each process makes its clients and handles on first use,
+    also after a fork or unpickling.
 
     Every store raises the same errors: ``ObjectNotFoundError``, ``RangeNotSatisfiableError``,
     ``PreconditionFailedError``, ``InvalidKeyError``, ``AccessDeniedError``, ``StoreUnavailableError`` (retryable,
@@ -196,8 +196,8 @@ class ObjectStore(ABC):
         ``start == stop`` gives ``b""`` without a request. A negative start, or a stop before the start, raises
         ``InvalidRangeError``. A range that is not wholly inside the object raises ``RangeNotSatisfiableError``.
 
-        Without ``stop``, a ``start`` at or past the end raises the same error. Exception: ``start=0`` of an empty
-        object gives ``b""``.
+        Without ``stop``, a ``start`` at or past the end raises ``RangeNotSatisfiableError`` too. Exception: ``start=0``
+        of an empty object gives ``b""``.
         """
 
     def get_small(self, key: str, most: int) -> bytes | None:

@@ -119,7 +119,7 @@ def _folder(path: str) -> SplitResult:
 
 
 def store_from_settings(settings: Settings) -> ObjectStore:
-    """Make the store that ``storage.backend.class`` names: one of ours, or a user's class.
+    """Make the store that ``storage.backend.class`` names: one of this package's classes, or a user's class.
 
     A user's class is named by its dotted path, or by an entry point of an installed package. The class derives from
     ``ObjectStore`` and has the class method ``from_settings``.

@@ -12,8 +12,8 @@ from tieredstore.limits import MAX_INT64
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Buffer | Iterable[Buffer]
-"""The body of a ``put``. A buffer from an iterable is valid only until the next buffer is requested: copy it to keep
-it."""
+"""The body of a ``put``. A buffer from an iterable is valid only until the next buffer is requested. To keep a buffer,
+copy it."""
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_PARTS: Final = 50_000

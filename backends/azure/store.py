@@ -54,8 +54,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     By default the service checks an MD5 of each written body. A read of a whole object is checked if the service keeps
     an MD5 of it. The service keeps one only for objects smaller than a block.
 
-    Blocks of a failed upload are invisible. The service drops them after a week, or when the object is written again,
-    but not on request. ``abandoned_writes`` yields a name only if the name has uncommitted blocks and no blob.
+    Blocks of a failed upload are invisible. The service drops them after a week, or when the object is written again;
+    no other request drops them. ``abandoned_writes`` yields a name only if the name has uncommitted blocks and no blob.
     """
 
     keys_per_deletion: ClassVar = 256
@@ -341,8 +341,8 @@ def read_abandoned(client: AzureClient, blob: BlobProperties) -> AbandonedWrite 
 def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Sort a listing by UTF-8 bytes. The server may have sorted it by UTF-16, as Azurite and .NET do.
 
-    UTF-8 and UTF-16 order keys differently only after a key's first character from U+D800 on. In both orders, keys that
-    are equal up to that character are adjacent. So only such a group is held in memory and sorted.
+    The two orders can differ only for keys that are equal before their first character from U+D800 on. In both orders,
+    such keys are adjacent. So only one group of such keys at a time is held in memory and sorted.
     """
     for _, alike in groupby(infos, key=lambda info: _before_surrogates(info.key)):
         yield from sorted(alike, key=lambda info: info.key)

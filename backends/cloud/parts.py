@@ -41,7 +41,7 @@ class Part:
 @contextmanager
 def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
     """Cut ``body`` into parts; if it is a generator, close it at the end of the block."""
-    # Parts of a single buffer are slices of it. A stream must be copied: a buffer is invalid once the next is
+    # Parts of a single buffer are slices of it. A stream must be copied: a buffer is invalid once the next buffer is
     # requested.
     copies = not isinstance(body, bytes | bytearray | memoryview)
     with open_body(body) as buffers:

@@ -122,7 +122,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     @staticmethod
     @abstractmethod
     def _translate_errors(what: str) -> AbstractContextManager[None]:
-        """Convert errors of the SDK and of the network to this package's errors. Their messages name ``what``."""
+        """Convert errors of the SDK and of the network to this package's errors. The messages of these errors name
+        ``what``."""
 
     @abstractmethod
     def _check_key(self, key: str) -> None:
@@ -438,8 +439,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return ObjectNotFoundError(str(error))
 
     def stall(self) -> Stall:
-        """Return a stall timeout for an operation of several requests that begins now. It is as long as the timeout of
-        one call.
+        """Return a stall timeout for an operation of several requests that begins now. The timeout is as long as that
+        of one call.
         """
         return Stall(self._retries.timeout_s, self._retries.monotonic)
 

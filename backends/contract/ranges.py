@@ -31,7 +31,8 @@ def is_empty_request(start: int, stop: int | None) -> bool:
 
 
 def resolved_range(key: str, size: int, start: int, stop: int | None) -> ByteRange:
-    """Return ``start:stop`` of an object of ``size`` bytes; raise RangeNotSatisfiableError if it exceeds the object.
+    """Return ``start:stop`` of an object of ``size`` bytes; raise RangeNotSatisfiableError if the range exceeds the
+    object.
 
     Without ``stop``, the range goes to the end of the object, and ``start`` must be less than ``size``. For an empty
     object, ``start`` may be 0.

@@ -33,7 +33,7 @@ class Draft:
     """An unfinished file in its final folder. At the end of a ``with`` block, a file that was not published is removed.
 
     A live writer holds a lock on the file's descriptor. :func:`abandoned_drafts` assumes that a draft without that lock
-    belongs to a killed writer. The methods raise OSError, and callers translate it.
+    belongs to a killed writer. The methods raise OSError, which callers translate.
     """
 
     __slots__ = ("_descriptor", "_name", "_open", "_path", "_size", "_started", "folder")

@@ -63,7 +63,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
     ``replace`` read the whole object to compute it; listings have no etags.
 
     The file system must support ``flock``. Symbolic links below the root are not followed: a key whose path contains
-    one raises InvalidKeyError. The store is picklable, because it keeps nothing open between two calls.
+    such a link raises InvalidKeyError. The store is picklable, because it keeps nothing open between two calls.
     """
 
     def __init__(self, root: Path | str) -> None:

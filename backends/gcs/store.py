@@ -167,7 +167,7 @@ class _Session:
     """A resumable upload, opened by its first chunk. Not thread-safe: chunks are sent one at a time.
 
     After a lost connection the chunk is sent again. The server skips bytes that it already has, and reports its
-    progress. If it stored bytes twice, the CRC-32C of the whole object reveals that.
+    progress. If the server stored bytes twice, the CRC-32C of the whole object reveals this.
     """
 
     def __init__(self, upload: GcsUpload) -> None:
@@ -324,8 +324,8 @@ Result = TypeVar("Result")
 class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     """Objects in one bucket. The etag of an object is its generation.
 
-    The server checks a CRC-32C of everything that is written. On reading, a whole object is checked, but a range cannot
-    be.
+    The server checks a CRC-32C of everything that is written. A read of a whole object is checked too, but a read of a
+    range cannot be checked.
 
     A killed process may leave an unfinished upload. The upload is invisible and in no listing, so there are no
     ``abandoned_writes``. The server drops the upload after a week.

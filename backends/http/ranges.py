@@ -14,8 +14,8 @@ _LENGTH: Final = re.compile(r"\d{1,19}")
 
 
 def range_header(start: int, stop: int | None) -> dict[str, str]:
-    """Return the Range header for ``start:stop``. Return no header for a whole object: it may be empty, and then no
-    range is valid.
+    """Return the Range header for ``start:stop``. Return no header for a whole object, because no range is valid if the
+    object is empty.
     """
     if start == 0 and stop is None:
         return {}

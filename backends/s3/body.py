@@ -26,7 +26,7 @@ class S3Answer:
     def read(self) -> bytes:
         """Return the body; raise StoreUnavailableError if it ends early, or at the deadline."""
         # The result grows as bytes arrive, so that a false length from the server cannot make this process allocate too
-        # much. Bytes pass through a small piece of memory: it stays in the processor's cache.
+        # much. Bytes pass through a small buffer, which stays in the processor's cache.
         wire = _wire(self.body)
         kept = BytesIO()
         piece = memoryview(bytearray(min(self.size, PIECE_BYTES)))
@@ -36,7 +36,7 @@ class S3Answer:
         return kept.getvalue()
 
     def fill(self, buffer: memoryview) -> None:
-        """Fill all of ``buffer`` with the body; makes another copy only if checksums are checked."""
+        """Fill all of ``buffer`` with the body; copy the bytes once more only if checksums are checked."""
         wire = _wire(self.body)
         filled = 0
         while filled < len(buffer):

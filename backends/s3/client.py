@@ -204,7 +204,7 @@ def client_config(options: S3Options) -> Config:
 
 
 class RawRequest(TypedDict):
-    """A request as the SDK shows it to a handler that may change it."""
+    """A request in the form that the SDK passes to a handler, which may change the request."""
 
     body: bytes
     headers: dict[str, str]
@@ -212,7 +212,7 @@ class RawRequest(TypedDict):
 
 
 class RawAnswer(TypedDict):
-    """An answer as the SDK shows it to a handler before it parses the body."""
+    """An answer in the form that the SDK passes to a handler before the SDK parses the body."""
 
     status_code: int
     headers: Mapping[str, str]

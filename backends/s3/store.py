@@ -131,8 +131,9 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Yield the unfinished multipart uploads, including live ones; S3 does not return their sizes here.
 
-        MinIO supports only two prefixes: a whole key, and the empty prefix. With the empty prefix, it lists the uploads
-        begun since it started. So if a prefix gives no upload, list the uploads of the whole bucket.
+        MinIO supports only two prefixes: a whole key, and the empty prefix. With the empty prefix, MinIO lists the
+        uploads that began since the server started. So if a prefix gives no upload, list the uploads of the whole
+        bucket.
         """
         is_any = False
         for write in self._uploads(prefix):

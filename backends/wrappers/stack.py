@@ -125,8 +125,8 @@ class LimitedStore(DelegatingStore):
         self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """Wait until the bandwidth limit admits the whole body, then write. Each call takes the body's size from the
-        limit.
+        """Wait until the bandwidth limit admits the whole body, then write. Each call counts the body's whole size
+        against the limit.
         """
         if self._up is not None:
             self._up.take(memoryview(body).nbytes)

@@ -162,7 +162,7 @@ class Catalog:
 def _with_problems(
     segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem]
 ) -> Iterator[PartitionSegments]:
-    """Yield each partition with its problems. These are segments that cannot be used, and are not part of the
+    """Yield each partition with its problems. The problems are segments that cannot be used, and are not part of the
     partition's log."""
     by_partition: defaultdict[TopicIdPartition, list[Problem]] = defaultdict(list)
     for problem in problems:

@@ -60,7 +60,7 @@ class SegmentIdentity:
         segment, or if a file is missing.
 
         So the caller need not read the logs of segments that an earlier run has copied. If ``topic_id`` is None, read
-        it from disk.
+        the id from disk.
         """
         if segment.next_base_offset is None:
             return None

@@ -41,8 +41,8 @@ class Scope:
         return listing_prefix(prefix, self.topic, self.topic_id, self.partition)
 
     def start_after(self, prefix: str) -> str | None:
-        """Return a text that sorts right before the keys of ``first_offset``. With it, the store does not list earlier
-        keys.
+        """Return a text that sorts right before the keys of ``first_offset``. A listing that starts after this text has
+        no earlier keys.
 
         Return None if the scope has several partitions, because their keys are not sorted by offset. Keys with
         non-ASCII digits, which some JVMs write, sort after all others.

@@ -188,8 +188,8 @@ BASE_OFFSET_SIZE: Final = 8
 """Size of the base offset at the start of each batch."""
 
 _LONGEST_CUT_HEAD: Final = 16
-"""The number of bytes to keep from a buffer's end. A batch header may begin in these bytes, with its base offset in the
-next buffer.
+"""The number of bytes to keep from a buffer's end. A batch header may begin in these bytes and continue in the next
+buffer.
 """
 
 

@@ -16,8 +16,8 @@ _PAGE: Final = 1000
 
 
 def topic_names(store: ObjectStore, prefix: str, *, until: float = math.inf) -> list[str]:
-    """Return the topics with objects under ``key.prefix``, sorted. This takes one request for each large topic, and
-    another for each thousand keys of small topics.
+    """Return the topics with objects under ``key.prefix``, sorted. This takes one request for each large topic, plus
+    one for each thousand keys of small topics.
 
     ``until`` is a time of ``time.monotonic``. Return only topics listed before this time.
     """

@@ -165,8 +165,8 @@ def _unknown(
 def _read(
     source: SegmentSource, objects: SegmentObjects, loaded: StoredSegment | TieredStoreError
 ) -> SegmentRow | Problem | None:
-    """Read a segment's manifest. Return the catalog's row or the segment's problem. Return None if the segment was
-    deleted meanwhile.
+    """Read a segment's manifest. Return the segment's row for the catalog, or the segment's problem. Return None if the
+    segment was deleted meanwhile.
     """
     try:
         if isinstance(loaded, TieredStoreError):
@@ -189,7 +189,7 @@ def _incomplete(objects: SegmentObjects) -> Problem:
 
 def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> Traced:
     """Trace the lineages (the valid segments of each log) of the survey. Add the facts that were read from segments to
-    their rows.
+    the segments' rows.
     """
     rows = survey.rows
     known = KnownProofs(

@@ -103,8 +103,8 @@ def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
     The call takes two requests: for the manifest, and for the log's first chunk. The rest of the log is read only if
     this chunk does not have the first record. Markers of transactions do not count as records.
 
-    The time in a batch's header may differ from the first record's. Compaction with a delete horizon is one cause. So
-    the batch is decoded, and its CRC is checked.
+    The time in a batch's header may differ from the time of the first record. Compaction with a delete horizon is one
+    cause. So the batch is decoded, and its CRC is checked.
 
     Raise ConfigError without ``tieredstore[arrow]``, EncryptionError without the key, BatchCorruptError for a damaged
     batch.

@@ -1,9 +1,9 @@
 """Traces the lineages (the valid segments of each log) of many partitions. Decides what to read besides the manifests,
 and reads it.
 
-Before a segment replaces another segment in the log, its manifest is compared with its contents. A manifest has no
-checksum. One wrong digit could extend a segment over the following ones, or put it into a wrong leader epoch. Then
-other segments, or the segment itself, would wrongly be ignored.
+Before a segment replaces another segment in the log, the replacing segment's manifest is compared with the segment's
+contents. A manifest has no checksum. One wrong digit could extend a segment over the following ones, or put it into a
+wrong leader epoch. Then other segments, or the segment itself, would wrongly be ignored.
 """
 
 from __future__ import annotations
@@ -247,7 +247,8 @@ def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> Tiered
 
 
 def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield the segments that overlap a following segment by their manifests. Ignore copies with equal offsets."""
+    """Yield the segments that, according to their manifests, overlap a following segment. Ignore copies with equal
+    offsets."""
     ordered = sorted(segments, key=attrgetter("start_offset"))
     if all(one.end_offset < following.start_offset for one, following in itertools.pairwise(ordered)):
         return  # the usual case

@@ -48,8 +48,8 @@ class ObjectKey:
 
     @property
     def main_path(self) -> str:
-        """The path between prefix and suffix, exactly as in the key. A JVM may have written the digits of its
-        locale."""
+        """The path between prefix and suffix, exactly as in the key. A JVM may have written the offset in the digits of
+        its locale."""
         return self._found_path or main_path(self.segment_id, self.start_offset)
 
 

@@ -121,7 +121,7 @@ Value = TypeVar("Value")
 
 
 def member_configuration(properties: Mapping[str, Value]) -> dict[str, Value | str]:
-    """Return the configuration of a group member, from librdkafka's own properties and Java's.
+    """Return the configuration of a group member, from properties of librdkafka and of Java's clients.
 
     The values may be texts, numbers and functions, as in confluent-kafka. Raise ConfigError for properties that need a
     JVM.
@@ -330,7 +330,8 @@ OF_JAVAS_STORES: Final = frozenset(_IN_WORDS) | {
 
 
 def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
-    """Remove Java's properties of key and trust stores from ``given``; return librdkafka's.
+    """Remove Java's properties of key and trust stores from ``given``; return the corresponding properties of
+    librdkafka.
 
     The type of a key store or trust store is detected from the file's content. Raise ConfigError if a file cannot be
     read or used.

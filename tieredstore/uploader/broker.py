@@ -1,4 +1,5 @@
-"""Facts about the uploader's broker, from the uploader's settings, else from the broker's properties file."""
+"""Facts about the uploader's broker, from the uploader's settings or, if these lack a fact, from the broker's
+properties file."""
 
 from __future__ import annotations
 

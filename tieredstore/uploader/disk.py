@@ -292,10 +292,10 @@ class Disk:
         if self._identify(folder) != partition.where:
             return False
         epochs = parse_leader_epochs(checkpoint)
-        # If the checkpoint's first epoch was not known before, do not add the earlier known epochs. After a long time
-        # down, a broker restarts its log at the leader's first offset. The checkpoint then claims that the epoch of
-        # this offset begins at this offset, although the epoch may have begun long before. From other brokers' uploads,
-        # readers can add epochs that are missing, but a wrong epoch would hide these uploads.
+        # If the checkpoint's first epoch was not known before, do not add the earlier known epochs. A broker that was
+        # down for a long time restarts its log at the leader's first offset. The checkpoint then claims that the epoch
+        # of this offset begins at this offset, although the epoch may have begun long before. Readers can add missing
+        # epochs from other brokers' uploads, but a wrong epoch would hide these uploads.
         is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
         return partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
 

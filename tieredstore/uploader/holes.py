@@ -34,7 +34,7 @@ _MOST_FAILED: Final = 10_000
 
 @dataclass(slots=True)
 class Filler:
-    """Fills holes (offsets missing in the store). Only one thread at a time may call it.
+    """Fills holes (offsets missing in the store). Only one thread at a time may use a filler.
 
     ``failed`` contains segments that this broker cannot upload, for example because they are damaged. These segments
     are not read again.

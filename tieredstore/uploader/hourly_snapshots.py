@@ -38,7 +38,8 @@ class HourlySnapshots(Closing):
         manager: Callable[[], RemoteStorageManager],
         counts: Counts,
     ) -> None:
-        """Set up the clients; nothing connects yet. Raise ConfigError for an invalid file of a registry."""
+        """Set up the clients; nothing connects yet. Raise ConfigError for an invalid configuration file of the schema
+        registry."""
         # These modules import librdkafka and an HTTP client, which an uploader without snapshots does not need.
         from tieredstore.live.cluster_state import ClusterState  # noqa: PLC0415
 

@@ -231,7 +231,7 @@ class ZooKeeperLeadership(Leadership):
                 client.close()
 
     def _connect(self) -> KazooClient:
-        """Return the client. The first call connects it; later it reconnects by itself."""
+        """Return the client. The first call connects the client, which later reconnects by itself."""
         if self._client is None:
             tls = self.environment.zookeeper_tls
             options = {} if tls is None else tls.options()
@@ -318,8 +318,8 @@ def _leader_of(raw: bytes, where: TopicPartition) -> int:
 
 
 def _topic_id_of(raw: bytes) -> Uuid:
-    """Parse the topic's id. Return a zero id for a topic from before Kafka 2.8, and for unreadable data: the topic
-    exists all the same.
+    """Parse the topic's id. Return a zero id for a topic from before Kafka 2.8, and for unreadable data, because such a
+    topic exists too.
     """
     try:
         return Uuid.parse(json.loads(raw)["topic_id"])

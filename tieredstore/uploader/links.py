@@ -170,7 +170,7 @@ class Links:
         return sorted(listed, key=lambda entry: entry.base_offset)
 
     def orphans(self, known: Iterable[TopicIdPartition], is_wanted: Callable[[str], bool]) -> list[TopicIdPartition]:
-        """Return partitions that have links here but no folder. Log excluded topics that still have links."""
+        """Return the partitions that have links but are not ``known``. Log excluded topics that still have links."""
         here = {(f"{where.topic}-{where.topic_id}", str(where.partition)) for where in known}
         excluded: set[str] = set()
         orphans: dict[TopicIdPartition, None] = {}

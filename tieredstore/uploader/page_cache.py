@@ -31,8 +31,8 @@ def cache_as_it_was(descriptor: int) -> Generator[None]:
 
 
 def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
-    """Yield the uncached ranges (start, length) of a file, in blocks of 1 MiB. Yield nothing if the system cannot
-    tell."""
+    """Yield the uncached ranges (start, length) of a file, in blocks of 1 MiB. Yield nothing if the system cannot list
+    cached pages."""
     size = os.fstat(descriptor).st_size
     if size <= _BLOCK:
         # Uploads read small files whole, so it is enough to check if the first byte is cached.

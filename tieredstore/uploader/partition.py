@@ -214,8 +214,7 @@ class Partition:
                     segment.place = replace(segment.place, is_deleted=True)
 
     def take(self, listed: Sequence[FoundSegment], epochs: LeaderEpochs, now_s: float) -> bool:
-        """Apply a listing of the folder. Return False, and change nothing, if the listing has no log that is still in
-        use.
+        """Apply a listing of the folder. Return False, and change nothing, if each log in the listing is deleted.
 
         ``epochs`` are the log's leader epochs, including epochs that retention has removed from the broker's
         checkpoint.

@@ -53,7 +53,8 @@ class Held:
 
 
 class Pins:
-    """Keeps segments by open files or hard links (pins), and releases them. Only one thread at a time may call it."""
+    """Keeps segments by open files or hard links (pins), and releases them. Only one thread at a time may use this
+    object."""
 
     def __init__(self, max_files: int, min_free_percent: int, links: Links) -> None:
         """Set the limits. Hard links, if there is a folder for them, are not limited by ``max_files``."""

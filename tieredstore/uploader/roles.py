@@ -1,4 +1,4 @@
-"""Assigns each partition its role: led, followed or ignored here, or leaving this broker.
+"""Assigns each partition its role: led, followed, ignored or leaving (see ``Role``).
 
 This is a separate module because roles do not depend on uploads. Only leadership, topic settings and the log
 directories decide about roles.

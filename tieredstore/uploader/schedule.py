@@ -160,8 +160,8 @@ class Schedule:
         return is_free and self._may_ship(partition)
 
     def _until_next(self, timeout_s: float) -> float:
-        """Return the time until the next delayed partition is ready. No event announces this, so the worker waits for
-        this time."""
+        """Return the time until the next delayed partition is ready. No event announces that a delayed partition is
+        ready, so the worker waits for this time."""
         if not self._later:
             return timeout_s
         return min(timeout_s, max(0.0, self._later[0][0] - self._monotonic()))

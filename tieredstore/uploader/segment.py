@@ -78,7 +78,7 @@ class Segment:
 
     @property
     def is_pinned(self) -> bool:
-        """True if open files or links keep the bytes after the broker deletes them."""
+        """True if open files or links keep the bytes after the broker deletes the files."""
         return self.held is not None or self.link is not None
 
     @property
@@ -117,7 +117,7 @@ class Segment:
     @property
     def disk(self) -> Path:
         """A folder on the file system of the pinned bytes. After the broker has moved the partition to another disk,
-        this is still the old disk."""
+        this is still a folder on the old disk."""
         if self.link is not None:
             return self.link.root
         return (self.place if self.held is None else self.held.place).directory.parent

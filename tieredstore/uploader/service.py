@@ -155,8 +155,8 @@ class _Threads:
             self._uploader.fill_holes()
 
     def expire(self, stop: Stop) -> None:
-        """If retention has a limit, apply it at each interval. Wait a minute before the first time, so that leadership
-        is probably known.
+        """If retention has a limit, delete expired segments at each interval. Wait a minute before the first time, so
+        that leadership is probably known.
         """
         uploader = self._uploader
         pause_s = _FIRST_EXPIRY_S

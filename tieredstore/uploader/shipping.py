@@ -364,7 +364,7 @@ class _Work:
 
     def _ship(self, segment: Segment) -> Step:
         partition, held = self.partition, None
-        # Note the epoch before reading the segment. If a later epoch appears during the read, the next step checks
+        # Remember the epoch before reading the segment. If a later epoch appears during the read, the next step checks
         # where that epoch began.
         epoch = partition.epochs[-1][0] if partition.epochs else None
         try:
@@ -499,7 +499,7 @@ class _Work:
         return self._lose(segment, f"{held.log.path} cannot be read: {error.strerror}", held)
 
     def _lose(self, segment: Segment, reason: str, held: OpenSegment | None = None) -> Step:
-        """Store what remains of a segment that cannot be uploaded, and record it as a hole."""
+        """Store the remaining files of a segment that cannot be uploaded, and record the segment as a hole."""
         partition = self.partition
         # List the folder again: if the broker has truncated the log meanwhile, a damaged segment is no loss.
         self._relist()

@@ -1,4 +1,5 @@
-"""The store to upload to, with everything built from its settings. A reload replaces the whole `Target`."""
+"""The store that receives the uploads, with the objects built from its settings. A reload replaces the whole
+`Target`."""
 
 from __future__ import annotations
 

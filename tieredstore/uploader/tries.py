@@ -58,8 +58,8 @@ class Tries:
 
     @contextlib.contextmanager
     def under_way(self, what: str, allowed_s: float) -> Generator[Callable[[int], None]]:
-        """Register an attempt while the block runs. The block must call the yielded function at each progress of its
-        work. The function raises StoreUnavailableError after the time limit.
+        """Register an attempt while the block runs. The block must call the yielded function whenever its work
+        progresses. The function raises StoreUnavailableError after the time limit.
         """
         attempt = Try(what, allowed_s, self._monotonic())
         with self._lock:
@@ -107,7 +107,8 @@ class Tries:
 
 
 Watch: TypeAlias = Callable[[str, int], AbstractContextManager[object]]
-"""Returns a context that limits the time of a block. Arguments: a description, and the bytes to send."""
+"""A function that returns a context manager with a time limit. Arguments: a description, and the number of bytes to
+send."""
 
 
 class WatchedStore(DelegatingStore):

@@ -210,7 +210,7 @@ class Uploader(Closing):
             self.schedule.ring()
 
     def fill_holes(self) -> None:
-        """Fill holes (offsets not uploaded) of all local partitions in any role. Also note the partitions whose holes
+        """Fill holes (offsets not uploaded) of all local partitions in any role. Also record the partitions whose holes
         are all filled, by this or another uploader.
         """
         before = set(self.counts.unfilled)
@@ -223,7 +223,8 @@ class Uploader(Closing):
             self.counts.fill(where)
 
     def follow(self) -> None:
-        """Release segments of followed partitions that other brokers have uploaded, and forget partitions that left."""
+        """Release segments of followed partitions that other brokers have uploaded, and forget partitions that have
+        left this broker."""
         try:
             self._followed_partitions.release(self.target, self.disk.partitions)
         except TieredStoreError as error:
@@ -357,7 +358,7 @@ class Uploader(Closing):
 
     def _begin(self) -> None:
         """Check disks, leadership and topics once. If a request fails, raise its error."""
-        # Leadership is asked only for local partitions, so find these first.
+        # Only the leaders of local partitions are requested, so find the local partitions first.
         self.disk.sweep()
         self.leadership.source.watch({partition.name for partition in self.disk.partitions})
         self.leadership.refresh()

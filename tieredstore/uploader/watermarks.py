@@ -133,7 +133,7 @@ class WatermarkStore:
         """Advance the upload watermark over adjoining stored segments, as far as ``until``.
 
         The call lists the store from the watermark on, and makes a request for each listed manifest. If these segments
-        do not reach ``until``, it reads earlier segments too: another replica's segments have other boundaries.
+        do not reach ``until``, the call reads earlier segments too: another replica's segments have other boundaries.
         """
         where = watermark.where
         value = chain_of(where, self._segments(where, watermark.next_offset, until), history, watermark) or watermark
