@@ -23,7 +23,7 @@ NO_OFFSET: Final = -1001
 class Received(Protocol):
     """A message from the bucket or the broker. An event, such as a partition's end, is a message with an error."""
 
-    def topic(self) -> str: ...  # noqa: D102  as the library has them
+    def topic(self) -> str: ...  # noqa: D102  methods of confluent_kafka.Message
     def partition(self) -> int: ...  # noqa: D102
     def offset(self) -> int: ...  # noqa: D102
     def key(self) -> bytes | None: ...  # noqa: D102

@@ -102,7 +102,7 @@ class ConsumedTopic:
                 left = None if left is None else left - rows.num_rows
                 self._store(batch.topic, batch.partition, batch.next_offset)
 
-    @cache  # noqa: B019  it lives as long as the command
+    @cache  # noqa: B019  the object lives as long as the command
     def _columns_of(self, partition: int) -> TopicColumns:
         return TopicColumns(self._names, self._types, self._topic, [partition])
 

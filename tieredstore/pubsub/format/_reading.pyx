@@ -59,7 +59,7 @@ cdef enum:
     RECORDS
     BUFFERS
 
-# The bits of ``wanted``.
+# The bits of ``wanted``: the columns to decode.
 cdef enum:
     KEY = 1
     VALUE = 2

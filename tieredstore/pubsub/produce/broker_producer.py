@@ -231,7 +231,7 @@ class TopicBrokers:
         self._failure: tuple[float, TieredStoreError] | None = None
         self._unknown_since_s: float | None = None
         self._ids = itertools.count()
-        self._turn = itertools.count(random.randrange(1 << 16))  # noqa: S311  which broker is first
+        self._turn = itertools.count(random.randrange(1 << 16))  # noqa: S311  a random first broker
         self._order = random.random()  # noqa: S311  spreads clients over the brokers
         self._asking = asyncio.Lock()
         self._connecting: dict[Place, asyncio.Lock] = {}

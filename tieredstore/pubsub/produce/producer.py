@@ -176,7 +176,7 @@ def _settings_of(source: StoreLike, brokers: str | None) -> Settings:
 
 def _client_of(settings: Settings, brokers: str) -> BatchClientSettings:
     """Return the settings for clients of brokers, with ``brokers`` as the addresses to contact first."""
-    if not brokers or not isinstance(brokers, str):  # pyright: ignore[reportUnnecessaryIsInstance]  whatever is given
+    if not brokers or not isinstance(brokers, str):  # pyright: ignore[reportUnnecessaryIsInstance]  unchecked input
         raise ConfigError(f"brokers is {brokers!r:.60}; give host:port, separated by commas")
     named = settings_from({**_NO_STORE, "pubsub.bootstrap": brokers}, source="brokers").section(BatchClientSettings)
     return settings.section(BatchClientSettings).model_copy(update={"bootstrap": named.bootstrap})

@@ -131,7 +131,7 @@ class PipelineRun:
         try:
             self._sink.mark_published(idle_s=idle_s)
         except TieredStoreError as error:
-            _logger.error("%s: %s", self.name, error)  # noqa: TRY400  an error of ours is a sentence
+            _logger.error("%s: %s", self.name, error)  # noqa: TRY400  the text of this package's errors is enough
             self.query.stop()
         else:
             self._sink.measure()
@@ -249,7 +249,7 @@ def _keep_and_close(run: PipelineRun) -> None:
             run.mark()
         if run.failure() is None:
             run.mark(idle_s=0)
-    except Exception as error:  # noqa: BLE001  the session may be gone, and with it the query
+    except Exception as error:  # noqa: BLE001  the session may have ended, and the query with it
         _logger.info("%s: %s", run.name, error)
     finally:
         _counted.remove(run)
@@ -267,7 +267,7 @@ def _check_session(spark: SparkSession) -> None:
 def _has_ended(query: StreamingQuery, within_s: float) -> bool:
     try:
         return bool(query.awaitTermination(max(1, int(within_s))))
-    except Exception:  # noqa: BLE001  what it ended with is asked for by failure()
+    except Exception:  # noqa: BLE001  failure() returns the query's error
         return True
 
 

@@ -361,7 +361,7 @@ class AheadBatch:
             self._spark.sparkContext.setJobGroup(self._group, "windows of a first batch", interruptOnCancel=True)
             if not self._is_unwanted:
                 self._written = self._write(self._tasks)
-        except BaseException as error:  # noqa: BLE001  whoever takes it raises it
+        except BaseException as error:  # noqa: BLE001  ``take`` raises it
             self._error = error
         finally:
             self._ended.set()

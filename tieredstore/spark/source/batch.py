@@ -68,7 +68,7 @@ class BatchReader(DataSourceReader):
         options = replace(options, max_split_bytes=self._split_bytes(snapshot, windows))
         return plan_tasks(open_source(), snapshot, windows, options, since_ms=since)
 
-    def _split_bytes(self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow]) -> int:  # noqa: ARG002  for others
+    def _split_bytes(self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow]) -> int:  # noqa: ARG002  subclasses use it
         """Return the maximum bytes of a log that one task reads."""
         return self._options.max_split_bytes
 

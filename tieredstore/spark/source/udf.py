@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.stores import StoreLike
 
 # Look ``arrow_udf`` up by name, because Spark declares no types for it.
-_arrow_udf: Final[Callable[..., Callable[[Column | str], Column]]] = getattr(functions, "arrow_udf")  # noqa: B009  Spark tells no types of it
+_arrow_udf: Final[Callable[..., Callable[[Column | str], Column]]] = getattr(functions, "arrow_udf")  # noqa: B009  it has no type hints
 
 RECORD_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("topic", "partition"))
 """The default columns of ``decode_batches``: all that a record batch contains, except headers."""
