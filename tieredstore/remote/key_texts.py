@@ -1,4 +1,4 @@
-"""Reads the text of a key or a passphrase from a file, an environment variable, or an open descriptor."""
+"""Texts of keys and passphrases, read from a file, an environment variable or an open descriptor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ be loaded several times.
 
 
 def passphrase_in(path: Path) -> bytes:
-    """Return a file's first line without its line end. Raise KeyRingError if it is unreadable or empty."""
+    """Return a file's first line without its line end. Raise KeyRingError if the file is unreadable or the line is
+    empty."""
     passphrase = key_file_content(path).partition(b"\n")[0].removesuffix(b"\r")
     if not passphrase:
         raise KeyRingError(f"the first line of {path} is empty, and a passphrase is expected there")
@@ -30,7 +31,7 @@ def passphrase_in(path: Path) -> bytes:
 
 
 def variable_content(name: str, what: str) -> bytes:
-    """Return the content of an environment variable. Raise KeyRingError if it is not set or empty."""
+    """Return the content of an environment variable. Raise KeyRingError if the variable is not set or empty."""
     text = os.environb.get(os.fsencode(name))
     if not text:
         raise KeyRingError(f"the environment variable {name}, which holds the {what}, is not set in this process")

@@ -24,7 +24,7 @@ class KeyLayout:
 
     @property
     def tells_transactions(self) -> bool:
-        """True if a segment without a transaction index is known to have no aborted transaction."""
+        """True if a segment without a transaction index certainly has no aborted transaction."""
         return self.raw_cluster is None
 
     def derived_id(self, topic: str) -> Uuid | None:

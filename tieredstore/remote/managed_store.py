@@ -43,10 +43,10 @@ class _Here(threading.local):
 
 
 class ManagerCalls:
-    """Runs calls on the manager's threads, so that closing the manager releases a waiting caller.
+    """Calls on the manager's threads, so that closing the manager releases a waiting caller.
 
     A thread cannot leave a call that the store does not answer. So a thread of the manager makes the call, and the
-    caller's thread only waits for it.
+    caller's thread only waits for the result.
     """
 
     def __init__(self, life: Lifetime, *, pool: ThreadPool | None = None, undo_s: float = _UNDO_S) -> None:
@@ -80,8 +80,8 @@ class ManagerCalls:
     def run_writing(self, what: str, write: Callable[[Callable[[], None]], _Result]) -> _Result:
         """Run a call of several steps that can roll back. ``what`` names its objects in messages.
 
-        ``write`` gets a function to call between its steps. That function raises if the manager was closed or the
-        caller was interrupted. ``write`` must then roll back.
+        ``write`` gets a function to call between its steps. That function raises an error if the manager was closed or
+        the caller was interrupted. ``write`` must then roll back.
 
         An interrupted caller waits for the rollback. After KeyboardInterrupt it waits ``undo_s``, and then names the
         objects that stay. After ``Interrupted`` it waits without a limit, because ``Interruption`` ends the process and
@@ -101,7 +101,7 @@ class ManagerCalls:
 
         def work() -> _Result:
             if not ended.set_running_or_notify_cancel():
-                raise AlreadyClosedError("the caller was interrupted before this began")
+                raise AlreadyClosedError("the caller was interrupted before the call began")
             try:
                 return write(check)
             finally:
@@ -129,7 +129,8 @@ class ManagerCalls:
 
 
 class ManagedStore(DelegatingStore):
-    """Passes every call on until the manager is closed, then raises AlreadyClosedError. Does not close the inner store.
+    """Store that passes every call on until the manager is closed, then raises AlreadyClosedError. It does not close
+    the inner store.
 
     A pickled ManagedStore loads as its inner store.
 
@@ -190,7 +191,7 @@ class ManagedStore(DelegatingStore):
         target[:] = own
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List the inner store. A caller may need only the first objects, so objects are taken in growing batches."""
+        """List the inner store, in growing batches, because a caller may need only the first objects."""
         last, process = start_after, os.getpid()
         batches, check = _batches(self._calls, self.inner.list(prefix, start_after)), self._calls.life.check
         while batch := next(batches, None):
@@ -273,7 +274,7 @@ def _batches(calls: ManagerCalls, objects: Iterator[_Listed]) -> Generator[list[
 
 
 def _take(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Exception | None]:
-    """Return at most ``count`` objects, and None. If the listing fails, return the objects before the error, and the
+    """Return at most ``count`` objects and None. If the listing fails, return the objects listed so far and the
     error."""
     batch: list[_Listed] = []
     try:

@@ -51,12 +51,14 @@ _REST_S: Final = 0.7
 
 
 class RemoteStorageManager(RemoteStorageManagerBase, Closing):
-    """Copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several threads.
+    """Manager that copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several
+    threads.
 
     A manager holds thread pools and caches: close it, or use it as a context manager. After ``close``, its methods,
     streams and store raise AlreadyClosedError. Running calls raise it at once.
 
-    The class has more than twelve fields because it assembles the parts. Only ``_is_at_rest`` changes.
+    The class has more than twelve fields, because it assembles the parts of a manager. Only the field ``_is_at_rest``
+    changes.
 
     Example::
 
@@ -74,7 +76,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         pools: Pools | None = None,
         shares_read_ahead: bool = False,
     ) -> None:
-        """Open the store of ``source``, any form that :func:`tieredstore.open` takes.
+        """Open the store of ``source``, which may have any form that :func:`tieredstore.open` accepts.
 
         ``store`` replaces the store in the settings, and ``pools`` the threads. The caller closes both.
         ``random_bytes`` makes keys and IVs. With ``shares_read_ahead``, the settings' read-ahead limit applies to all
@@ -140,7 +142,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     ) -> bytes | None:
         """Copy a closed segment and return its custom metadata, or None if ``custom.metadata.fields.include`` is empty.
 
-        This is :meth:`copy_segment` under Kafka's name and with Kafka's parameters.
+        This method is :meth:`copy_segment` with Kafka's name and parameters.
         """
         return self.copy_segment(metadata, log_segment_data, on_progress=on_progress).custom_metadata
 
@@ -196,13 +198,13 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         return self._fetcher.manifests.get(metadata).manifest
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """Fetch one index; raise IndexNotRecordedError if the segment was copied without it."""
+        """Fetch one index. Raise IndexNotRecordedError if the segment was copied without this index."""
         return self._indexes.one(metadata, index_type)
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """Fetch the requested indexes that were recorded, with one request plus one for the manifest."""
+        """Fetch the requested indexes that were recorded, by one request for the manifest and one for the indexes."""
         return self._indexes.get(metadata, index_types)
 
     @property
@@ -213,7 +215,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete the manifest, then the other objects, so that a half-deleted segment is never visible. Idempotent.
 
-        As in the plugin, keys have the current prefix. A prefix in the custom metadata is ignored.
+        As in the plugin, the deleted keys have the current prefix, even if the custom metadata contain another prefix.
         """
         # Drop cached entries first, so that they do not keep a deleted segment visible.
         self._fetcher.forget(metadata)
@@ -225,7 +227,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         metrics.SEGMENT_DELETE_BYTES.add(metadata.segment_size_in_bytes)
 
     def on_this_thread(self) -> contextlib.AbstractContextManager[None]:
-        """Within the block, run copies and store calls on this thread, and not on another thread.
+        """Within the block, run copies and store calls on this thread, not on a thread of the manager.
 
         If the store does not answer a call, this thread is blocked, even after the manager is closed. So use the block
         only on a thread that another thread watches and may abandon.
@@ -239,8 +241,8 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     def close(self) -> None:
         """Stop running work and close the caches. Close the store too, unless the caller passed it. Idempotent.
 
-        Closing takes at most about two seconds. If the store does not answer a call, the call is abandoned with its
-        thread. Several threads and a signal handler may call ``close``.
+        Closing takes at most about two seconds. If the store does not answer a call, the manager abandons the call and
+        its thread. Several threads and a signal handler may call ``close``.
         """
         self._closer.close(CLOSE_S)
 

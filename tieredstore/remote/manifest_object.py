@@ -1,5 +1,5 @@
-"""A segment's manifest as an object in the store. The manifest commits the segment: readers read it first, and a
-deletion removes it first.
+"""The object with a segment's manifest. The manifest commits the segment: readers read it first, and a deletion removes
+it first.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ def rules_of(settings: Settings) -> ManifestRules:
 def read_manifest(
     store: ObjectStore, key: str, shown: str, known: KnownSegment, rules: ManifestRules
 ) -> SegmentManifest:
-    """Read and parse the manifest under ``key``, with one request. Raise the errors of the two functions below.
+    """Read and parse the manifest under ``key``, by one request. Raise the errors of ``read_manifest_text`` and
+    ``parse_manifest``.
 
-    Every reader of a manifest uses this function, or both functions below.
+    Every reader of a manifest uses this function, or both of those functions.
     """
     return parse_manifest(read_manifest_text(store, key, shown), shown, known, rules)
 
@@ -72,7 +73,7 @@ def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestR
 def delete_manifest_first(store: ObjectStore, keys: Iterable[str]) -> None:
     """Delete these objects of one segment, manifest first, by at most two requests. Absent objects are no error.
 
-    A manifest must not exist without its objects. If it cannot be deleted, delete no other object.
+    A manifest must not exist without its objects. If the manifest cannot be deleted, delete no other object.
     """
     ending = f".{Suffix.MANIFEST.value}"
     every = list(keys)

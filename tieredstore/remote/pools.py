@@ -16,7 +16,7 @@ class Pools:
     """Three thread pools.
 
     ``transform`` encodes and decodes chunks. ``fetch`` waits for ranged GETs of logs, ``lookup`` for manifests and
-    indexes. A fetch task may wait for a lookup task. The other tasks wait for no task.
+    indexes. A fetch task may wait for a lookup task. Tasks of the other pools wait for no task.
     """
 
     transform: Executor
@@ -25,7 +25,7 @@ class Pools:
 
     @classmethod
     def of_threads(cls, *, transform: int, fetch: int, lookup: int) -> Pools:
-        """Make pools with at most this many threads, 0 for one per processor. Threads start on demand."""
+        """Make pools with at most these numbers of threads (0: one per processor). Threads start on demand."""
         sizes = {"transform": transform, "fetch": fetch, "lookup": lookup}
         return cls(
             **{name: ThreadPool(size or os.cpu_count() or 1, f"tieredstore-{name}") for name, size in sizes.items()}

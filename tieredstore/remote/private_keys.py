@@ -1,6 +1,6 @@
 """Private keys from a file, a variable or a descriptor: plain, protected by a passphrase, or sealed by a key service.
 
-The bytes of a key stay in this process, and no message shows them.
+A key's bytes stay in this process, and no message shows them.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ its own thread, so the function must be fast.
 
 
 class SegmentSource(Protocol):
-    """Lists and reads segments. ``RemoteStorageManager`` implements it. Safe from several threads.
+    """Source of stored segments, which ``RemoteStorageManager`` implements. Safe from several threads.
 
-    Users of a source only read. Its owner closes it.
+    Users of a source only read from it. The source's owner closes it.
     """
 
     def check_open(self) -> None:
@@ -65,11 +65,11 @@ class SegmentSource(Protocol):
         ...
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """Fetch one index. Raise IndexNotRecordedError if the segment was copied without it."""
+        """Fetch one index. Raise IndexNotRecordedError if the segment was copied without this index."""
         ...
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """Fetch the requested indexes. Omit an index that was not recorded."""
+        """Fetch the requested indexes. Leave out indexes that were not recorded."""
         ...

@@ -12,8 +12,8 @@ class FetchStats:
     """Totals since the reader was made.
 
     ``bytes_asked`` counts the bytes that streams returned. ``requests`` counts ranged GETs of logs, and
-    ``bytes_fetched`` the stored bytes in their answers. ``wait_seconds`` is the time that readers waited for these
-    GETs. ``chunk_*`` count chunks.
+    ``bytes_fetched`` the stored bytes that these GETs returned. ``wait_seconds`` is the time that readers waited for
+    these GETs. The fields ``chunk_*`` count chunks.
     """
 
     bytes_asked: int = 0
@@ -29,7 +29,7 @@ class FetchStats:
 
 
 class FetchCounters:
-    """Adds up ``FetchStats``. Safe from several threads."""
+    """Counters that add up to ``FetchStats``. Safe from several threads."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()

@@ -1,4 +1,4 @@
-"""Finds the store that a caller names. Every entry point accepts all forms of ``StoreLike``."""
+"""Search for the store that a caller names. Every entry point accepts all forms of ``StoreLike``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class NamedStore:
     properties: tuple[tuple[str, str], ...]
     source: str
     elsewhere: tuple[tuple[str, str], ...] = ()
-    """``properties`` without those that come from the URL of a store."""
+    """``properties`` without the properties that come from the URL of a store."""
 
     def load(self, default: Properties = MappingProxyType({})) -> Settings:
         """Load the settings now, with ``default`` for missing settings. Raise a ConfigError that lists all faults."""
@@ -155,14 +155,14 @@ def target_settings(target: StoreLike, source: NamedStore | None) -> Settings:
 
 
 def named_store_of(source: object) -> NamedStore | None:
-    """Return the origin of an opened object's settings. Return None if it was made from loaded settings."""
+    """Return the origin of an opened object's settings, or None if the object was made from loaded settings."""
     named = getattr(source, "named", None)
     return named if isinstance(named, NamedStore) else None
 
 
 def manager_of(source: StoreLike | RemoteStorageManager) -> tuple[RemoteStorageManager, bool]:
-    """Return the manager for ``source``. If this call opened the manager, also return True: the caller must close
-    it."""
+    """Return the manager for ``source``. Also return True if this call opened the manager, so that the caller must
+    close it."""
     from tieredstore.remote.manager import RemoteStorageManager  # noqa: PLC0415  it takes settings by this module
 
     if isinstance(source, RemoteStorageManager):
@@ -173,7 +173,7 @@ def manager_of(source: StoreLike | RemoteStorageManager) -> tuple[RemoteStorageM
 
 
 def keyword_properties(given: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
-    """Rename settings given as keywords: ``chunk_size`` is ``chunk.size``."""
+    """Rename settings given as keywords; for example, ``chunk_size`` becomes ``chunk.size``."""
     if not given:
         return {}
     names = {name.replace(".", "_").replace("-", "_"): name for name in known_names()}
@@ -181,7 +181,8 @@ def keyword_properties(given: Mapping[str, SettingValue]) -> dict[str, SettingVa
 
 
 def url_of(settings: Settings) -> str:
-    """Return store and prefix as a URL without credentials. For a user's own class, return its name."""
+    """Return the store and its prefix as a URL without credentials. For a user's own store class, return the class's
+    name."""
     prefix = settings.key_prefix
     if settings.s3 is not None:
         return f"s3://{settings.s3.bucket_name}/{prefix}"
@@ -228,7 +229,7 @@ def _of_text(text: str, store: str | None, extra: GivenProperties) -> NamedStore
 def _named(
     file: Path | None, texts: Properties, store: str | None, extra: GivenProperties, *, source: str | None
 ) -> NamedStore:
-    """Make the origin. ``texts`` are the properties in the file. Without a file, ``texts`` are all properties."""
+    """Make the NamedStore. ``texts`` are the properties in the file. Without a file, ``texts`` are all properties."""
     label = source or "settings"
     given = texts_of(extra, label)
     if file is None:
@@ -236,7 +237,7 @@ def _named(
         given = {**texts, **{prefix + name: text for name, text in given.items()}}
     elsewhere = tuple(given.items())
     if store is not None:
-        # Read the URL together with the file's settings, because they can change the meaning of the URL.
+        # Read the URL together with the file's settings, because the settings can change the meaning of the URL.
         own = {**own_properties(texts, label).texts, **given} if file is not None else given
         properties, label = properties_with(_url(store), own, source=source)
         given |= {name: text for name, text in properties.items() if own.get(name) != text}
@@ -250,7 +251,7 @@ def _is_settings_file(text: str) -> bool:
 
 def _url(store: str) -> str:
     """Return the URL of a store. The argument is a URL, or a folder that may be empty or absent."""
-    if not store or "\0" in store:  # an empty text must not mean the working folder
+    if not store or "\0" in store:  # ``Path("")`` would be the working folder
         raise ConfigError(f"{store!r} names no store: give a URL or a folder")
     if "://" in store:
         return store
@@ -265,7 +266,7 @@ def _url(store: str) -> str:
 
 
 def _is_absent_word(store: str) -> bool:
-    """Return True for a single word that names no folder or file, and may be meant as a bucket's name."""
+    """Return True for a single word that names no folder or file, because the user may mean a bucket's name."""
     path = None if "\0" in store or _meant_url(store) else _local_path(store)
     return path is not None and path.name == store and not path.exists()
 

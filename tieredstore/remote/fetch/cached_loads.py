@@ -19,8 +19,8 @@ Value = TypeVar("Value")
 class CachedLoads(Generic[Value]):
     """A cache that runs one load per key for all callers. Safe from several threads.
 
-    A load continues after a caller gives up, and a failure is not cached. A caller waits at most ``timeout_ms``. After
-    ``life`` has ended, ``get`` raises, even for cached values.
+    A load continues after a caller gives up, and failures are not cached. A caller waits at most ``timeout_ms``. After
+    ``life`` has ended, ``get`` raises an error, even for cached values.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class CachedLoads(Generic[Value]):
         self._cache.discard(key)
 
     def close(self) -> None:
-        """Remove all values: manifests contain data keys."""
+        """Remove all values from memory, because cached manifests contain data keys."""
         self._cache.clear()
 
     def _start(self, key: str, load: Callable[[], Value]) -> Future[Value]:

@@ -21,7 +21,7 @@ LAYOUT_DIGEST_SIZE: Final = 16
 
 _ENTRY_COST: Final = 512
 """Memory overhead per chunk in bytes (key, entry, and their places in the map), measured and rounded up. The overhead
-is negligible for usual chunks, but is hundreds of times the size of a one-byte chunk.
+is negligible for chunks of the usual size, but hundreds of times the size of a one-byte chunk.
 """
 
 _FREE_ENTRIES: Final = 64
@@ -93,7 +93,7 @@ class Counters:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset to zero in a forked child."""
+        """Set all counters to zero in a forked child."""
         self._lock = threading.Lock()
         self._counted = dict.fromkeys((field.name for field in fields(CacheStats)), 0)
 
@@ -105,7 +105,7 @@ class Counters:
 
     @property
     def stats(self) -> CacheStats:
-        """Return a snapshot of the counters. The cache itself sets ``entries`` and ``bytes``, which are 0 here."""
+        """Return a snapshot of the counters. ``entries`` and ``bytes`` are 0 in it; the cache itself sets them."""
         with self._lock:
             return CacheStats(**self._counted)
 
@@ -119,7 +119,7 @@ class ChunkCache(ABC):
     """
 
     encrypted: bool
-    """True if entries are chunks as stored, which the caller decodes. False if they are the original bytes."""
+    """True if entries are stored chunks, which the caller decodes. False if entries are original bytes."""
 
     is_worth_threads: bool = False
     """True if several threads read chunks faster than one thread. Several threads are not faster if a read only copies
@@ -130,33 +130,34 @@ class ChunkCache(ABC):
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
         """Fill ``buffer`` with the chunk, on the caller's thread. Return False on a miss.
 
-        A miss is a chunk that is absent, expired, damaged (then dropped), or not of the buffer's length. The buffer is
-        then undefined. An empty buffer is always a miss.
+        A miss is a chunk that is absent, expired, damaged (then dropped), or not of the buffer's length. The buffer's
+        content is then undefined. An empty buffer is always a miss.
         """
 
     @abstractmethod
     def put(self, key: ChunkKey, data: Buffer) -> None:
-        """Keep a chunk. The caller may reuse ``data`` afterwards. Empty data are not kept."""
+        """Keep a chunk, unless it is empty. The caller may reuse ``data`` afterwards."""
 
     @abstractmethod
     def __contains__(self, key: ChunkKey) -> bool:
-        """Return True if ``get_into`` would probably hit. Cheap: does not read, check, or count a use."""
+        """Return True if ``get_into`` would probably hit. The call is cheap: it does not read or check the chunk, or
+        count a use."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release memory, files and connections. Idempotent. Data on disk stay."""
+        """Release memory, files and connections, but keep data on disk. Idempotent."""
 
     @property
     @abstractmethod
     def stats(self) -> CacheStats:
-        """Return a snapshot of content and counters."""
+        """Return a snapshot of the cache's content and counters."""
 
 
 class MemoryChunkCache(ChunkCache):
-    """Chunks in this process's memory. The least recently used are evicted first.
+    """Cache of chunks in this process's memory. It evicts the least recently used chunks first.
 
-    ``size_bytes`` limits the sum of the chunks' sizes, -1 is no limit. From the 65th chunk on, each chunk counts half a
-    KiB more for the cache's overhead. ``retention_ms`` counts from the last use, -1 is forever. ``clock`` returns
+    ``size_bytes`` limits the sum of the chunks' sizes; -1 is no limit. From the 65th chunk on, each chunk counts half a
+    KiB more for the cache's overhead. ``retention_ms`` counts from the last use; -1 is forever. ``clock`` returns
     seconds.
     """
 

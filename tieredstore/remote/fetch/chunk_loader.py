@@ -1,4 +1,4 @@
-"""Gets chunks from the cache, from a load that another reader started, or by a ranged GET."""
+"""Loader of chunks: from the cache, from a load that another reader started, or by a ranged GET."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ MAX_HELPERS: Final = (os.cpu_count() or 1) - 1
 
 @dataclass(frozen=True, slots=True)
 class CachedRead:
-    """Chunks that a reader expects in a cache, and the memory to read them into.
+    """Chunks that a reader expects in a cache, and the memory for them.
 
-    A chunk is read into ``destination`` if the whole chunk fits there, else into memory of the reader's ``buffers``.
+    A chunk goes into ``destination`` if the whole chunk fits there, else into memory of the reader's ``buffers``.
     """
 
     segment: OpenSegment
@@ -67,7 +67,7 @@ class CachedRead:
 
 
 class CachedChunks:
-    """Reads chunks from a cache, with helper threads. Safe from several threads."""
+    """Reader of chunks from a cache, with helper threads. Safe from several threads."""
 
     def __init__(self, cache: ChunkCache, store: str, helpers: Executor, life: Lifetime) -> None:
         self._cache = cache
@@ -105,15 +105,15 @@ class CachedChunks:
         return originals
 
     def _wake_helpers(self, wanted: CachedRead, work: Callable[[], None]) -> list[Future[None]]:
-        """Let helper threads run ``work`` too."""
+        """Start helper threads that run ``work`` too, and return their futures."""
         helping: list[Future[None]] = []
-        with suppress(AlreadyClosedError):  # the pool may be closed, as in a forked child: then the reader works alone
+        with suppress(AlreadyClosedError):  # if the pool is closed, as in a forked child, the reader works alone
             helping.extend(self._helpers.submit(work) for _ in range(self._helper_count(wanted)))
         return helping
 
     def _helper_count(self, wanted: CachedRead) -> int:
-        """Return the number of helper threads. It is 0 if one thread is as fast. Otherwise it is one for each chunk
-        except the first, up to ``MAX_HELPERS``.
+        """Return the number of helper threads: 0 if one thread is as fast, otherwise one for each chunk except the
+        first, up to ``MAX_HELPERS``.
         """
         decoded = self._cache.encrypted and not wanted.segment.decoder.is_identity
         if not (decoded or self._cache.is_worth_threads):
@@ -141,15 +141,15 @@ class CachedChunks:
 
 
 MAX_IDLE_BUFFERS: Final = max(2, min(8, os.cpu_count() or 2))
-"""Maximum number of closed streams whose memory is kept for later streams. A process reads about as many in parallel.
-With fresh memory, page faults would take a fifth of the time of a read.
+"""Maximum number of closed streams whose memory is kept for later streams. A process reads about as many streams in
+parallel. In fresh memory, page faults would take a fifth of the time of a read.
 """
 
 
 class ChunkLoader:
-    """Returns chunks from the cache, and loads missing ones. Thread-safe.
+    """Loader of chunks, which returns cached chunks and loads missing chunks. Thread-safe.
 
-    With a cache, readers share loads: a chunk that several readers wait for is fetched once.
+    With a cache, readers share loads: a chunk is fetched once, even if several readers wait for it.
     """
 
     def __init__(
@@ -215,11 +215,12 @@ class ChunkLoader:
     ) -> list[Scheduled]:
         """Schedule chunk ``first``, and further chunks before ``limit`` that the same request fetches.
 
-        The other options take effect only without a cache, because a cache shares loads among readers. Chunks inside
-        ``destination`` are decoded into it. Bytes of the log from ``end`` on need not be decoded (see :meth:`whole`).
+        ``destination`` and the parameters after it take effect only without a cache, because readers share the loads of
+        a cache. Chunks inside ``destination`` are decoded into it. Bytes of the log from ``end`` on need not be decoded
+        (see :meth:`whole`).
 
-        With ``by_reader``, the reader's thread decodes every chunk. With ``is_awaited``, it decodes a single chunk that
-        it waits for, because waking another thread takes longer.
+        With ``by_reader``, the reader's thread decodes every chunk. With ``is_awaited``, that thread decodes a single
+        chunk that it waits for, because waking another thread takes longer.
         """
         # Without a cache, the load is for this reader alone, so the reader can reuse the chunk's memory.
         if self.cache is None:
@@ -277,7 +278,7 @@ class ChunkLoader:
     def whole(
         self, segment: OpenSegment, scheduled: Scheduled, buffers: StreamBuffers, timeout_s: float | None
     ) -> Original:
-        """Decode all of a chunk that was decoded only in part, from the bytes already fetched."""
+        """Decode all of a chunk that was decoded only in part. Use the bytes already fetched."""
         load, chunk = scheduled.load, scheduled.chunk
         assert load is not None
         assert scheduled.owned
@@ -295,7 +296,7 @@ class ChunkLoader:
             return running
 
     def _claim(self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: StreamBuffers) -> Load:
-        """Start a shared load. The caller holds the lock."""
+        """Start a load that readers share. The caller holds the lock."""
 
         def is_missing(chunk: int) -> bool:
             key = segment.key(self._identity, chunk)

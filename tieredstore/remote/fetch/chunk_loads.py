@@ -1,4 +1,4 @@
-"""Running loads: the result of one ranged GET, and the wait for its chunks."""
+"""Running loads: ranged GETs, and the chunks that readers wait for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tieredstore.transform.chunks import ChunkDecoder
 
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
-    """Everything needed to read the chunks of one segment. ``layout`` is the digest of its manifest, for cache keys."""
+    """Everything needed to read the chunks of one segment. ``layout`` is the digest of the segment's manifest, for
+    cache keys."""
 
     metadata: RemoteLogSegmentMetadata
     log_key: str
@@ -118,7 +119,8 @@ class Load:
         return stored[positions[number] - start : positions[number + 1] - start]
 
     def finish_one(self, original: Original | None, buffers: StreamBuffers) -> None:
-        """Record that the load's only reader has finished a chunk, and reuse memory that nothing refers to any more.
+        """Record that the load's only reader has finished a chunk, and give memory without references back to
+        ``buffers``.
 
         ``original`` is None for a chunk in the reader's own buffer.
         """

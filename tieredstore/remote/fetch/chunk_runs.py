@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_CHUNKS_OF_A_RUN: Final = 1024
-"""Maximum number of chunks in one request, because each chunk costs a few Python objects. With the plugin's default
-size, a request of 16 MiB has four chunks.
+"""Maximum number of chunks in one request. The limit exists because each chunk costs a few Python objects. With the
+plugin's default size, a request of 16 MiB has four chunks.
 """
 
 MAX_CHUNKS_ON_THEIR_WAY: Final = 4 * MAX_CHUNKS_OF_A_RUN

@@ -47,8 +47,7 @@ class Fetcher:
         life: Lifetime,
         shares_read_ahead: bool = False,
     ) -> Fetcher:
-        """Assemble the readers of the store of ``manifests``, as the ``fetch.*`` settings say. The readers end with
-        ``life``."""
+        """Make the readers of the store of ``manifests`` by the settings ``fetch.*``. The readers end with ``life``."""
         cache, blobs = (None, None) if settings.chunk_cache is None else _chunk_cache(settings.chunk_cache)
         keep_stored = cache is not None and cache.encrypted
         index_loads = _index_loads(settings.index_cache, pools, life)

@@ -29,22 +29,22 @@ INDEX_ENTRY_COST: Final = 512
 
 
 class BlobCache(Protocol):
-    """Cache of small values that outlive the process. For a damaged value it returns None."""
+    """Cache of small values that outlive the process."""
 
     def get(self, key: str) -> bytes | None:
-        """Return the value, or None."""
+        """Return the value, or None if it is absent or damaged."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep a value. Never raises."""
+        """Keep a value. Never raise an error."""
         ...
 
 
 class Indexes:
-    """Indexes of a store's segments. One request fetches all indexes of a segment, and they are one cache entry.
+    """Indexes of a store's segments. One request fetches all indexes of a segment, and one cache entry holds them.
 
-    ``fetch.indexes.cache.*`` configures the cache in memory. If ``blobs`` is given, that disk cache keeps indexes too.
-    It keeps plaintext or, with ``keep_stored``, the stored form.
+    ``fetch.indexes.cache.*`` configures the cache in memory. The disk cache ``blobs``, if there is one, keeps indexes
+    too: as plaintext or, with ``keep_stored``, in the stored form.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Indexes:
         return {kind: io.BytesIO(indexes[kind]) for kind in recorded}
 
     def one(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """Return one index. Raise IndexNotRecordedError if the segment was copied without it."""
+        """Return one index. Raise IndexNotRecordedError if the segment was copied without this index."""
         recorded = self.get(metadata, [index_type])
         if index_type not in recorded:
             raise IndexNotRecordedError(f"{metadata} was copied without a {index_type.value} index")

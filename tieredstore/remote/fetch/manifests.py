@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _MANIFEST_COST: Final = 64 << 10
-"""Bytes per unit of cache weight. An ordinary manifest weighs 1. The sizes of 20,000 chunks add one unit."""
+"""Bytes per unit of cache weight. An ordinary manifest weighs 1. Each 20,000 chunk sizes add one unit."""
 
 _EPOCH_COST: Final = 128
 """Approximate memory of a leader epoch in bytes."""
@@ -39,7 +39,7 @@ _EPOCH_COST: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class OpenManifest:
-    """A manifest and its unwrapped data key. ``cipher`` raises if the key ring lacks the key pair."""
+    """A manifest and its unwrapped data key. ``cipher`` raises an error if the key ring lacks the key pair."""
 
     manifest: SegmentManifest
     opened: SegmentCipher | UnknownKeyError | WrongKeyError | None
@@ -53,8 +53,8 @@ class OpenManifest:
 
 
 def weight_of_manifest(opened: OpenManifest) -> int:
-    """Return the manifest's weight in the cache. It is usually 1, but up to a thousand for a manifest that an attacker
-    made large.
+    """Return the manifest's weight in the cache: usually 1, but up to a thousand for a manifest that an attacker made
+    large.
     """
     manifest = opened.manifest
     held = 0

@@ -26,12 +26,12 @@ _MADE: Final = frozenset({IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT, In
 
 
 class RawIndexes:
-    """Returns stored indexes from ``stored``, and computes the others on demand.
+    """Indexes of a store in the raw layout: stored indexes from ``stored``, other indexes computed on demand.
 
     The transaction index and the producer snapshot cost one read of the log per segment.
 
-    A transaction that began in an earlier segment is found only if that segment's transactions were read before.
-    Usually they were, because readers read segments in order.
+    A transaction that began in an earlier segment is found only if that segment's transactions were read before. This
+    is usual, because readers read segments in order.
     """
 
     def __init__(
@@ -93,7 +93,8 @@ class RawIndexes:
         return steps
 
     def _history(self, metadata: RemoteLogSegmentMetadata) -> LeaderEpochs:
-        """Return the partition's leader epochs up to the end of the segment, from all segments that begin before it.
+        """Return the partition's leader epochs up to the end of the segment, from all segments that begin before this
+        end.
 
         If segments contradict each other, the segment with the later epoch decides where that epoch starts.
         """

@@ -23,7 +23,7 @@ class ReadAhead:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset in a forked child: no loads run there, so its readers start again."""
+        """Reset the limit in a forked child, where no loads run and readers start again."""
         # The lock is reentrant, because the garbage collector may close a reader while this thread holds the lock.
         self._lock = threading.RLock()
         self._held: WeakKeyDictionary[object, int] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""Opens logs of segments as streams: gets the manifest, and the chunks that overlap the range."""
+"""Opening of segment logs as streams: read the manifest, then load the chunks that overlap the range."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.pools import Pools
 
 _MOST_LISTED: Final = 1024
-"""If a segment has at most this many chunks, their positions are kept as a tuple. If it has more, each position is
+"""Maximum number of chunks whose positions are kept as a tuple. For segments with more chunks, each position is
 computed on demand."""
 
 MAX_PREPARED: Final = 4
@@ -34,7 +34,7 @@ MAX_PREPARED: Final = 4
 
 
 class SegmentLogs:
-    """Opens the logs of a store's segments as streams. Safe from several threads."""
+    """Logs of a store's segments, opened as streams. Safe from several threads."""
 
     def __init__(
         self,
@@ -150,10 +150,10 @@ class PreparedSegment:
         self._opening.add_done_callback(self._prefetch)
 
     def take(self) -> SegmentStream | None:
-        """Return the stream. Return None if opening failed."""
+        """Return the stream, or None if the segment could not be opened."""
         try:
             stream = outcome(self._opening)
-        # Return None, so that the caller opens the segment again and gets the error itself.
+        # Return None, so that the caller opens the segment again and sees the error.
         except TieredStoreError:
             return None
         self._end()
@@ -166,7 +166,7 @@ class PreparedSegment:
             self._opening.add_done_callback(_close)
 
     def _end(self) -> None:
-        """Stop prefetching, because the stream is handed to a reader."""
+        """Stop prefetching, because a reader takes the stream or the segment is dropped."""
         with self._lock:
             self._is_over = True
 

@@ -1,4 +1,4 @@
-"""Bytes of a range as a file. A bounded number of chunks is loaded ahead of the reader."""
+"""File over the bytes of a range. A limited number of chunks is loaded ahead of the reader."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _TAKE_BACK_S: Final = 0.5
 """After a failed read, wait this many seconds at a time for loads that still write into the buffer."""
 
 _POOLED: Final = range(1 << 20, (4 << 20) + 1)
-"""Sizes of reads that use pooled memory. With fresh memory, page faults took a sixth of the time of a read of 1 MiB."""
+"""Sizes of reads that use pooled memory. In fresh memory, page faults took a sixth of the time of a 1 MiB read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Options of a stream.
 
-    ``read_ahead`` limits original bytes loaded beyond the request. ``timeout_s`` limits the wait for one chunk. With
+    ``read_ahead`` limits original bytes loaded beyond the request. ``timeout_s`` limits the wait for one chunk; with
     None, a read waits as long as the store does.
     """
 
@@ -165,9 +165,9 @@ class SegmentStream(io.RawIOBase):
 
         A chunk is valid until the next chunk is requested or the stream is closed. Its memory is then reused.
 
-        Without ``decode_ahead``, this thread decodes each chunk on demand. This takes a fraction of the memory. It also
-        takes a tenth less processor time, because the decoded bytes are in this core's cache. Decode on demand if there
-        are at least as many parallel streams as processors.
+        Without ``decode_ahead``, this thread decodes each chunk on demand. This takes a fraction of the memory, and a
+        tenth less processor time, because the decoded bytes are in this core's cache. Decode on demand if there are at
+        least as many parallel streams as processors.
         """
         self._check_open()
         self._decodes_ahead = decode_ahead
@@ -196,7 +196,7 @@ class SegmentStream(io.RawIOBase):
     def close(self) -> None:
         """Stop loading. Requests that have not started never start."""
         if not self.closed:
-            # A reader may stop at the end of a chunk. The chunk's memory has not been given back then, so give it back
+            # If the reader stopped at the end of a chunk, the stream still holds the chunk's memory, so give it back
             # now.
             if self._head is not None and self._scheduled:
                 self._drop_first()
@@ -245,7 +245,7 @@ class SegmentStream(io.RawIOBase):
     def _after_read(self, count: int) -> None:
         self._loader.counters.add(bytes_asked=count)
         if self._sequential:
-            with contextlib.suppress(AlreadyClosedError):  # the next read raises it
+            with contextlib.suppress(AlreadyClosedError):  # the next read raises this error
                 self._schedule(0)
         self._sequential = True  # the next read continues here, unless a seek comes first
 
@@ -309,7 +309,7 @@ class SegmentStream(io.RawIOBase):
             self._scheduled[unread[one.chunk]] = one
 
     def _take(self, target: memoryview) -> int:
-        """Copy the current chunk's bytes into ``target``. Return their number."""
+        """Copy the current chunk's bytes into ``target``. Return the number of copied bytes."""
         first = self._scheduled[0]
         chunk_range = self._segment.index.original_range(first.chunk)
         size = min(chunk_range.stop - self._position, len(target))

@@ -1,4 +1,4 @@
-"""Reads the record batches of a stored log."""
+"""View of the record batches of a stored log."""
 
 from __future__ import annotations
 
