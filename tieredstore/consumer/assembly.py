@@ -44,7 +44,8 @@ class Makers:
     reassign_s: float = 1.0
     """The minimum time between two full assignments. Each full assignment drops the client's read-ahead."""
     silent_s: float = 10.0
-    """Seconds without a message from a newly assigned partition, after which the partition counts as stalled."""
+    """Seconds without a message from a newly assigned partition, after which it counts as stalled if the broker has
+    records."""
     held_bytes: int = 8 * 1024 * 1024
     """The maximum size in bytes of the client's messages that the consumer holds for ``poll_arrow``. The client limits
     only its own queue."""

@@ -58,8 +58,8 @@ def message_bytes_of(settings: BatchSettings) -> int:
 
 
 def open_broker_outbox(sending: Sending, *, topic: str, client: BatchClientSettings) -> Outbox:
-    """Return an outbox that delivers to the brokers of a topic. The brokers that ``client`` names tell which brokers
-    these are."""
+    """Return an outbox that delivers to the brokers of a topic. The outbox learns these brokers from the brokers that
+    ``client`` names."""
     return Outbox(sending, PlainPacker(sending.message_bytes), BrokerDelivery(sending, topic, client))
 
 
