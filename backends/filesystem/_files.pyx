@@ -73,8 +73,8 @@ cdef struct Names:
 
 
 cdef inline bint is_plain(const char* name, Py_ssize_t size) noexcept nogil:
-    """Return True for a component of ASCII letters, digits, ``-``, ``_`` and ``.``, which needs no further check as
-    part of a key."""
+    """Return True for a component of ASCII letters, digits, ``-``, ``_`` and ``.`` that does not begin with a dot. Such
+    a component is valid in a key."""
     cdef Py_ssize_t at
     cdef char one
     if not 0 < size < 256 or name[0] == b".":
