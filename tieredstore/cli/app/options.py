@@ -531,8 +531,7 @@ JsonLogs: TypeAlias = Annotated[
 
 
 def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
-    """Parse partitions such as ``3``, ``0,2`` and ``4-7``. Return them in ascending order, each once, or None for
-    all.
+    """Parse partitions such as ``3``, ``0,2`` and ``4-7``. Return each partition once, ascending; None for all.
     """
     if not texts or ALL in texts:
         return None
