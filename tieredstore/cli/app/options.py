@@ -458,8 +458,7 @@ class Work(Group):
 
     PANEL: ClassVar[str] = "Work"
     parallel: Annotated[
-        int | None,
-        typer.Option("--parallel", metavar="N", min=1, max=256, help="Process N segments or windows in parallel."),
+        int | None, typer.Option("--parallel", metavar="N", min=1, max=256, help="N segments or windows in parallel.")
     ] = None
 
 
