@@ -530,8 +530,7 @@ JsonLogs: TypeAlias = Annotated[
 
 
 def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
-    """Parse partitions such as ``3``, ``0,2`` and ``4-7``. Return each partition once, ascending; None for all.
-    """
+    """Parse partitions such as ``3``, ``0,2`` and ``4-7``. Return each partition once, ascending; None for all."""
     if not texts or ALL in texts:
         return None
     ranges = [each for text in texts for each in _ranges(text)]
