@@ -54,7 +54,7 @@ def test_two_packages_that_mean_different_classes_by_a_name_are_told_apart(
 ) -> None:
     install(monkeypatch, tmp_path / "1", "tapes", {"tape": "tapes:Store"})
     install(monkeypatch, tmp_path / "2", "more_tapes", {"tape": "more_tapes:Store"})
-    with pytest.raises(ConfigError, match=r"several classes for it \(more_tapes:Store and tapes:Store\)"):
+    with pytest.raises(ConfigError, match=r"several classes under this name \(more_tapes:Store and tapes:Store\)"):
         settings_of("tape")
 
 

@@ -195,9 +195,9 @@ def test_gc_takes_what_the_brokers_have_forgotten(topic: Topic) -> None:
         (40, Outcome.UNKNOWN),
     ]
     assert [step.reason for step in steps] == [
-        "the brokers have deleted it",
-        "the brokers never finished its copy",
-        "the brokers' records do not name it",
+        "the brokers have deleted the segment",
+        "the brokers never finished the segment's copy",
+        "the brokers' records do not name the segment",
     ]
     assert [objects.start_offset for objects in list_segments(store)] == [0, 30, 40]
 

@@ -54,7 +54,7 @@ def test_what_this_release_would_write_is_said_before_it_writes_any(bucket: Path
     kinds = [later.get(kind, kind) for kind in KINDS]
     assert [later[HOLD].version_for(parse_release(text, kinds)) for text in ("0.1", "0.2.4", "0.3")] == [1, 1, 2]
     said = [(check.outcome, check.detail) for check in checked_for(settings, "0.1", kinds)]
-    lease = "a pub/sub governor lease of version 1, and tieredstore 0.1 does not know it"
+    lease = "a pub/sub governor lease of version 1, and tieredstore 0.1 does not know this kind of object"
     assert said == [
         (Verdict.WARN, "this release writes a legal hold of version 2, and tieredstore 0.1 reads up to version 1"),
         (Verdict.WARN, f"this release writes {lease}"),

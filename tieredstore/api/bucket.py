@@ -306,7 +306,7 @@ class Bucket(Closing):
         on_segment: Callable[[Verification], object] | None = None,
         **which: Unpack[Which],
     ) -> Verification:
-        """Check the segments, and check that no offsets are missing between segments. The call changes nothing.
+        """Check the segments, and look for missing offsets between them. The call changes nothing.
 
         ``level`` sets how much is checked; the levels index and data need the private keys. ``sample`` is the share of
         segments to examine at these levels. ``start`` and ``stop`` restrict the check to segments that may have records

@@ -67,7 +67,7 @@ class Outcome:
         return ", ".join(str(one) for one in known if one is not None)
 
     def of(self, where: TopicIdPartition) -> Outcome:
-        """Return a copy of this outcome with the topic, topic id and number of the partition."""
+        """Return this outcome with the partition's topic, topic id and number."""
         return replace(self, topic=where.topic, topic_id=where.topic_id, partition=where.partition)
 
 

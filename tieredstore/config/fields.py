@@ -22,7 +22,7 @@ class SettingsGroup(BaseModel):
 
     client_properties: ClassVar[str] = ""
     """The prefix of Kafka client properties. The field ``kafka`` holds these properties as pairs of name and text.
-    Empty if the group has none.
+    Empty if the group has no such properties.
     """
 
 

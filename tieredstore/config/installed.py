@@ -34,7 +34,8 @@ def installed_class(group: str, name: str) -> str | None:
     classes = sorted({entry_point.value for entry_point in entry_points(group=group, name=name)})
     if len(classes) > 1:
         raise ValueError(
-            f"installed packages register several classes for it ({' and '.join(classes)}): name the class itself"
+            f"installed packages register several classes under this name ({' and '.join(classes)}): name the class "
+            "itself"
         )
     return classes[0] if classes else None
 

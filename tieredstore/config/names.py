@@ -33,7 +33,7 @@ _OF_ALL_STORES: Final[tuple[type[SettingsGroup], ...]] = (
 _NAMES_OF_ALL_STORES: Final = frozenset(name for group in _OF_ALL_STORES for name in property_names(group))
 
 BESIDE: Final = ("uploader.", "endpoint.")
-"""The beginnings of property names that are read both with and without the prefix ``rsm.config.``."""
+"""Beginnings of the property names that are read both with and without the prefix ``rsm.config.``."""
 
 
 def core_groups() -> tuple[type[SettingsGroup], ...]:
@@ -77,7 +77,7 @@ def groups_named(names: Iterable[str]) -> list[type[SettingsGroup]]:
     return [group for group in wing_groups() if any(reads(group, name) for name in others)] if others else []
 
 
-_MAX_COMPARED: Final = MAX_SHOWN  # the most unknown names that get a suggestion: more would take too long
+_MAX_COMPARED: Final = MAX_SHOWN  # limit of unknown names that get a suggestion: more would take too long
 
 
 def check_is_ours(reader: SettingsReader) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 _MAX_COMPONENTS: Final = 8  # No name has more components. A text from a wrong file can have a million.
-_MAX_COMPARED: Final = 100  # characters; no name is as long
-_A_SLIP: Final = 0.85  # a name with at least this similarity of letters has a typing error; its words are not compared
+_MAX_COMPARED: Final = 100  # maximum number of characters to compare; every name is shorter
+_A_SLIP: Final = 0.85  # letters this similar mean a typing error, so that words are not compared
 _MEANT: Final = 0.5
 _WORD: Final = re.compile(r"[a-z0-9]+")
 

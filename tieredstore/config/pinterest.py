@@ -34,8 +34,8 @@ _ZOOKEEPER: Final = "ZookeeperLeadershipWatcher"
 
 @dataclass(frozen=True, slots=True)
 class ForeignProperty:
-    """One of Pinterest's properties, or a prefix and ``*``. ``own`` is this package's name for it; ``text`` converts
-    its value.
+    """One of Pinterest's properties, or a prefix and ``*``. ``own`` is this package's name for the property; ``text``
+    converts its value.
     """
 
     name: str

@@ -166,7 +166,7 @@ class Settings(SettingsGroup):
         """The maximum number of parallel requests of a reader, including requests for manifests and indexes. This
         maximum is at least the number of threads that load a catalog.
 
-        It sizes a store's connection pool.
+        A store's connection pool has this size.
         """
         lookups = self.fetch.manifest_cache.thread_pool_size or os.cpu_count() or 1
         return max(_CATALOG_READERS, self.fetch.parallelism + lookups)

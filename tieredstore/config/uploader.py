@@ -150,7 +150,7 @@ class UploaderSettings(SettingsGroup):
     ] = Field(
         default=(),
         alias="uploader.retention.topics",
-        description="Ages of topics that differ from `uploader.retention.ms`: `orders=86400000,clicks=-1`.",
+        description="Topics with another age than `uploader.retention.ms`: `orders=86400000,clicks=-1`.",
     )
     retention_bytes: Annotated[int, long(-1)] = Field(
         default=-1,

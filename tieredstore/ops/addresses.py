@@ -60,7 +60,7 @@ class Candidate:
 
 
 class AmbiguousSegmentError(ConfigError):
-    """Several segments share the address: ``count`` of them. ``candidates`` are the first ones."""
+    """The address fits several segments. ``count`` is their number, and ``candidates`` has the first of them."""
 
     def __init__(self, address: SegmentAddress, candidates: tuple[Candidate, ...], count: int) -> None:
         super().__init__(address, candidates, count)
@@ -106,8 +106,8 @@ def find_segment(
 ) -> StoredSegment:
     """Find the segment at ``address`` and read its manifest. Costs one listing of the partition and one request.
 
-    Complete segments take precedence. Without one, return a committed segment that lacks an object. Otherwise damage
-    would look like absence.
+    Complete segments take precedence. If there is none, return a committed segment that lacks an object, because damage
+    must not look like absence.
 
     Raise SegmentAbsentError if no segment has the address, and AmbiguousSegmentError if several have it. Raise
     ResourceNotFoundError for an absent topic or partition.

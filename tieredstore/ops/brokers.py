@@ -55,7 +55,7 @@ class MetadataTopic:
     def read_on(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield partition, offset and value of each unread record, up to the present end of each partition.
 
-        Raise ResourceNotFoundError if the topic does not exist. Such brokers have no tiered storage, or keep its
+        Raise ResourceNotFoundError if the topic does not exist. The brokers then have no tiered storage, or keep its
         metadata elsewhere.
         """
         cluster = self._reader.cluster
@@ -87,7 +87,7 @@ class BrokersSegments:
             self._opened = opened.pop_all()
 
     def take(self, value: bytes) -> None:
-        """Apply the value of the next record. Raise CorruptDataError if it is not a record of Kafka's."""
+        """Apply the value of the next record. Raise CorruptDataError if the value is not a metadata record of Kafka."""
         record = parse_metadata_record(value)
         if isinstance(record, SegmentRecord):
             metadata = record.metadata

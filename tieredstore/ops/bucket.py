@@ -1,4 +1,4 @@
-"""A store with the segments under one prefix, and its settings. An operator's tools work on this."""
+"""A store with the segments under one prefix, and its settings. The tools in ``ops`` work on such a bucket."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _LEAST_READ: Final = 1 << 20
 
 
 def range_of_slice(bounds: slice, size: int) -> ByteRange:
-    """Return the byte range of a Python slice of ``size`` bytes."""
+    """Return the byte range that a Python slice selects from ``size`` bytes."""
     start, stop, _ = bounds.indices(size)
     return ByteRange(start, max(start, stop))
 

@@ -67,7 +67,8 @@ class Endpoint:
         request_s: float = _REQUEST_S,
         pages: Mapping[str, Page] | None = None,
     ) -> None:
-        """Open the port; 0 chooses a free one, see ``port``. Raise ConfigError if the address cannot be used."""
+        """Open the port. If ``port`` is 0, choose a free port and store it in the attribute ``port``. Raise ConfigError
+        if the address cannot be used."""
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"there is no port {port}: choose one from 1 to 65535, or 0 for any free port")
         try:

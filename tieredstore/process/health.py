@@ -34,7 +34,7 @@ class Health:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the conditions. ``conditions`` maps each name to the reason why the condition fails at the start, such
-        as ``{"store": "unknown"}``, or to None if it holds.
+        as ``{"store": "unknown"}``, or to None if the condition holds.
 
         ``servers`` names the server behind a condition, such as ``{"leadership": "broker"}``. The log gets one line
         when the first condition of a server fails, and one line when all conditions of this server hold again.

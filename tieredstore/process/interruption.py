@@ -27,7 +27,7 @@ TAKING_BACK_S: Final = 1.5
 """After the first signal, a process that must undo something gets this many seconds to end."""
 
 _LAST_ACT_S: Final = 0.2
-_SOON: Final = 255  # no signal has this number
+_SOON: Final = 255  # stands for :meth:`Interruption.end_soon`, because no signal has this number
 
 
 class Interrupted(BaseException):

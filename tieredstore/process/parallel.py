@@ -65,7 +65,7 @@ def in_parallel(
 
 
 class _DroppedError(Exception):
-    """Raised for a job that was not begun because an earlier job failed."""
+    """Raised for a job that did not begin, because an earlier job had failed."""
 
 
 class _Run(Generic[_Item, _Result]):

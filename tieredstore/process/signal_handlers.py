@@ -13,7 +13,7 @@ class SignalHandlers:
     """Sets signal handlers and the wake-up descriptor for a time, then restores the previous values. A forked child
     restores them too.
 
-    For the main thread only.
+    Use this class only in the main thread.
     """
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ class Stop:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset in a forked child: keep a stop request, and make fresh locks."""
+        """Reset in a forked child: keep an earlier request to stop, and make fresh locks."""
         self._lock = threading.Lock()
         self._asked = threading.Event()
         if self._deadline is not None:
@@ -71,7 +71,7 @@ class Stop:
 
     @property
     def is_asked(self) -> bool:
-        """True after the request."""
+        """True after a stop was requested."""
         return self._asked.is_set()
 
     @property

@@ -72,5 +72,5 @@ print(json.dumps(sorted(sys.modules)))
 
 
 def test_a_summary_without_a_command_is_an_error() -> None:
-    with pytest.raises(LookupError, match="has a summary of 'lifecycle', and no case"):
+    with pytest.raises(LookupError, match="has a summary of the command 'lifecycle', but no case"):
         load_of_core("lifecycle")

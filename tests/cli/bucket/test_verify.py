@@ -75,7 +75,7 @@ def test_a_finding_names_object_and_bytes_and_what_it_means_and_asks_for(
     bytes_of = f"bytes {header.position}:{header.position + header.size_in_bytes}"
     assert shown[0].startswith(f"damage: batch-crc: {planted.key(Suffix.LOG)} {bytes_of}: ")
     assert any("readers fail there" in line for line in shown)
-    assert any("do: take it from a backup by mirror --repair" in line for line in shown)
+    assert any("do: replace the segment from a backup (mirror --repair)" in line for line in shown)
 
 
 def test_two_notices_are_in_the_plural(tmp_path: Path, planted: PlantedBucket) -> None:

@@ -100,7 +100,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     [
         ("[", "cannot be parsed"),
         ("[" * 100_000, "cannot be parsed"),
-        ("3", "it is not an object"),
+        ("3", "the document is not an object"),
         ("\xff", "cannot be parsed"),
         (" " * (1 << 18) + "{}", "more than 262144 bytes"),
     ],

@@ -131,7 +131,7 @@ def test_a_least_age_below_twice_that_of_an_attempt_is_refused(world: AgingStore
 def test_objects_without_an_age_stay(world: AgingStore) -> None:
     timeless = ScriptedStore(world).change("list", change=lambda infos: (replace(i, modified_ms=None) for i in infos))
     steps = run(timeless)
-    assert [(step.outcome, step.reason) for step in steps] == [(Outcome.YOUNG, "its age is unknown")] * 2
+    assert [(step.outcome, step.reason) for step in steps] == [(Outcome.YOUNG, "the age of the objects is unknown")] * 2
     with pytest.raises(ConfigError, match="has no clock"):
         run(ScriptedStore(world).change("now_ms", change=lambda _: None))
 

@@ -223,7 +223,7 @@ class VerbatimCopies:
         return with_data_key(segment.raw, *self._route.recoding.rewrap(wrapped), self._route.source.manifest_rules)
 
     def _body(self, segment: VerbatimSegment, suffix: Suffix) -> Generator[bytes]:
-        """Yield the object's bytes. Raise SegmentNotFoundError if the segment is deleted meanwhile."""
+        """Yield the object's bytes. Raise SegmentNotFoundError if the segment is deleted during the read."""
         objects = segment.stored.objects
         try:
             yield from parts_of(self._route.source.store, self._source_key(segment, suffix), segment.sizes[suffix])
@@ -261,7 +261,7 @@ class VerbatimCopies:
             )
 
     def _look_again(self, segment: VerbatimSegment) -> dict[Suffix, ObjectInfo]:
-        """Return the objects that the target has now."""
+        """List the segment's objects in the target again."""
         standing: dict[Suffix, ObjectInfo] = {}
         for suffix in Suffix:
             try:
@@ -315,7 +315,7 @@ class CopyStep(Step[SegmentObjects]):
 
     ``item`` is the source's segment. ``last_offset`` is inclusive, None if unknown. ``segment_id`` is the copy's id,
     None without a copy. ``sent`` is the number of bytes written. In a dry run, ``sent`` is the number of bytes to
-    write. For a segment to transcode, it is the source's size. ``error`` is the reason of a failure.
+    write. For a segment to transcode, ``sent`` is the source's size. ``error`` is the reason of a failure.
     """
 
     way: CopyWay | None = None
@@ -376,7 +376,8 @@ class BucketCopy:
 
 
 def require_target(source: Bucket, target: Bucket, tool: str) -> None:
-    """Raise ConfigError if both are the same place, or if the target lacks what the ``tool`` needs."""
+    """Raise ConfigError if both buckets are the same place, or if the target's store lacks a feature that ``tool``
+    needs."""
     if (source.store.identity, source.prefix) == (target.store.identity, target.prefix):
         raise ConfigError("source and target are the same place: nothing would be copied")
     require_conditional_writes(target.store, tool)

@@ -117,7 +117,8 @@ class Recoding:
         )
 
     def way_of(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> CopyWay:
-        """Return how to copy a segment. ``is_uncompressed`` reads its first batch, if that is needed to decide."""
+        """Return how to copy a segment. ``is_uncompressed`` reads the segment's first batch; call it only if
+        necessary."""
         if (
             (self.changes_chunks and manifest.chunk_index.original_chunk_size != self.options.chunk_size)
             or (self.changes_compression and self._compresses_otherwise(manifest, is_uncompressed))

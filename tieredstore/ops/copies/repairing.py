@@ -184,7 +184,7 @@ class _Repairing:
             return CopyStep(pair.objects, Outcome.GONE)
         except OF_ONE_SEGMENT as error:
             return CopyStep(pair.objects, Outcome.FAILED, error=error)
-        return CopyStep(pair.objects, Outcome.CHANGED, reason="it is being changed by another process")
+        return CopyStep(pair.objects, Outcome.CHANGED, reason="another process is changing the segment")
 
     def _repair(self, pair: Pair) -> CopyStep:
         objects = pair.objects

@@ -91,9 +91,9 @@ def growth_days(oldest_ms: int | None, now_ms: int) -> float:
 class CostSums:
     """Facts about a topic or partition from which its cost is calculated.
 
-    ``new`` are the segments added within 30 days. ``oldest_ms`` is the time of the oldest segment of all. ``undated``
-    is the number of segments without a timestamp or with a future timestamp. If a manifest is damaged, only the
-    segment's stored bytes count.
+    ``new`` and ``new_writes`` count only the segments added within 30 days. ``oldest_ms`` is the time of the oldest
+    segment of all. ``undated`` is the number of segments without a timestamp or with a future timestamp. If a manifest
+    is damaged, only the segment's stored bytes count.
     """
 
     all: Usage = field(default_factory=Usage)

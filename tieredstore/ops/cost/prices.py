@@ -66,15 +66,15 @@ class KafkaPrices(PriceGroup):
     )
     replication_factor: float = number("replicas of each partition", least=1, most=100)
     zones: float = number("zones that the brokers are in", least=1, most=100)
-    cross_zone_gib: float = number("a GiB from one zone to another, both sides of the bill")
+    cross_zone_gib: float = number("a GiB from one zone to another, sum of both zones' charges")
     moved_per_month: float = number("how often in a month a replica's bytes are copied to another broker")
     local_days: float = number("days of a log that are on brokers' disks and in the bucket")
 
 
 @dataclass(frozen=True, slots=True)
 class Use(PriceGroup):
-    """``[use]``: how often stored data are read and listed. The user must say it, because a bucket does not
-    record it."""
+    """``[use]``: how often stored data are read and listed. The user must give these numbers, because a bucket does not
+    record them."""
 
     direct_reads_per_month: float = number(
         "how often all data are read in a month, from the bucket itself", default=0.0
@@ -150,7 +150,7 @@ class _Reader:
 
     def prices(self, document: object) -> PriceFile | None:
         if not isinstance(document, dict):
-            self.problems.append("it is not an object with the tables store, kafka, use and pubsub")
+            self.problems.append("the document is not an object with the tables store, kafka, use and pubsub")
             return None
         fields = cast("dict[str, object]", document)
         self._refuse_unknown("", fields, {name.name for name in dataclasses.fields(PriceFile)})
@@ -194,7 +194,7 @@ class _Reader:
     def _text(self, fields: _Table, name: str) -> str:
         value = fields.get(name)
         if name == "as_of" and value is not None and not isinstance(value, str | int | float | dict | list):
-            value = str(value)  # TOML gives a date, not a text
+            value = str(value)  # TOML parses a date to a ``date``, not to a text
         if isinstance(value, str) and len(value.strip()) > 0 and len(value) <= _MOST_TEXT:
             return value.strip()
         if value is None:

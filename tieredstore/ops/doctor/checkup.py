@@ -117,7 +117,7 @@ class Verdict(enum.StrEnum):
 
     GOOD = "ok"
     WARN = "warn"
-    """It works, but needs attention."""
+    """The checked part works, but needs attention."""
     BAD = "bad"
     SKIPPED = "skipped"
     """The check was not made, for the reason in ``detail``."""
@@ -137,7 +137,7 @@ class Check:
 
 
 OnCheck: TypeAlias = Callable[[Check], object] | None
-"""Called with the result of each check."""
+"""A function that is called with the result of each check."""
 
 
 def checked(
@@ -202,7 +202,7 @@ def _of_release(
 
 
 def _reads(version: int) -> str:
-    return f"reads up to version {version}" if version else "does not know it"
+    return f"reads up to version {version}" if version else "does not know this kind of object"
 
 
 def _version_of(found: tuple[ObjectStore, ObjectInfo, StateKind]) -> tuple[str, StateKind, int | None]:
@@ -449,7 +449,7 @@ def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
     with _removed_again(store, place):
         put_ms = statistics.median(_timed(partial(store.put, f"{place}/{n}", body)) for n in range(_TRIES))
         if store.get(f"{place}/0") != body:
-            yield Check("write", Verdict.BAD, "read other bytes than were written", exit_code=4)
+            yield Check("write", Verdict.BAD, "the store returned other bytes than were written", exit_code=4)
             return
         yield Check(
             "write", Verdict.GOOD, f"{human_bytes(_PROBE_BYTES)} written in {put_ms:.0f} ms", {"put_ms": put_ms}
@@ -468,7 +468,7 @@ def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
 def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
     faults = list(racing(store, place))
     if not faults:
-        yield Check("conditions", Verdict.GOOD, "conditional writes work: of concurrent writers, one wins")
+        yield Check("conditions", Verdict.GOOD, "conditional writes work: of concurrent writers, one succeeds")
     elif not store.conditional_writes:
         yield Check("conditions", Verdict.WARN, f"the store declares no conditional writes: {faults[0]}")
     for fault in faults if store.conditional_writes else ():

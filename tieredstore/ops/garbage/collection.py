@@ -38,9 +38,9 @@ safety margin.
 class Forgotten(enum.StrEnum):
     """The reason why no broker will ever read a segment, although it has a manifest."""
 
-    DELETED = "the brokers have deleted it"
-    UNFINISHED = "the brokers never finished its copy"
-    NEVER_NAMED = "the brokers' records do not name it"
+    DELETED = "the brokers have deleted the segment"
+    UNFINISHED = "the brokers never finished the segment's copy"
+    NEVER_NAMED = "the brokers' records do not name the segment"
 
 
 def written_ms(objects: SegmentObjects) -> int | None:
@@ -143,7 +143,7 @@ class GarbageCollection:
         Thread-safe.
         """
         if garbage.modified_ms is None:
-            return Step(garbage, Outcome.YOUNG, "its age is unknown")
+            return Step(garbage, Outcome.YOUNG, "the age of the objects is unknown")
         if garbage.modified_ms > older_than_ms:
             return Step(garbage, Outcome.YOUNG)
         if garbage.forgotten is Forgotten.NEVER_NAMED and not self.unknown_too:

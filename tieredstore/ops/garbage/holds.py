@@ -163,7 +163,7 @@ _DOCUMENT: Final = TypeAdapter(_Document)
 
 
 def _parse(name: str, raw: bytes | None) -> LegalHold:
-    fault = "the hold in it has another name"
+    fault = "the file contains a hold with another name"
     try:
         hold = LegalHold(**asdict(HOLD.parse(_DOCUMENT, raw, _key("", name))))
         if hold.name == name:

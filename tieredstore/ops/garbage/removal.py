@@ -82,8 +82,9 @@ class Removal:
         Memory holds no manifests, and holds the listing only if the limit is an offset. A deletion that the store
         refuses becomes a step. The store's other errors end the run.
 
-        Before any deletion, raise ConfigError if the limit is an offset beyond the end of all listed segments. It would
-        remove everything, and may be meant as a time. Raise ConfigError for ``brokers`` with a store that has no clock.
+        Before any deletion, raise ConfigError if the limit is an offset beyond the end of all listed segments. Such an
+        offset would remove everything, and may be meant as a time. Raise ConfigError for ``brokers`` with a store that
+        has no clock.
         """
         if before.offset is not None:
             listed = list(listed)
@@ -123,7 +124,7 @@ class Removal:
                 yield Step(segment, Outcome.UNKNOWN, str(segment.loaded))
             elif (lies_before := before.has(segment.loaded)) is None:
                 ended = segment.partition
-                yield Step(segment, Outcome.UNKNOWN, "its manifest lacks its end offset")
+                yield Step(segment, Outcome.UNKNOWN, "the manifest lacks the end offset")
             elif lies_before:
                 step = self._remove(holds, self._judge(segment, older_than_ms))
                 # Keep the rest of the partition: deleting segments after one that stays would leave a gap.
@@ -138,13 +139,13 @@ class Removal:
         record is removed if it is old."""
         outcome, reason, time_ms = Outcome.DELETED, None, written_ms(segment.objects)
         if self.as_of_ms is not None and time_ms is not None and time_ms > self.as_of_ms:
-            return Step(segment, Outcome.NEWER, "it was written after the plan was made")
+            return Step(segment, Outcome.NEWER, "the segment was written after the plan was made")
         if self.brokers is not None:
             state = self.brokers.state_of(segment.objects.segment_id)
             if state is None and (time_ms is None or time_ms > older_than_ms):
-                outcome, reason = Outcome.YOUNG, "no record of the brokers names it yet"
+                outcome, reason = Outcome.YOUNG, "no record of the brokers names the segment yet"
             elif state not in {None, SegmentState.DELETE_SEGMENT_FINISHED}:
-                outcome, reason = Outcome.LISTED, "the brokers list it, so their readers would fail"
+                outcome, reason = Outcome.LISTED, "the brokers list the segment, so their readers would fail"
         return Step(segment, Outcome.DELETED if self.force else outcome, reason)
 
     def _remove(self, holds: Holds, planned: Step[ListedSegment]) -> Step[ListedSegment]:

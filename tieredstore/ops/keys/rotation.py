@@ -157,7 +157,7 @@ class Rotation:
 
     def _replace(self, key: str, changed: bytes, etag: str | None) -> None:
         if etag is None:
-            raise PreconditionFailedError(f"the store returned no etag of {key!r}, so it was not replaced")
+            raise PreconditionFailedError(f"the store returned no etag of {key!r}, so the object was not replaced")
         self.store.replace(key, changed, etag)
 
 

@@ -40,7 +40,7 @@ def seal_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[
         raise ConfigError(f"the settings list no key pair {excerpt(key_id)!r}: {excerpt(listed)}")
     if path.exists():
         raise ConfigError(f"{path} already exists, and keys are never overwritten; choose another file (--sealed)")
-    _, private_key = open_pair(pair)  # raises if it is no RSA key or does not match the public key
+    _, private_key = open_pair(pair)  # raises an error unless the private key is RSA and matches the public key
     source = key_source(kms.service, kms.key, kms.endpoint_url)
     text = sealed_key.seal(private_key, pair=key_id, service=kms.service, source=source)
     name = f"the key that {kms.service} has just sealed"

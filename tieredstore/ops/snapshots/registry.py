@@ -45,7 +45,7 @@ def read_schemas(registry: SchemaRegistry) -> tuple[RegistrySchemas, list[NotHel
             held.append(stored.held)
             if stored.has_rules:
                 name = f"{subject} {stored.held.version}"
-                not_held.append(NotHeld("schema", name, "its metadata and rules are not held"))
+                not_held.append(NotHeld("schema", name, "the snapshot lacks the metadata and rules of this version"))
         if (level := compatibility_of(registry, subject)) is not None:
             levels[subject] = level
     return RegistrySchemas(compatibility_of(registry) or "BACKWARD", levels, tuple(held)), not_held

@@ -19,8 +19,8 @@ _NO_CLUSTER_RIGHT = "the login may not describe the cluster"
 
 
 def take_snapshot(store: ObjectStore, cluster: ClusterState, registry: SchemaRegistry | None) -> ClusterSnapshot:
-    """Read the cluster and the registry, and return a new snapshot. It names everything that could not be read.
-    ``store`` only tells the time.
+    """Read the cluster and the registry, and return a new snapshot. The snapshot names everything that could not be
+    read. ``store`` is used only as a clock.
 
     Raise BrokerError if the brokers do not answer. A registry that fails raises no error, but is named in the snapshot.
     """

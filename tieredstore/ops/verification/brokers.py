@@ -25,10 +25,10 @@ _DOUBTFUL: Final = "CREATE TABLE doubtful (topic TEXT, topic_id BLOB, part INTEG
 _SEE: Final = "UPDATE segment SET seen = 1 WHERE topic = ? AND topic_id = ? AND part = ? AND id = ?"
 _UNSEEN: Final = "SELECT topic, topic_id, part, id, start, end FROM segment WHERE state = ? AND seen = 0"
 _WORDS: Final = {
-    None: "the brokers do not know it",
-    _STARTED: "the brokers never finished its copy",
-    SegmentState.DELETE_SEGMENT_STARTED.value: "the brokers have begun to delete it",
-    _DELETED: "the brokers have deleted it",
+    None: "the brokers do not know the segment",
+    _STARTED: "the brokers never finished the segment's copy",
+    SegmentState.DELETE_SEGMENT_STARTED.value: "the brokers have begun to delete the segment",
+    _DELETED: "the brokers have deleted the segment",
 }
 
 

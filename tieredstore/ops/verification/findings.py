@@ -97,7 +97,8 @@ class KindFacts:
 
 
 COPY_AGAIN: Final = (
-    "take it from a backup by mirror --repair, copy it again while a broker has it, or restore an older version of it"
+    "replace the segment from a backup (mirror --repair), copy it again while a broker has it, or restore an older "
+    "version"
 )
 _KIND: Final = FindingKind
 _DAMAGE, _MISSING, _GAP, _NOTICE = Severity.DAMAGE, Severity.MISSING, Severity.GAP, Severity.NOTICE
@@ -137,8 +138,8 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.UNCOMMITTED: KindFacts(
         _NOTICE,
-        "no reader sees it: a copy in progress, or the remains of a failed copy or a deletion",
-        "leave it to gc, unless the records are in no other segment",
+        "no reader sees these objects: a copy in progress, or the remains of a failed copy or deletion",
+        "leave the objects to gc, unless the records are in no other segment",
     ),
     _KIND.FOREIGN_DIGITS: KindFacts(
         _MISSING,
@@ -159,12 +160,12 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     _KIND.LEFT_BEHIND: KindFacts(
         _GAP,
         "these offsets are only in a segment of an abandoned leader epoch: readers do not get them",
-        "an unclean election lost them; `tieredstore fetch` can still read the segment",
+        "an unclean election lost the offsets; `tieredstore fetch` can still read the segment",
     ),
     _KIND.LEFT_BEHIND_COVERED: KindFacts(
         _NOTICE,
         "the segment is of an abandoned leader epoch; readers take the segment of the newer epoch",
-        "nothing; brokers delete it with its epoch",
+        "nothing; brokers delete the segment with its epoch",
     ),
     _KIND.RECREATED_TOPIC: KindFacts(
         _NOTICE,
@@ -238,17 +239,17 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     _KIND.NOT_IN_BUCKET: KindFacts(
         _MISSING,
         "the brokers list the segment, and their consumers fail there",
-        "restore it, or wait until retention deletes it",
+        "restore the segment, or wait until retention deletes it",
     ),
     _KIND.UNKNOWN_TO_BROKERS: KindFacts(
         _NOTICE,
         "the brokers do not list the segment: their consumers do not get it, and retention does not delete it",
-        "keep it if it was copied without a broker; otherwise it is left over from a deletion",
+        "keep the segment if it was copied without a broker; otherwise a deletion left it behind",
     ),
     _KIND.BROKERS_DIFFER: KindFacts(
         _DAMAGE,
         "the brokers' metadata and the manifest contradict each other",
-        "find out which is right by verifying at level data",
+        "verify at level data to find out which is right",
     ),
     _KIND.BROKERS_RECORD: KindFacts(
         _DAMAGE,
@@ -280,17 +281,17 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """How bad the finding is."""
+        """The severity of the finding."""
         return self.kind.facts.severity
 
     @property
     def meaning(self) -> str:
-        """What the finding means for readers."""
+        """The meaning of the finding for readers."""
         return self.kind.facts.meaning
 
     @property
     def advice(self) -> str:
-        """What to do about the finding."""
+        """The advice on how to resolve the finding."""
         return self.kind.facts.advice
 
 

@@ -46,7 +46,7 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True, slots=True)
 class KnownTransactions:
-    """A segment's transactions by its indexes.
+    """A segment's transactions according to its indexes.
 
     ``aborted`` are the aborted transactions that end in the segment. ``opened`` maps producer ids to the first offsets
     of transactions that are open at the segment's end.

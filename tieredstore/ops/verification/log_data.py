@@ -70,7 +70,7 @@ class LogWalk:
         """Return the bytes from ``position`` on. These are at least a batch's header and marker, unless the log ends
         before.
 
-        This is the ``LogView`` for batch headers.
+        Readers of batch headers use this method as ``LogView``.
         """
         first = position - self._begin
         if first >= 0 and first + _VIEW_SIZE <= len(self._chunk):
@@ -167,19 +167,19 @@ class BatchChecks:
             indexes.aborted is not None or stored.manifest.segment_indexes.transaction is None
         )
         self._opened: dict[int, int] = {}
-        """By producer id, the first offset that its open transaction has in this log."""
+        """The first offset of each open transaction in this log, by producer id."""
         self._ended: dict[int, int] = {}
         """The offset of each producer's latest marker."""
 
     @property
     def last_offset(self) -> int:
-        """The last offset of the last whole batch. It is -1 if there is none, or if later batches were skipped."""
+        """The last offset of the last whole batch; -1 if there is no such batch, or if later batches were skipped."""
         return self._run.last_offset
 
     def add(self, finding: Finding) -> None:
-        """Add a finding. If there are too many, only the first ones are kept."""
+        """Add a finding. If there are too many findings, keep only the first ones."""
         if len(self.findings) == MOST_FINDINGS:
-            finding = self.subject.finding(FindingKind.MANY_MORE, "there are more, which are not listed", Suffix.LOG)
+            finding = self.subject.finding(FindingKind.MANY_MORE, "further findings are not listed", Suffix.LOG)
         if len(self.findings) <= MOST_FINDINGS:
             self.findings.append(finding)
 
@@ -483,7 +483,8 @@ class _PointerLook:
             _chunk_finding(self._checks, self._log, error)
 
     def check_end(self) -> None:
-        """Check the log from the index's last entry on. If the index is empty, the log is short: check all of it."""
+        """Check the log from the index's last entry on. If the index is empty, the log is short: check the whole
+        log."""
         number = len(self._index) - 1
         start = position = self._index[number].position if number >= 0 else 0
         last = -1

@@ -30,7 +30,7 @@ class Neighbours:
         self._log = _LogSoFar()
 
     def take(self, subject: Subject, extent: Extent | None, *, is_committed: bool = True) -> Iterator[Finding]:
-        """Compare a segment with those before it.
+        """Compare a segment with the segments before it.
 
         ``extent`` is None if the manifest is damaged or was not read. If ``is_committed`` is false, the segment
         has no manifest, and its offsets are not compared.

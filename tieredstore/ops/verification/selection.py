@@ -37,7 +37,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a run at ``level`` checks.
+    """The segments that a run at ``level`` checks.
 
     If a segment's manifest was written before ``since_ms`` (by the store's clock), the segment is only checked for
     presence. A segment that the ``state`` knows to be sound is also checked only for presence. Segments outside the

@@ -27,7 +27,7 @@ RECHECK_AFTER: Final = timedelta(days=30)
 """A segment is checked again after this time, even if unchanged."""
 
 _FORMAT: Final = "tieredstore verify "
-"""Followed by the version."""
+"""The start of the text that identifies the file's format. The version follows."""
 _SAVE_AFTER_ROWS: Final = 500
 _SAVE_AFTER_S: Final = 2.0
 _FORGET_AFTER: Final = 3

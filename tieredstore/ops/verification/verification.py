@@ -60,7 +60,7 @@ A log takes 32 MiB of memory or more, and decoding it keeps all processors busy.
 """
 
 Narrow: TypeAlias = Callable[[Iterator[SegmentObjects]], Iterator[SegmentObjects]]
-"""Selects some of the listed segments."""
+"""A function that selects some of the listed segments."""
 
 _ALL: Final = Scope()
 _AT_LISTING: Final = Selection()
@@ -242,7 +242,7 @@ class OpenTransactions:
             }
             for producer, entry in claimed.items():
                 if entry.first_offset != (first := opened.get(producer)):
-                    began = "none is open" if first is None else f"it began at {first}"
+                    began = "no transaction is open" if first is None else f"it began at {first}"
                     yield _finding(subject, producer, entry.last_offset, f"begins at {entry.first_offset}", began)
             # Leave out transactions that are still open in this segment's producer snapshot. The segment has no marker
             # for them.
@@ -276,7 +276,7 @@ class OpenTransactions:
 def _finding(subject: Subject, producer: int, marker: int, index: str, before: str) -> Finding:
     detail = (
         f"the transaction index does not match the log: producer {producer} aborted a transaction at offset {marker}; "
-        f"in the index it {index}, but in the earlier segments {before}"
+        f"in the index the transaction {index}, but in the earlier segments {before}"
     )
     return subject.finding(FindingKind.TRANSACTION_INDEX, detail, Suffix.INDEXES)
 
@@ -286,7 +286,7 @@ def _last_epoch(extent: Extent) -> int:
 
 
 def _metadata_of(result: SegmentResult) -> RemoteLogSegmentMetadata | None:
-    """Return the metadata of the segment as readers see it; None if unknown."""
+    """Return the segment's metadata from its manifest or from an earlier check; None if unknown."""
     if result.stored is not None:
         return result.stored.metadata
     sound = result.subject.sound
