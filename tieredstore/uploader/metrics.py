@@ -35,7 +35,8 @@ COUNTERS: Final[Mapping[str, str]] = {
     "filled_offsets": "Offsets that this uploader shipped to fill holes, its own or another uploader's.",
     "expired_segments": "Segments deleted from the store by uploader.retention.",
     "expired_bytes": "Stored bytes deleted by uploader.retention.",
-    "abandoned_segments": "Segments dropped without shipping: the topic was deleted, or the log now has other records.",
+    "abandoned_segments": "Segments dropped without shipping: their topic was deleted, the log now has other records, "
+    "or they were lost before this broker lost the partition.",
     "moved_back": "Moves of an upload watermark back to the start of a later leader epoch.",
     "snapshots": "Snapshots of the cluster written.",
     "failed_snapshots": "Failed attempts to write a snapshot of the cluster.",
