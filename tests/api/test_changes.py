@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,10 @@ import pytest
 import tieredstore as ts
 from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import GOLDEN
+from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, partition_of, run_of
 from tieredstore.api import uploading
 from tieredstore.api.outcomes import Totals
+from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError, PartlyDoneError, PreconditionFailedError
 from tieredstore.kafka.logdir import Discovery, discover
 
@@ -92,6 +94,16 @@ def test_a_hold_from_a_time_on_begins_with_the_first_segment_that_reaches_it(buc
     assert [one.base_offset for one in bucket.remove("txn") if one.code == "held"] == [605, 1209, 1815, 2420]
     with pytest.raises(ConfigError, match=r"no segment of txn-0 has records since 2040-01-01; leave start out"):
         bucket.place_hold("later", "txn", partitions=0, start="2040-01-01")
+
+
+def test_a_hold_from_a_time_on_covers_each_life_of_a_topic(tmp_path: Path) -> None:
+    store = FilesystemObjectStore(tmp_path)
+    for segment in [*run_of(2, partition_of(), first=5), *run_of(2, partition_of(topic_id=OTHER_ID))]:
+        segment.put(store)
+    with ts.open(tmp_path) as bucket:
+        bucket.place_hold("since", "events", partitions=0, start=datetime.fromtimestamp(0.005, UTC))
+        planned = [one for each in (TOPIC_ID, OTHER_ID) for one in bucket.remove("events", topic_id=each)]
+        assert [one.code for one in planned] == ["held"] * 4
 
 
 def test_a_dry_run_places_no_hold_and_finds_the_same_faults(bucket: ts.Bucket, root: Path) -> None:
