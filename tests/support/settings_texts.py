@@ -1,4 +1,4 @@
-"""Minimal settings, those of each store, and the error message of invalid ones."""
+"""Minimal settings, minimal settings of each store, and the error message of invalid settings."""
 
 from __future__ import annotations
 

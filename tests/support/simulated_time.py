@@ -1,4 +1,4 @@
-"""Thread pools on a simulated clock: concurrent tasks take the time of the longest, and nothing sleeps."""
+"""Thread pools on a simulated clock: concurrent tasks together take as long as the longest, and nothing sleeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SimulatedClock:
 
 
 class SimulatedFuture(Future[T]):
-    """Future done at a moment of the clock; waiting for it advances the waiter's time."""
+    """Future that is done at a simulated time. Waiting for it advances the clock to that time."""
 
     def __init__(self, clock: SimulatedClock) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class SimulatedFuture(Future[T]):
 
 
 class SimulatedPool(Executor):
-    """Runs each task at once on this thread, at the simulated time when one of its workers is free."""
+    """Pool that runs each task immediately on this thread, with the clock set to when a simulated worker is free."""
 
     def __init__(self, clock: SimulatedClock, workers: int) -> None:
         self._clock = clock

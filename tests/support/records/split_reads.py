@@ -1,4 +1,4 @@
-"""Splits planned and read like in a cluster's processes, and invariants that hold for every window."""
+"""Splits that are planned and read as by different processes, and invariants that hold for every window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.testing.segments import PARTITION, IndexBuilder, write_segment
 
 
 def read_of(manager: RemoteStorageManager, split: RecordSplit, settings: ReadSettings) -> list[Row]:
-    """Return the rows of one split after pickling; check that all are between its offsets."""
+    """Pickle a split and read it; return the rows, and assert that all are between the split's offsets."""
     arrived: RecordSplit = pickle.loads(pickle.dumps(split))
     assert arrived == split
     rows = rows_of(read_split(manager, arrived, settings))
@@ -28,7 +28,7 @@ def read_of(manager: RemoteStorageManager, split: RecordSplit, settings: ReadSet
 
 
 def read_plan(manager: RemoteStorageManager, plan: SplitPlan, settings: ReadSettings) -> list[Row]:
-    """Return the rows of all splits, whose parts are in offset order."""
+    """Return the rows of all splits; assert that their sections are in offset order."""
     parts = [part for split in plan.splits for part in split.sections]
     for before, part in itertools.pairwise(parts):
         assert before.start_offset <= part.start_offset
@@ -45,7 +45,7 @@ def check_window(
     max_split_bytes: int,
     max_split_records: int | None = None,
 ) -> SplitPlan:
-    """Plan and read a window; assert the same records and end as one read of the partition."""
+    """Plan and read a window; assert that records and end equal those of a single read of the partition."""
     plan = plan_splits(
         manager, lineage, *window, settings, max_split_bytes=max_split_bytes, max_split_records=max_split_records
     )
@@ -76,7 +76,7 @@ def copy_with_index(
 
 
 def broker_index(batches: Sequence[bytes], base: int = 0) -> list[tuple[int, int]]:
-    """Return the entries of a broker's offset index."""
+    """Return the entries that a broker's offset index of these batches has."""
     indexes, position = IndexBuilder(base), 0
     for batch in batches:
         (header,) = read_batch_headers(batch)
@@ -86,5 +86,5 @@ def broker_index(batches: Sequence[bytes], base: int = 0) -> list[tuple[int, int
 
 
 def lineage_of(topic: StoredTopic) -> Lineage:
-    """Return the only partition's lineage; reset counters and caches."""
+    """Return the lineage of the topic's only partition, after a reset of counters and caches."""
     return topic.catalog().lineage(PARTITION.topic, PARTITION.partition)

@@ -19,7 +19,7 @@ from tieredstore.testing.segments import PARTITION, Record, build_batch, write_s
 
 
 class StoredTopic:
-    """Counted store in memory, with segments copied into it."""
+    """Segments copied into a store in memory that counts operations."""
 
     def __init__(self, folder: Path, chunk_size: int = 16 * 1024, mode: Mapping[str, str] = PLAIN) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class StoredTopic:
     def offsets(
         self, settings: ReadSettings, start: int | AtTime | None = None, stop: int | AtTime | None = None
     ) -> list[int]:
-        """Return the offsets of a read."""
+        """Read with these settings; return the records' offsets."""
         with self.reader(settings).read("events", 0, start, stop) as read:
             return [offset for batch in read for offset in int64_values(batch, "offset")]
 

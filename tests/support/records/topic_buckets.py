@@ -20,7 +20,7 @@ MARKED = Uuid(bytes(range(48, 64)))
 
 
 class Bucket:
-    """Topics with consecutive segments; each record's value states its place."""
+    """Topics with consecutive segments. Each record's value names its topic, partition and offset."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "bucket"
@@ -41,7 +41,7 @@ class Bucket:
         skip: int = 0,
         epochs: LeaderEpochs = ((0, 0),),
     ) -> RemoteLogSegmentMetadata:
-        """Copy a segment of the next ``count`` offsets, after a gap of ``skip``; ten records per batch, one epoch."""
+        """Copy a segment of the next ``count`` offsets, after a gap of ``skip`` offsets, with ten records per batch."""
         start = self.ends[topic, partition, topic_id] + skip
         offsets = range(start, start + count)
         batches: list[bytes] = []
@@ -96,7 +96,7 @@ def values(bucket_range: range, topic: str = "orders", partition: int = 0) -> li
 
 
 def fill(bucket: Bucket) -> None:
-    """Create ``orders`` with two partitions, ``payments`` with one in two segments, ``marked`` with transactions.
+    """Create topic ``orders`` with two partitions, ``payments`` with two segments, and ``marked`` with transactions.
 
     A record's timestamp is a hundred times its offset, and it has headers.
     """
@@ -116,7 +116,7 @@ def records(offsets: range) -> list[Record]:
 
 
 def copy_transactions(bucket: Bucket) -> None:
-    """Copy offsets 0 to 9 committed, 11 to 20 aborted, 22 to 31 without a transaction, 32 to 41 undecided."""
+    """Copy records 0 to 9 (committed), 11 to 20 (aborted), 22 to 31 (no transaction) and 32 to 41 (undecided)."""
     one = Producer(1, 0, 0, transactional=True)
     batches = [
         build_batch(records(range(10)), 0, producer=one),

@@ -1,4 +1,4 @@
-"""Filters over a topic's columns, as users and query engines write them, and records for them."""
+"""Filters over a topic's columns, as users and query engines write them, and records to filter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OFFSETS: Final = 30
 
 
 class Records:
-    """Partitions 0 to 2 with offsets 0 to 29; timestamps do not follow offsets."""
+    """Records of partitions 0 to 2, with offsets 0 to 29. Timestamps do not increase with offsets."""
 
     def __init__(self) -> None:
         self.rows = [
@@ -66,7 +66,7 @@ def _compared(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[An
 
 
 def _among(name: str, values: st.SearchStrategy[int], kind: Any) -> st.SearchStrategy[Any]:
-    """Return IN as DuckDB writes it."""
+    """Return filters for SQL's IN, as DuckDB writes it."""
     field = ds.field(name)
     return st.lists(values, min_size=1, max_size=4).map(
         lambda chosen: pc.if_else(
@@ -78,7 +78,7 @@ def _among(name: str, values: st.SearchStrategy[int], kind: Any) -> st.SearchStr
 
 
 def expressions() -> st.SearchStrategy[Any]:
-    """Return any expression over offset, timestamp and partition, possibly with parts about values."""
+    """Return arbitrary expressions over offset, timestamp and partition, sometimes also over values."""
     leaves = st.one_of(
         _compared("offset", _offsets),
         _compared("timestamp", _times.map(_time)),

@@ -12,7 +12,7 @@ import polars as pl
 from hypothesis import strategies as st
 
 Place = tuple[int, int, int]
-"""Partition, offset and milliseconds."""
+"""Partition, offset and timestamp (ms) of a record."""
 
 Truth = bool | None
 """True, false or null, as in SQL: a query returns the rows for which it is true."""
@@ -71,7 +71,7 @@ def _among(name: str, values: list[int]) -> Predicate:
 
 
 def _among_or_null(name: str, values: list[int]) -> Predicate:
-    """Return a predicate that is null for other values, and so is its negation."""
+    """Return a predicate that is true for these values, and null for others; so the negation is never true."""
     among, column = _among(name, values), cast("Any", pl.col(name))
     return Predicate(
         f'"{name}" IN ({", ".join(map(str, values))}, NULL)',
@@ -153,7 +153,7 @@ def _not(part: Predicate) -> Predicate:
 
 
 def predicates(partitions: int, offsets: int) -> st.SearchStrategy[Predicate]:
-    """Return any predicate over this many partitions, offsets and milliseconds."""
+    """Return arbitrary predicates over partitions, offsets and timestamps (ms) of such a topic."""
     values = {
         "partition": st.integers(-1, partitions), "offset": st.integers(-2, offsets + 2),
         "timestamp": st.integers(-2, offsets + 2),
@@ -181,7 +181,7 @@ def predicates(partitions: int, offsets: int) -> st.SearchStrategy[Predicate]:
 
 
 def _computed(names: st.SearchStrategy[str], values: dict[str, st.SearchStrategy[int]]) -> st.SearchStrategy[Predicate]:
-    """Return predicates that cannot narrow a read, and must not be misinterpreted."""
+    """Return predicates with computed columns, which cannot narrow a read, and must not be mistaken for simple ones."""
     number = st.integers(-3, 9)
 
     def of(name: str) -> st.SearchStrategy[Predicate]:
@@ -198,7 +198,7 @@ def _computed(names: st.SearchStrategy[str], values: dict[str, st.SearchStrategy
 
 
 def ranges_of_time(times: int) -> st.SearchStrategy[tuple[Predicate, int]]:
-    """Return a lower bound of milliseconds, with or without an upper one, and that bound."""
+    """Return predicates with a lower bound of timestamps, sometimes also an upper one; and the lower bound."""
     low = st.integers(-2, times + 2)
     since = low.map(lambda at: (_comparison("timestamp", ">=", at), at))
     within = st.tuples(low, st.integers(0, times)).map(

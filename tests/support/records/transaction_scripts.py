@@ -1,4 +1,4 @@
-"""Made-up partitions with transactions: a broker's log of them, and the view of a read_committed consumer."""
+"""Made-up partitions with transactions: the broker's log, and the records that a read_committed consumer sees."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = st.tuples(
 
 @dataclass
 class Segment:
-    """Segment under construction: batches, and the broker's notes for them."""
+    """Segment under construction: its batches, and the aborted transactions for its index."""
 
     base: int
     batches: list[bytes] = field(default_factory=list[bytes])
@@ -73,9 +73,7 @@ class Partition:
         return [idle, *(ProducerState(who, 0, 0, first, 0, 0, 0, first) for who, first in self.opened.items())]
 
     def visible(self, end: int, stop: int) -> tuple[list[int], int]:
-        """Return the offsets visible below ``stop`` to a reader that knows the log up to ``end``, and the end of
-        that read.
-        """
+        """Return the offsets below ``stop`` that a reader with the log up to ``end`` sees, and where it stops."""
         limit = min(stop, end)
         for offset, first in self.first_of.items():
             is_decided = offset in self.outcome and self.outcome[offset][1] < end
@@ -90,7 +88,7 @@ def store(
 ) -> tuple[Partition, list[int]]:
     """Copy a segment for each list of steps; return the partition, and each segment's end.
 
-    ``begins`` has for each segment the first segment of the copying broker's log, which has no earlier records.
+    ``begins`` has, for each segment, the number of the first segment in the log of the broker that copies it.
     """
     partition, ends = Partition(), list[int]()
     for number, steps in enumerate(plan):

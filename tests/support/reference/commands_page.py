@@ -77,7 +77,7 @@ class Help:
 
 
 def render_page() -> str:
-    """Return the page of the core's commands, with what is common to all."""
+    """Return the page of the core's commands, with the options and exit codes that all commands share."""
     commands = _all_commands()
     lines = [
         _introduction(),
@@ -136,7 +136,7 @@ def help_of(path: str, command: Any) -> Help:
 
 
 class _Seen:
-    """Help formatter that records its input."""
+    """Help formatter that records the panels that it gets."""
 
     def __init__(self) -> None:
         self.panels: dict[str, list[Option]] = {}

@@ -13,9 +13,9 @@ GOLDEN: Final = REPOSITORY / "tests" / "cli" / "golden" / "json.txt"
 _ROW: Final = re.compile(r"^`(\w+)`(?: ([a-z ]+))? \| (.*)$", re.MULTILINE)
 _SECTION: Final = "### "
 _FEWEST: Final = 3
-"""Minimum number of own names for a section of a command."""
+"""Minimum number of names that only this command prints, for a section of its own."""
 _INTEGER: Final = "integer"
-"""The type of rows that name none."""
+"""Type of fields in rows that name no type."""
 _CHANGING: Final = re.compile(r"These commands change something: [^.]*\.")
 _OF_OUTCOMES: Final = "new_segment_id"
 _ASTERISK: Final = "*"
@@ -35,7 +35,7 @@ def renew_page(page: str) -> str:
     known = {name: (kind, meaning) for name, kind, meaning in rows_of(page)}
     by_command: dict[str, dict[str, str]] = defaultdict(dict)
     for name in sorted({*known, *types} - {date for date in types if is_date(date, types) and date not in known}):
-        # A name that no command prints for the golden bucket keeps its row.
+        # Keep the row of a name that no command prints for the golden bucket.
         kind, meaning = known.get(name, ("", "TODO"))
         kind = _type_of(types[name]) or kind
         shown = "" if kind in ("", _INTEGER) else f" {kind}"
@@ -59,7 +59,7 @@ def rows_of(page: str) -> list[tuple[str, str, str]]:
 
 
 def is_date(name: str, names: Collection[str]) -> bool:
-    """Return whether a name is the date of another one in milliseconds; the introduction explains all of them."""
+    """Return True if a name is the date form of another name in ms. The page's introduction explains all such names."""
     return f"{name}_ms" in names
 
 

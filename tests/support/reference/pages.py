@@ -1,4 +1,4 @@
-"""Generators by page; hand-written pages keep their text, and get new tables."""
+"""Generators by page. A hand-written page keeps its text, and gets new tables."""
 
 from __future__ import annotations
 

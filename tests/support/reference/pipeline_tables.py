@@ -13,7 +13,7 @@ from tieredstore.pipelines.filing.schemas import OF_TOPICS
 
 
 def settings_table() -> str:
-    """Return a row for each property with a name that is not Secor's."""
+    """Return a table with a row for each property that Secor does not have."""
     rows = (
         render_row(name, kind.type, shown_default(info), kind.valid, info.description or "")
         for name, info, kind in own_properties()

@@ -46,15 +46,15 @@ _PACKAGES: Final = (
 _MADE: Final = {"BatchConsumer", "BatchProducer", "Consumer", "RemoteStorageManager", "Uploader"}
 """Classes that users instantiate."""
 _DESCRIBED: Final = {"tieredstore.spark", "tieredstore.testing"}
-"""Packages with a sentence for each class; of the others `help` has it."""
+"""Packages whose classes are described by a sentence. For those of other packages, see `help`."""
 _LONGEST: Final = 30
 _SHOWN: Final = {"Uploader": {"__init__", "close", "plan", "run", "run_once", "stop"}}
-"""Shown methods of a class whose other methods are the steps of its loop."""
+"""Methods shown of a class. Its other methods are steps of its loop."""
 _FOR_ROOMS: Final = {"check_open", "on_this_thread", "opened", "requests_at_once", "section", "with_section"}
-"""Members for other subpackages, not for users."""
+"""Public members that are meant for other subpackages, not for users."""
 _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
 _MODULE: Final = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")
-"""Module prefix of a type in an alias."""
+"""Module names in the text of a type alias, to be removed."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!e\.g\.)\s")
 
 
@@ -124,12 +124,12 @@ def _members(of: type) -> Iterator[str]:
 
 
 def _inherited(base: type) -> set[str]:
-    """Return members of an external base class, such as confluent-kafka's consumer, which its own docs describe."""
+    """Return the members of an external base class, such as confluent-kafka's consumer: its own docs describe them."""
     return set() if base.__module__.startswith("tieredstore.") else set(vars(base)) - {"__init__"}
 
 
 def _names(module: ModuleType, seen: dict[int, str]) -> Iterator[str]:
-    """List a package's names; a name of an earlier package is listed there only."""
+    """Yield a package's names, except those that an earlier package also has."""
     again: list[str] = []
     plain: list[str] = []
     for name in sorted(module.__all__):

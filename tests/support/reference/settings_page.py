@@ -62,7 +62,7 @@ HEADER: Final = "name | value | meaning\n---|---|---"
 _NOT_THE_PLUGINS: Final = "The plugin lacks this property"
 _AT_LEAST: Final = re.compile(r"(-?\d+) or more\b")
 _MANY: Final = re.compile(r",? separated by commas")
-"""What the page's introduction says of every list."""
+"""Phrase to remove from descriptions: the page's introduction says it of all lists."""
 _URL: Final = "http:// or https:// and a host, without user, query and fragment"
 _SAYS_NOTHING: Final = {"true or false", "not empty"}
 _EFFECTS: Final = {
@@ -150,7 +150,7 @@ def _rows(section: Section) -> Iterator[str]:
 
 
 def render_row(name: str, kind: str, default: str, allowed: str, meaning: str) -> str:
-    """Return a property's row, without facts known to every reader, such as true or false for a bool.
+    """Return a property's row, without facts that every reader knows, such as the values of a bool.
 
     A default among the allowed words is marked there, and not repeated.
     """
@@ -185,7 +185,7 @@ def shown_default(info: FieldInfo) -> str:
 
 
 def pinterest_table() -> str:
-    """Return what takes the place of each of Pinterest's properties, then those without effect."""
+    """Return a table of Pinterest's properties with our replacement for each, then those without effect."""
     lines = ["of Pinterest's | here | note", "---|---|---"]
     lines += [f"`{row.name}` | `{row.own}` | {row.note}".rstrip() for row in TABLE if row.own]
     silent = ", ".join(f"`{row.name}`" for row in TABLE if not row.own and row.name != _JAVA_PLACES)

@@ -17,7 +17,7 @@ ACCOUNT_KEY = "dGllcmVkc3RvcmUtdGVzdHM="
 
 @dataclass(frozen=True)
 class AzureServer:
-    """A running emulator; ``kill`` is kill -9. The endpoint ends with the account's name, as Azurite wants it."""
+    """Running emulator; ``kill`` is kill -9. The endpoint ends with the account's name, as Azurite requires."""
 
     endpoint_url: str
     account_name: str
@@ -47,7 +47,7 @@ def start_azurite() -> Generator[AzureServer, None, None]:
         script = installed_server("azurite/node_modules/azurite/dist/src/blob/main.js")
         command: list[str | Path] = [node, script, "--blobHost", "127.0.0.1", "--blobPort", str(port)]
         command += ["--location", folder, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
-        # Any HTTP answer will do: without credentials, it refuses.
+        # Accept any HTTP answer: the request has no credentials, so Azurite refuses it.
         any_answer = frozenset(range(200, 500))
         environment = {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}
         return Launch(command, lambda: answers(port, f"/{ACCOUNT}?comp=list", statuses=any_answer), environment)

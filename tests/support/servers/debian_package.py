@@ -1,4 +1,4 @@
-"""Debian's packages, unpacked without being installed: no service starts, nothing else changes."""
+"""Debian's packages, unpacked without installing them: no service starts, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def debian_package(name: str) -> Path:
             raise ServerFailedError(f"{program} is missing: these tests take {name} from Debian's packages")
 
     def unpack(folder: Path) -> None:
-        # As a user of its own, apt could not write into the folder.
+        # Run apt's download as root: its own user could not write into the folder.
         download = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", name]
         subprocess.run(download, cwd=folder, check=True, timeout=600)
         (package,) = folder.glob("*.deb")
@@ -34,7 +34,7 @@ def debian_tree(suite: str, architecture: str, *packages: str) -> Path:
 
     def unpack(folder: Path) -> None:
         options = ["--quiet", "--variant=extract", "--format=directory", f"--architectures={architecture}"]
-        # No program of the packages runs, so the processor of this machine does not matter.
+        # No program of the packages is run, so they may be for another processor.
         options += ["--skip=check/qemu", f"--include={','.join(packages)}"]
         subprocess.run(["mmdebstrap", *options, suite, folder], check=True, timeout=1200)
 

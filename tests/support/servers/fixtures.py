@@ -1,7 +1,7 @@
-"""Fixtures for object stores, Kafka and ZooKeeper: each server starts when a test first needs it, once per run.
+"""Fixtures of object stores, Kafka and ZooKeeper. Each server starts once per run, when a test first needs it.
 
-The process that starts the run holds them and gives its workers the addresses (``shared``). A test that kills a server
-starts a private one: ``with start_minio() as server: ... server.kill()``.
+The process that starts the run owns the servers, and gives their addresses to its workers (``shared``). A test that
+kills a server starts a private one: ``with start_minio() as server: ... server.kill()``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Give a new worker the address for requests."""
+    """Give a new worker the address where it requests servers."""
     stash = node.config.stash
     if _door not in stash:
         stash[_door] = ServersDoor(stash[_servers])
@@ -53,7 +53,7 @@ def _server(config: pytest.Config, name: str) -> Server:
 
 @pytest.fixture(scope="session", autouse=True)
 def _data_of_botocore_is_read_once() -> Iterator[None]:
-    """Cache botocore's S3 descriptions: each session would parse them for 0.2 s, and each test has a session."""
+    """Cache botocore's S3 descriptions: each test has its own session, which would parse them for 0.2 s."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(botocore.session, "create_loader", functools.cache(botocore.loaders.create_loader))
         yield

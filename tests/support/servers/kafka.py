@@ -1,6 +1,6 @@
 """A single-node Kafka broker (also the controller), whose jars scripts/servers.py installs.
 
-It has a listener for each protocol: plain, SASL, TLS, and SASL over TLS.
+The broker has a listener for each protocol: plain, SASL, TLS, and SASL over TLS.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ PASSWORD = "a secret; of = tests"
 CLUSTER_ID = "dGllcmVkc3RvcmVUZXN0cw"
 
 _LISTENERS = {"PLAINTEXT": "PLAINTEXT", "SASL": "SASL_PLAINTEXT", "TLS": "SSL", "SASLTLS": "SASL_SSL"}
-# A small heap and only the fast compiler: a test broker lives for seconds.
+# Use a small heap and only the fast compiler, because a test broker lives for seconds.
 _JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-# One shell for both, which becomes the broker, so that ending it ends all. "$@" is java and its options.
+# One shell runs both programs and becomes the broker, so that killing its process ends all. "$@" is java and its
+# options.
 _SCRIPT = """
 "$@" kafka.tools.StorageTool format --cluster-id "$CLUSTER_ID" --config server.properties --add-scram "$SCRAM" \
     --ignore-formatted &&
@@ -63,8 +64,8 @@ class KafkaServer:
 def start_kafka(jvm: Sequence[str] = _JVM, **overrides: str) -> Generator[KafkaServer, None, None]:
     """Run a fresh broker (about 4 s to be ready); kill it at the end of the block.
 
-    ``overrides`` are properties of the broker: ``start_kafka(**{"log.retention.ms": "1000"})``. With an earlier
-    broker's ``log.dirs`` it continues with its data.
+    ``overrides`` are properties of the broker: ``start_kafka(**{"log.retention.ms": "1000"})``. With the ``log.dirs``
+    of an earlier broker, the new one continues with its data.
     """
     authority = make_authority()
     chosen: list[tuple[dict[str, int], Path]] = []
@@ -120,13 +121,13 @@ def _properties(ports: Mapping[str, int], log_dir: Path) -> dict[str, str]:
         "transaction.state.log.min.isr": "1",
         "transaction.state.log.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
-        # Lets tests detect a killed member quickly.
+        # The minimum is low, so that tests can detect a killed member quickly.
         "group.min.session.timeout.ms": "1000",
         # On a busy machine, heartbeats to the controller may be seconds late.
         "broker.session.timeout.ms": "60000",
         "log.message.timestamp.before.max.ms": str(2**63 - 1),
         "log.initial.task.delay.ms": "500",
-        # The tests' records have fixed timestamps, which retention would consider old.
+        # Disable retention by time: the tests' records have fixed, old timestamps.
         "log.retention.ms": "-1",
         "log.retention.check.interval.ms": "500",
         "log.cleaner.enable": "true",

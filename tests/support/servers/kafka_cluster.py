@@ -29,7 +29,7 @@ exec "$@" kafka.Kafka server.properties
 _KRAFT: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-    # Short enough to detect a killed broker, long enough for a busy one.
+    # Short enough to detect a killed broker soon, and long enough for a live broker on a busy machine.
     "broker.session.timeout.ms": "9000",
 }
 _COMMON: Final = {
@@ -71,12 +71,12 @@ class ClusterNode:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the node, and wait until it answers."""
         self.begin()
         self.wait()
 
     def begin(self) -> None:
-        """Start it without waiting, while others start too."""
+        """Start the node without waiting, so that others can start at the same time."""
         self.folder.mkdir(exist_ok=True)
         text = "".join(f"{name}={value}\n" for name, value in self.properties.items())
         (self.folder / "server.properties").write_text(f"{text}log.dirs={self.log_dir}\n")
@@ -85,12 +85,12 @@ class ClusterNode:
         self.process = ServerProcess(f"kafka-{self.node_id}", launch, self.folder.with_suffix(".log"))
 
     def wait(self) -> None:
-        """Wait until it answers."""
+        """Wait until the node answers."""
         assert self.process is not None
         self.process.wait_until_ready(lambda: answers(self.port))
 
     def stand_still(self) -> None:
-        """Suspend it until ``go_on``."""
+        """Suspend the node until ``go_on``."""
         assert self.process is not None
         self.process.stand_still()
 
@@ -104,14 +104,14 @@ class ClusterNode:
             self.process = None
 
     def stop(self) -> None:
-        """Shut it down cleanly, so that it hands over leadership."""
+        """Shut the node down cleanly, so that it hands over leadership."""
         if self.process is not None:
             self.process.stop()
             self.process = None
 
 
 class KafkaCluster:
-    """``brokers`` by id, starting at 1."""
+    """Running cluster, with ``brokers`` by id from 1 on."""
 
     def __init__(self, brokers: Mapping[int, ClusterNode]) -> None:
         self.brokers = brokers
@@ -123,7 +123,7 @@ class KafkaCluster:
     def reassign(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
         """Assign the partition to these brokers, the first being preferred; return before they have its records."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # raised by its imports
+            warnings.simplefilter("ignore", DeprecationWarning)  # the imports below raise it
             kafka: Any = importlib.import_module("kafka")
             admin_module: Any = importlib.import_module("kafka.admin")
         admin = admin_module.KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
@@ -173,7 +173,7 @@ def start_kafka_cluster(brokers: int = 2, *, libs: str = KAFKA, **overrides: str
 
 @contextmanager
 def start_zookeeper_cluster(hosts: str, brokers: int = 2, **overrides: str) -> Generator[KafkaCluster]:
-    """Run this many Kafka 3.9 brokers with a ZooKeeper; kill them after the block; ``hosts`` has a chroot."""
+    """Run this many Kafka 3.9 brokers, with the ZooKeeper at ``hosts`` (with a chroot); kill them after the block."""
     root = Path(tempfile.mkdtemp(prefix="tieredstore-kafka-cluster-"))
     nodes: dict[int, ClusterNode] = {}
     for number in range(1, brokers + 1):
@@ -194,7 +194,7 @@ def start_zookeeper_cluster(hosts: str, brokers: int = 2, **overrides: str) -> G
 @contextmanager
 def _started(root: Path, nodes: Sequence[ClusterNode]) -> Generator[None]:
     try:
-        # Brokers wait for their controller themselves.
+        # Begin all at once, because brokers themselves wait for their controller.
         for node in nodes:
             node.begin()
         for node in nodes:

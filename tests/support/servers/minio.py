@@ -52,11 +52,11 @@ def start_minio() -> Generator[S3Server, None, None]:
 
 
 def read_only_login(server: S3Server) -> tuple[str, str, str]:
-    """Return access key id, secret and token of a login that may list and read, and write nothing."""
+    """Return access key id, secret and token of a login that may only list and read."""
     rights = {"Effect": "Allow", "Action": ["s3:GetObject", "s3:ListBucket"], "Resource": ["arn:aws:s3:::*"]}
     session: Any = boto3.Session(server.access_key, server.secret_key, region_name=REGION)
     login = session.client("sts", endpoint_url=server.endpoint_url).assume_role(
-        # MinIO ignores both names.
+        # MinIO ignores both names, but the SDK requires them.
         RoleArn="arn:aws:iam::0:role/reader", RoleSessionName="reader",
         Policy=json.dumps({"Version": "2012-10-17", "Statement": [rights]}),
     )["Credentials"]  # fmt: skip

@@ -24,8 +24,8 @@ from tests.support.paths import REPOSITORY
 READY_TIMEOUT_S = 90.0
 STARTS = 3
 
-# The server keeps the shell's pid. A watcher in the same group waits for the end of a pipe that only the tests hold
-# open, and then kills the group: so no server survives a killed test run.
+# The server takes over the shell's pid. A watcher in the same process group waits for the end of a pipe that only the
+# tests hold open, then kills the group. So no server survives a killed test run.
 _LAUNCHER = 'exec 3<&0; { cat <&3 >/dev/null; kill -KILL 0; } & exec "$@" </dev/null 3<&-'
 
 
@@ -34,16 +34,16 @@ class ServerFailedError(Exception):
 
 
 _PORTS: Final = 2000
-_WORKER: Final = os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")  # the process that starts the run: 9
+_WORKER: Final = os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")  # 9 in the process that starts the run
 _FIRST_PORT: Final = 12_000 + int(_WORKER) % 10 * _PORTS
-_port_numbers: Final = count(os.getpid() * 37)  # concurrent runs start elsewhere in the range
+_port_numbers: Final = count(os.getpid() * 37)  # concurrent runs start at different ports
 
 
 def free_port() -> int:
     """Return a port without a listener.
 
-    A server may bind its port long after it was chosen, and is restarted on it. So each worker cycles through a private
-    range below 32,768, where no client's ephemeral port can take it, and a client that connects to a stopped server
+    A server may bind its port long after this choice, and again after a restart. So each worker cycles through a
+    private range below 32,768. No client can take such a port as its ephemeral port, and a client of a stopped server
     cannot connect to itself. (MemQ's packets do not support higher ports either.)
     """
     for _ in range(_PORTS):
@@ -66,7 +66,7 @@ def unanswered_port() -> Generator[int]:
 
 
 def installed_server(relative: str) -> Path:
-    """Return a file that scripts/servers.py installs, here if need be; raise ServerFailedError if it cannot."""
+    """Return a file that scripts/servers.py installs; install it if it is missing, or raise ServerFailedError."""
     folder = Path(os.environ.get("TIEREDSTORE_SERVERS", REPOSITORY / ".venv" / "servers"))
     try:
         install(Path(relative).parts[0], folder)
@@ -113,12 +113,12 @@ class ServerProcess:
             )
 
     def start(self) -> None:
-        """Restart it after ``kill``, at the same address with its data; return when it is ready."""
+        """Restart the server after ``kill``, at the same address and with its data; return when it is ready."""
         self._process = self._begin()
         self.wait_until_ready(self._launch.is_ready)
 
     def stand_still(self) -> None:
-        """Suspend it; connections stay open, and new ones are accepted."""
+        """Suspend the server. Its connections stay open, and the system still accepts new ones."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -159,10 +159,10 @@ class ServerProcess:
 def running(name: str, prepare: Callable[[Path], Launch]) -> Generator[ServerProcess, None, None]:
     """Run a ready server with its data in a fresh folder, passed to ``prepare``; kill and remove it at the end.
 
-    Another process may take a port between ``prepare`` and bind. So if a server ends at startup, call ``prepare``
-    again, a few times, before raising an error.
+    Another process may take a port between ``prepare`` and the server's bind. So if a server ends at startup, call
+    ``prepare`` again, a few times, before raising an error.
     """
-    # Not pytest's folder: its path is too long for the UNIX sockets that some servers make.
+    # Do not use pytest's folder: its path is too long for the UNIX sockets of some servers.
     folder = Path(tempfile.mkdtemp(prefix=f"tieredstore-{name}-"))
     server = None
     try:

@@ -24,7 +24,7 @@ _IDENTITIES = {
     ]
 }
 
-# All ports with a default, so that two servers can run at the same time.
+# Set all ports that have a default, so that two servers can run at the same time.
 _PORTS = (
     "master.port",
     "master.port.grpc",
@@ -41,7 +41,7 @@ _OPTIONS = (
     "-s3.port.iceberg=0",
     "-s3.port.lance=0",
     "-s3.autoCreateBucket=false",
-    # Every bucket takes several volumes, even if empty.
+    # Allow many volumes: each bucket takes several, even an empty one.
     "-volume.max=10000",
     "-volume.preStopSeconds=0",
     "-master.volumeSizeLimitMB=1024",

@@ -1,7 +1,7 @@
 """Servers of one test run, each started once for all workers.
 
-The process that starts the run holds them, from a worker's first request until the run ends. A worker sends requests
-through a socket in a private folder, and gets the server's connection details.
+The process that starts the run owns each server, from a worker's first request until the run ends. A worker sends
+requests through a socket in a private folder, and gets the server's connection details.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ class ServersDoor:
 
 
 def ask(address: str, name: str) -> Texts:
-    """Return the answer to a worker's request; re-raise ServerFailedError."""
+    """Request a server as a worker; return its connection details, or raise ServerFailedError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ANSWER_TIMEOUT_S)
         connection.connect(address)
         connection.sendall(f"{name}\n".encode())
         with connection.makefile("rb") as answer:
-            # The answer is empty if the server's thread failed, which then reports on the run's standard error.
+            # The answer is empty if the thread that answers failed. It reports its error on the run's stderr.
             texts: Texts = json.loads(answer.read() or b'{"error": "it could not be started"}')
     if "error" in texts:
         raise ServerFailedError(f"{name}: {texts['error']}")

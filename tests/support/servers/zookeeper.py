@@ -17,7 +17,7 @@ from scripts.toolchain import JAVA, located, missing
 from tests.support.servers.process import Launch, ServerFailedError, free_port, installed_server, running
 
 _JVM: Final = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-# Test data never needs durability, and an admin port could be taken.
+# Switch off syncing, because test data needs no durability, and the admin server, whose port might be taken.
 _PROPERTIES: Final = (
     "-Dzookeeper.forceSync=no",
     "-Dzookeeper.admin.enableServer=false",
@@ -33,7 +33,7 @@ class ZooKeeperServer:
     kill: Callable[[], None] = field(repr=False)
 
     def chroot(self) -> str:
-        """Return a test's connection string: a new node as its private root."""
+        """Return a connection string with a new node as a test's private root."""
         node = f"/{uuid.uuid4().hex}"
         with zookeeper_client(self.hosts) as client:
             client.create(node)
@@ -53,11 +53,11 @@ def zookeeper_client(hosts: str) -> Generator[Any, None, None]:
 
 
 def end_session(hosts: str, client: Any) -> None:
-    """Expire the session of a connected client without its knowledge, as after a long silence."""
+    """End the session of a connected client from outside, as ZooKeeper does after a long silence."""
     kazoo_client = importlib.import_module("kazoo.client").KazooClient
     session = (client._session_id, client._session_passwd)
     end_s = time.monotonic() + 120.0
-    # A client thrown out by the other reconnects its session, perhaps before it expired.
+    # Repeat: the client may reconnect to its session, which the other client took over, before that closes it.
     while session[0] is not None and client._session_id == session[0]:
         assert time.monotonic() < end_s, "the session does not end"
         other = kazoo_client(hosts, client_id=session, timeout=30)
@@ -76,7 +76,7 @@ def end_session(hosts: str, client: Any) -> None:
 def start_zookeeper(folder: Path | None = None, port: int | None = None) -> Generator[ZooKeeperServer, None, None]:
     """Run a server (about 1 s to be ready); kill it at the end of the block.
 
-    With an earlier server's ``folder`` and ``port`` it continues with its data, for the same clients.
+    With the ``folder`` and ``port`` of an earlier server, the new one continues with its data, for the same clients.
     """
     chosen: list[int] = []
 
@@ -90,7 +90,7 @@ def start_zookeeper(folder: Path | None = None, port: int | None = None) -> Gene
             "clientPort": str(chosen[-1]),
             "clientPortAddress": "127.0.0.1",
             "maxClientCnxns": "0",
-            # A session may be silent for seconds on a busy machine.
+            # On a busy machine, a client may be silent for seconds.
             "maxSessionTimeout": "60000",
         }
         file = own_folder / "zoo.cfg"

@@ -1,8 +1,8 @@
 """Python interpreter of Spark's workers in the tests: it connects to the JVM first, and then runs the slow imports.
 
-Spark gives up a worker that has not connected within ten seconds, without a setting for it; on a busy machine,
-importing PySpark alone takes longer. It runs as ``python -m tests.support.spark.early_connection`` with the arguments
-of a Python, through the program written by ``worker_python``.
+Spark gives up on a worker that has not connected within ten seconds; no setting changes this. On a busy machine,
+importing PySpark alone takes longer. This module runs as ``python -m tests.support.spark.early_connection`` with the
+arguments of a Python, through the program written by ``worker_python``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATIENCE_S: Final = 300.0
 
 
 def worker_python(folder: Path) -> Path:
-    """Write a program into this folder that runs this interpreter as Spark's Python, as described above."""
+    """Write a program into this folder that runs this interpreter for Spark's workers with an early connection."""
     program = folder / "python"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {__name__} "$@"\n')
     program.chmod(0o755)
@@ -42,7 +42,7 @@ def connected(port: int, secret: str) -> socket.socket:
 
 
 def main() -> None:
-    """Continue like Python itself with these arguments."""
+    """Connect if Spark starts this as a worker; then continue like Python itself with these arguments."""
     if sys.argv[1:2] != ["-m"] or _PORT not in os.environ:
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
     connection = connected(int(os.environ[_PORT]), os.environ[_SECRET])

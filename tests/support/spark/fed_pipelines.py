@@ -22,7 +22,7 @@ PARTITIONS = 2
 
 
 class Fed:
-    """Pipeline ``fed``, of JSON filed by day; the expected records are read by a plain consumer."""
+    """Pipeline ``fed``, which files JSON by day. A plain consumer reads the expected records."""
 
     def __init__(self, kafka: KafkaServer, s3: S3Server, folder: Path, **changes: str) -> None:
         self.kafka, self.folder = kafka, folder
@@ -87,7 +87,7 @@ def message(number: int) -> Produced:
 
 
 class Feeding(BlockThread):
-    """Writes to each partition during the block, even if the broker fails."""
+    """Producer that writes to each partition during the block, even if the broker fails."""
 
     def __init__(self, fed: Fed) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Feeding(BlockThread):
 
     def work(self) -> None:
         """Write one message to each partition, ten times a second."""
-        # Its delivery reports during an outage do not matter: the topic itself is read at the end.
+        # Ignore delivery reports during an outage, because the test reads the topic itself at the end.
         producer = producer_of(self._fed.kafka, **{"message.timeout.ms": "600000", "log_level": "0"})
         while not self.stopped.wait(0.1):
             for partition in range(PARTITIONS):

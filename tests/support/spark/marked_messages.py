@@ -1,4 +1,4 @@
-"""Slow transformer that notes which executor processed which record."""
+"""Slow transformer that records which executor processed which record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MESSAGE_S: Final = 0.01
 
 
 def slowly(message: Message) -> Message:
-    """Return the message unchanged after a pause."""
+    """Pause, and note the record in the executor's file; return the message unchanged."""
     time.sleep(_MESSAGE_S)
     # This worker's parent is PySpark's daemon, whose parent is the executor.
     with (Path(os.environ[FOLDER]) / str(parent_of(os.getppid()))).open("a") as marks:

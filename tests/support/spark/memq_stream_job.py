@@ -1,7 +1,7 @@
 """Stream from one topic of batches to another until nothing is new, run as a process that is killed.
 
-python -m tests.support.spark.memq_stream_job JOB_FILE; its JSON has the store's options, the topics and the checkpoint.
-Prints a line when the query is about to start.
+Run it as python -m tests.support.spark.memq_stream_job JOB_FILE. The file's JSON has the store's options, the topics
+and the checkpoint. The job prints a line just before the query starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Setup after a parser fault: the topic, its bucket, a backup, and the faulty pipeline."""
+"""Setup for repairs after a parser fault: the topic, its bucket, a backup pipeline, and the faulty pipeline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tieredstore.reading.survey import survey_logs
 PARTITIONS = 2
 FIRST_MS = 1_700_000_000_000
 WRONG, RIGHT = "created", "timestamp"
-"""Time fields of each message: one is a year off."""
+"""Time fields of each message. The wrong one is a year off."""
 
 _YEAR_MS = 365 * 86_400_000
 
@@ -34,7 +34,7 @@ class Mended:
 
     def __init__(self, kafka: KafkaServer, folder: Path) -> None:
         self.topic = TieredTopic(kafka, folder, partitions=PARTITIONS)
-        # One producer: each requests a producer id and waits half a second for it.
+        # Use one producer for all messages: a new producer waits half a second for its producer id.
         self._producer = producer_of(kafka)
         self._folder, self.written = folder, 0
         (folder / "output").mkdir()
@@ -66,7 +66,7 @@ class Mended:
         numbers = range(self.written, self.written + count)
         messages = [message(number) for number in numbers]
         for partition in range(PARTITIONS):
-            # In batches that fit a segment.
+            # Send batches that fit a segment.
             for at in range(0, count, 50):
                 send(self._producer, self.topic.topic, messages[at : at + 50], partition=partition)
         self.written = numbers.stop
@@ -97,7 +97,7 @@ class Mended:
         return min(one.next_offset for one in positions.values()) if len(positions) == PARTITIONS else 0
 
     def backfill(self, generation: int, selected: Selected, *, replaces: int = -1, kept: bool = False) -> list[Entry]:
-        """Backfill with the right parser from bucket and broker; ``kept``: from the backup's files."""
+        """Backfill with the right parser, from bucket and broker, or, if ``kept``, from the backup's files."""
         pipeline = with_generation(load_pipeline(self.right), generation)
         backup = load_pipeline(self.backup)
         with open_parts(pipeline) as parts:
@@ -124,8 +124,8 @@ class Mended:
         return [key for key in listed(self.store, "events/") if key.rpartition("/")[2].startswith(names)]
 
     def check(self, start: int, stop: int, *generations: int) -> None:
-        """Assert that they have the offsets from ``start`` up to ``stop`` of each partition once, each under its own
-        day.
+        """Assert that these generations have the offsets from ``start`` up to ``stop`` of each partition once, each in
+        the right day's directory.
         """
         shown: list[tuple[int, int]] = []
         for key in self.keys(*generations):

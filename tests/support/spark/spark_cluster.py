@@ -40,7 +40,7 @@ class SparkCluster:
         self._processes.append(subprocess.Popen(command, env=self._environment, stdout=self._log, stderr=self._log))
 
     def close(self) -> None:
-        """End them with all their child processes."""
+        """End master and workers, with all their child processes."""
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:

@@ -22,13 +22,13 @@ from pyspark.sql import SparkSession
 from tieredstore.spark import map_records
 
 EXECUTOR, WORKER, RAISING = TROUBLED = (2, 5, 7)
-"""Tasks, by partition, and their fault in the first attempt, after the first batch."""
+"""Partitions whose task fails in its first attempt, after the first batch, by kind of fault."""
 
 CONF = {"spark.master": "local-cluster[2,2,512]", "spark.executor.memory": "512m"}
 
 
 def troubled(marks: Path) -> Any:
-    """Return a function that returns its rows, and causes the faults in first attempts."""
+    """Return a function that returns its rows unchanged, and causes the faults of first attempts."""
 
     def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()

@@ -17,7 +17,7 @@ ROOT = "out/"
 
 
 class Kept:
-    """Two partitions of ``orders`` and a pipeline over them; other processes open it by its settings file."""
+    """Two partitions of ``orders``, and a pipeline over them, which other processes open by its settings file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,7 +35,7 @@ class Kept:
             self.segments.append(self.bucket.write(count, topic, partition, topic_id=topic_id))
 
     def file(self, name: str = "kept.properties", **changes: str) -> Path:
-        """Write the pipeline's settings file; ``changes`` have ``__`` for the dots of names."""
+        """Write the pipeline's settings file. Names of ``changes`` have ``__`` for dots."""
         properties = {
             **self.bucket.options,
             "pipeline.name": "kept",

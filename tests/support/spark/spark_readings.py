@@ -1,4 +1,4 @@
-"""Batch options with their selected records or errors: for readers and for a real Spark."""
+"""Options of batch queries, with the records that they select, or their errors; for readers and for a real Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Spark, started when a test first needs it, once per test process."""
+"""A real Spark session, started once per test process, when a test first needs it."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ CONF: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
 }
-"""For sessions of the tests or of their child processes: local and small."""
+"""Spark settings for small local sessions, of the tests or of their child processes."""
 
 JVM: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
 }
-"""For a JVM that lives for minutes at most: only the fast compiler."""
+"""Spark settings for a JVM that lives for minutes at most: it uses only the fast compiler."""
 
 
 def environment(folder: Path | None = None) -> dict[str, str]:
     """Return the environment of a driver: this interpreter for the workers, and the loopback interface.
 
-    With a folder for its start program, the interpreter connects to Spark in time even on a busy machine.
+    With a ``folder``, which gets a start program, workers connect to Spark in time even on a busy machine.
     """
     python = sys.executable if folder is None else str(worker_python(folder))
     return {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
 
 
 def jvm_of_seconds(folder: Path) -> dict[str, str]:
-    """Return more environment for a process that starts Spark: ``JVM``, by a file in ``folder``."""
+    """Return variables that make a process's Spark use ``JVM``, by a file in ``folder``."""
     (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in JVM.items()))
     return {"SPARK_CONF_DIR": str(folder)}
 

@@ -1,8 +1,8 @@
 """map_records job with a task that is slow at its first attempt, in a separate process: ``python -m … JOB``.
 
-Spark speculates on another host only, and takes two loopback addresses of one machine for two hosts: so a master and
-two workers run there as processes. JOB is a JSON file: the options of the source, the folder for marks, and the file
-for the reported rows.
+Spark runs a speculative attempt only on another host, and takes two loopback addresses for two hosts. So a master and
+two workers run as processes at such addresses. JOB is a JSON file: the options of the source, the folder for marks, and
+the file for the reported rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SPECULATION: Final[Mapping[str, str]] = {
     "spark.speculation.multiplier": "1.1", "spark.speculation.minTaskRuntime": "100ms",
     "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
 }  # fmt: skip
-"""Speculate as soon as a task takes longer than others of its job."""
+"""Spark settings for speculation as soon as a task takes longer than the others of its job."""
 
 
 def slow(marks: Path) -> Any:

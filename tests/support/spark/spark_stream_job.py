@@ -1,7 +1,7 @@
 """Streaming query into files until nothing is new, run as a process that is killed.
 
-python -m tests.support.spark.spark_stream_job JOB_FILE; its JSON has the source's options, the checkpoint, the sink and
-optionally ``conf`` of the session. Prints a line when the query is about to start.
+Run it as python -m tests.support.spark.spark_stream_job JOB_FILE. The file's JSON has the source's options, the
+checkpoint, the sink and optionally ``conf`` of the session. The job prints a line just before the query starts.
 """
 
 from __future__ import annotations

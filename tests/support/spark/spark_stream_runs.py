@@ -30,7 +30,7 @@ def run_killed(job: Path, *, after: float) -> bool:
 def started(
     job: Path, module: str = "tests.support.spark.spark_stream_job"
 ) -> Generator[subprocess.Popen[bytes], None, None]:
-    """Run the job in a process group that is killed afterwards; its log is next to it."""
+    """Run the job in a process group that is killed after the block. Its log is next to the job file."""
     command = [sys.executable, "-m", module, str(job)]
     env = {**os.environ, **environment(job.parent)}
     with (

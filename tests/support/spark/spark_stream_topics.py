@@ -1,4 +1,4 @@
-"""Stream readers driven as by Spark, but without Spark."""
+"""Stream readers, called as by Spark, but without Spark."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Json = dict[str, Any]
 
 
 class Bucket(TopicBucket):
-    """Bucket for stream readers with a test's clock."""
+    """Bucket with stream readers on a clock of the test."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.clock = Clock()
 
     def reader(self, **options: str) -> StreamReader:
-        """Return a reader of ``orders`` from its beginning by ``clock``, unless the options differ."""
+        """Return a reader on ``clock``; by default, it reads ``orders`` from the earliest offset."""
         usual = {} if "subscribePattern" in options or "assign" in options else {"subscribe": "orders"}
         given = {**self.options, **usual, "startingOffsets": "earliest", **options}
         return StreamReader(parse_options(given, streaming=True), clock=self.clock)
@@ -50,7 +50,7 @@ def over_the_wire(offset: Json) -> Json:
 
 
 class Query:
-    """Query over a reader: its checkpoint, and the rows of each batch."""
+    """Streaming query over a reader: its position, and the values of all its batches."""
 
     def __init__(self, reader: StreamReader) -> None:
         self.reader = reader
@@ -58,7 +58,7 @@ class Query:
         self.rows: list[bytes] = []
 
     def trigger(self, limit: ReadLimit | None = None) -> list[bytes]:
-        """Return the rows of a batch; none without a batch."""
+        """Run a batch; return its values, or none if nothing is new."""
         end = self.reader.latestOffset(self.start, self.reader.getDefaultReadLimit() if limit is None else limit)
         end = over_the_wire(end)
         if json.dumps(end) == json.dumps(self.start):

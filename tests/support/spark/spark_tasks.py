@@ -1,4 +1,4 @@
-"""Queries without a JVM: the data source driven as by Spark's Python workers, with pickled objects."""
+"""Queries without a JVM: the data source is called as by Spark's Python workers, with pickled objects."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def rows_in(options: Mapping[str, Any]) -> list[Row]:
 
 
 def error_of(options: Mapping[str, Any]) -> TieredStoreError:
-    """Return the error of a batch query, at planning or reading."""
+    """Return the error that a batch query raises, in planning or in reading."""
     try:
         rows_in(options)
     except TieredStoreError as error:
@@ -84,7 +84,7 @@ def error_of(options: Mapping[str, Any]) -> TieredStoreError:
 
 
 def golden_options(case: str, **more: Any) -> dict[str, Any]:
-    """Return the options for a whole case, read where the plugin wrote it."""
+    """Return options that read a whole golden case in place."""
     settings = case_path(case) / "rsm.properties"
     return {"settings": str(settings), "subscribe": topic_of(case), "includeHeaders": True, **more}
 
@@ -95,9 +95,7 @@ def topic_of(case: str) -> str:
 
 
 def golden_rows(case: str, isolation: str = "read_committed") -> list[Row]:
-    """Return a consumer's rows in the format of Spark's Kafka source; by partition and offset, times in
-    milliseconds.
-    """
+    """Return a consumer's rows in the format of Spark's Kafka source, in order, with times in milliseconds."""
     return [
         {
             "key": row["key"],

@@ -23,7 +23,7 @@ from tieredstore.spark.pipelines.window_tasks import WindowTask
 
 
 class HereContext:
-    """Minimal context: remembers job groups, and reports their cancellation."""
+    """Minimal Spark context, which records job groups and whether one was cancelled."""
 
     def __init__(self) -> None:
         self.groups: list[str] = []
@@ -35,12 +35,12 @@ class HereContext:
         self.groups.append(group)
 
     def cancelJobGroup(self, group: str) -> None:  # noqa: N802  Spark's name
-        if group in self.groups:  # Spark forgets the cancellation of an unknown group
+        if group in self.groups:  # Spark ignores a group that is not known yet
             self.cancelled.set()
 
 
 class HereSession:
-    """Minimal session for the sink: jobs run immediately in this process, numbered per batch."""
+    """Minimal Spark session for the sink, which runs jobs immediately in this process, and counts them."""
 
     def __init__(self) -> None:
         self.jobs = 0
@@ -64,7 +64,7 @@ class HereSession:
 
 
 class Frame:
-    """Batch of the source."""
+    """Substitute for the source's batch, which is a DataFrame of planned tasks."""
 
     def __init__(self, packed: Sequence[bytes]) -> None:
         self._packed = packed
@@ -97,7 +97,7 @@ class Driven:
         self.sink.begin()
 
     def batch(self, plan: tuple[WindowTask, ...] | None = None) -> Any:
-        """Return a batch of everything unwritten, or of this plan."""
+        """Return a batch with all unwritten windows, or with the tasks of this plan."""
         reader = WindowReader(self._file, None if plan is None else give_plan(plan))
         reader.prepareForTriggerAvailableNow()
         start = reader.initialOffset()
