@@ -572,18 +572,19 @@ class Bucket(Closing):
         from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment, load_listing, load_stream, within  # noqa: PLC0415
 
-        opened = self._bucket()
-        for scope in scopes.of(opened.store, opened.prefix):
-            listed = list_in_scope(opened.store, opened.prefix, scope)
-            if not manifests:
-                yield from (ListedSegment(objects, None) for objects in listed)
-                continue
-            load = load_listing if ordered else load_stream
-            loaded = load(opened.store, listed, rules=opened.manifest_rules, parallel=parallel)
-            if latest is not None:
-                loaded = told(loaded, lambda one: latest.update({one.partition: one}))
-            # The method ``topics`` (it alone passes ``latest``) allows a start beyond the end if there is a broker.
-            yield from within(loaded, start, stop, check_start=latest is None or self.broker is None)
+        opened, load = self._bucket(), load_listing if ordered else load_stream
+
+        def load_all() -> Iterator[ListedSegment]:
+            for scope in scopes.of(opened.store, opened.prefix):
+                listed = list_in_scope(opened.store, opened.prefix, scope)
+                if manifests:
+                    yield from load(opened.store, listed, rules=opened.manifest_rules, parallel=parallel)
+                else:
+                    yield from (ListedSegment(objects, None) for objects in listed)
+
+        loaded = load_all() if latest is None else told(load_all(), lambda one: latest.update({one.partition: one}))
+        # The method ``topics`` (it alone passes ``latest``) allows a start beyond the end if there is a broker.
+        yield from within(loaded, start, stop, check_start=latest is None or self.broker is None)
 
     def __repr__(self) -> str:
         encryption = self.settings.encryption

@@ -100,7 +100,7 @@ class Verification:
             self,
             segments=self.segments + 1,
             passed_over=self.passed_over + (checked.level is None),
-            indexes_read=self.indexes_read + (checked.level not in (None, OfLevel.LISTING)),
+            indexes_read=self.indexes_read + checked.has_indexes,
             segments_read=self.segments_read + checked.is_read,
             log_size=self.log_size + checked.log_size,
             log_read=self.log_read + (checked.log_size if checked.is_read else 0),
@@ -137,12 +137,16 @@ class Depth:
         is_before = isinstance(self.start, int) and last < self.start
         return not is_before and not (isinstance(self.stop, int) and first >= self.stop)
 
-    def narrow(self, opened: OpenBucket, listed: Iterator[SegmentObjects]) -> Iterator[SegmentObjects]:
-        """Yield the segments that, by their manifests, may have records between start and stop."""
+    def narrow(
+        self, opened: OpenBucket, listed: Iterator[SegmentObjects], *, is_only: bool
+    ) -> Iterator[SegmentObjects]:
+        """Yield the segments that, by their manifests, may have records between start and stop. ``is_only`` is True if
+        no other listing is verified: then check that the start is not beyond the ends of all logs.
+        """
         if self.start is None and self.stop is None:
             return listed
         loaded = load_stream(opened.store, listed, rules=opened.manifest_rules)
-        return (segment.objects for segment in within(loaded, self.start, self.stop))
+        return (segment.objects for segment in within(loaded, self.start, self.stop, check_start=is_only))
 
 
 def verify_segments(
@@ -182,7 +186,7 @@ def verify_segments(
     return seen
 
 
-def _check(opened: OpenBucket, scopes: Iterable[Scope], depth: Depth) -> Generator[CheckedSegment]:
+def _check(opened: OpenBucket, scopes: Sequence[Scope], depth: Depth) -> Generator[CheckedSegment]:
     with contextlib.ExitStack() as closing:
         state = None
         if depth.state is not None:
@@ -190,8 +194,9 @@ def _check(opened: OpenBucket, scopes: Iterable[Scope], depth: Depth) -> Generat
             closing.enter_context(state)
         sample = None if depth.sample == 1 else Sample(depth.sample)
         selection = Selection(OfLevel(depth.level), sample, state=state)
+        narrow = partial(depth.narrow, opened, is_only=len(scopes) == 1)
         for scope in scopes:
-            yield from verify(opened, scope, selection, parallel=depth.parallel, narrow=partial(depth.narrow, opened))
+            yield from verify(opened, scope, selection, parallel=depth.parallel, narrow=narrow)
 
 
 class _NoBrokers:

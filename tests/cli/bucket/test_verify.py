@@ -128,6 +128,23 @@ def test_a_window_narrows_what_is_verified(tmp_path: Path) -> None:
     assert verified(tmp_path, "events", "--from", "1999-01-31", "--to", "2999-01-31").code == 0
 
 
+def test_a_window_may_begin_beyond_the_end_of_one_log(tmp_path: Path, planted: PlantedBucket) -> None:
+    for command in ("verify", "du"):
+        done = tieredstore(
+            command, "events", "other", "--from", OFFSETS + 9, "-c", tmp_path / "store.properties", "--json"
+        )
+        assert (done.code, done.rows[-1]["segments"]) == (0, SEGMENTS - 1), done
+
+
+def test_indexes_that_were_not_read_are_not_counted(tmp_path: Path, planted: PlantedBucket) -> None:
+    planted.delete(Suffix.MANIFEST, number=0)
+    planted.put(Suffix.MANIFEST, b"{", number=1)
+    planted.delete(Suffix.INDEXES, number=2)
+    for level in ("index", "data"):
+        summary = verified(tmp_path, "--level", level, "--json").rows[-1]
+        assert (summary["segments"], summary["indexes_read"]) == (SEGMENTS + 1, SEGMENTS - 2), level
+
+
 @pytest.mark.usefixtures("planted")
 def test_a_sample_reads_some_indexes(tmp_path: Path) -> None:
     indexed = verified(tmp_path, "--level", "index", "--sample", "40%")

@@ -71,8 +71,8 @@ class CheckedSegment:
     """A checked segment, with all findings about it and about how it follows the segments before it.
 
     ``extent`` are the segment's offsets by its manifest; None if unknown. ``level`` is None if only the presence of the
-    objects was checked. Such a segment is old or known to be sound. ``log_size`` is 0 if unknown. ``is_read`` is true
-    if all of the log was read.
+    objects was checked. Such a segment is old or known to be sound. ``log_size`` is 0 if unknown. ``has_indexes`` is
+    true if the indexes were read, and ``is_read`` if all of the log was read.
     """
 
     objects: SegmentObjects
@@ -80,6 +80,7 @@ class CheckedSegment:
     findings: tuple[Finding, ...]
     log_size: int
     extent: Extent | None = None
+    has_indexes: bool = False
     is_read: bool = False
 
 
@@ -152,7 +153,7 @@ def _with_neighbours(neighbours: Neighbours, result: SegmentResult) -> CheckedSe
     between = neighbours.take(subject, result.extent, is_committed=is_committed)
     findings = (*between, *result.findings)
     return CheckedSegment(
-        subject.objects, subject.level, findings, result.log_size, result.extent, is_read=result.is_read
+        subject.objects, subject.level, findings, result.log_size, result.extent, result.has_indexes, result.is_read
     )
 
 
@@ -311,6 +312,8 @@ class SegmentResult:
     is_gone: bool = False
     transactions: KnownTransactions | None = None
     """The segment's transactions, at level data and if its indexes are usable."""
+    has_indexes: bool = False
+    """True if the indexes were read."""
     is_read: bool = False
     """True if all of the log was read."""
 
@@ -413,7 +416,7 @@ class SegmentCheck:
         findings = indexes.findings
         is_closed = any(finding.kind in _CLOSED for finding in findings)
         if is_closed or known & {FindingKind.LOG_MISSING, FindingKind.LOG_SIZE}:
-            return SegmentResult(subject, tuple(findings), stored)
+            return SegmentResult(subject, tuple(findings), stored, has_indexes=not is_closed)
         last_offset, is_read = None, False
         try:
             if subject.level is Level.DATA:
@@ -428,7 +431,10 @@ class SegmentCheck:
         except CorruptDataError as error:
             findings.append(subject.finding(FindingKind.CHUNK_DAMAGED, str(error), Suffix.LOG))
         transactions = indexes.transactions if subject.level is Level.DATA else None
-        return SegmentResult(subject, tuple(findings), stored, last_offset, transactions=transactions, is_read=is_read)
+        return SegmentResult(
+            subject, tuple(findings), stored, last_offset,
+            transactions=transactions, has_indexes=True, is_read=is_read,
+        )  # fmt: skip
 
 
 _CLOSED = (FindingKind.UNKNOWN_KEY, FindingKind.WRONG_KEY)
