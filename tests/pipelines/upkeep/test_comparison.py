@@ -138,7 +138,8 @@ def test_a_planted_fault_is_named(topic: StoredTopic, change: Callable[[Any], An
     for one in problems:
         assert said[one.kind] in one.words
         assert one.subject in {f"{TOPIC}-{NUMBER}", listed(store)[1]}
-    assert (compared, gone) == (300, 0)
+    # All three windows, except the one whose file cannot be read.
+    assert (compared, gone) == (200 if "unread" in said else 300, 0)
 
 
 def test_runs_of_offsets_are_shown_the_first_of_them(topic: StoredTopic) -> None:
@@ -223,7 +224,7 @@ def test_the_broker_is_compared_with_as_far_as_it_has_it(kafka: KafkaServer) -> 
     delete_records(kafka, kept.topic, 6)
     assert compared() == ([], 34, 6)
     kept.store.delete([listed(kept.store)[-1]])
-    assert compared() == (["unread"], 34, 6)
+    assert compared() == (["unread"], 14, 6)
 
 
 def test_a_side_that_the_pipeline_does_not_read_is_refused() -> None:

@@ -119,7 +119,6 @@ class Against:
         start, stop = window.start, window.start
         if log is not None and window.topic_id in {"", str(log.topic_id)}:
             start, stop = max(window.start, log.earliest), min(window.stop, log.end)
-        self.compared += max(0, stop - start)
         self.gone += window.stop - window.start - max(0, stop - start)
         if log is None or start >= stop:
             return
@@ -134,6 +133,7 @@ class Against:
             except (ObjectNotFoundError, CorruptDataError) as error:
                 yield OutputProblem("unread", key, f"cannot be compared: {error}")
                 return
+        self.compared += stop - start
         yield from self._find_problems(window, files, there, start, stop)
 
     def _find_problems(
