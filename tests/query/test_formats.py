@@ -39,7 +39,7 @@ def test_only_a_format_of_text_goes_to_a_terminal_unasked(name: str, monkeypatch
     if bytes_in_terminal(data) == data:
         assert Target.parse(Rows(row_format=name)) == Target(None, name)
     else:
-        with pytest.raises(ConfigError, match=r"^binary output would upset a terminal: give -o FILE"):
+        with pytest.raises(ConfigError, match=r"^binary output would garble a terminal: give -o FILE"):
             Target.parse(Rows(row_format=name))
     assert Target.parse(Rows(row_format=name, output=Path("-"))) == Target(None, name)
 

@@ -207,7 +207,7 @@ class Bucket(Closing):
         on_file: OnFile | None = None,
         **how: Unpack[ReadOptions],
     ) -> int:
-        """Write the records of a topic into a folder of files by partition, and return the number of new records.
+        """Write a topic's records to files in a folder, by partition, and return the number of new records.
 
         A file is named after the offsets that it covers, and is complete or absent. Call the method again to complete
         an interrupted export, or to add the records of a topic that has grown. ``on_file`` is called with each finished
@@ -327,7 +327,7 @@ class Bucket(Closing):
         return verify_segments(opened, scopes, depth, client=self.broker, on_finding=on_finding, on_segment=on_segment)
 
     def doctor(self, *, write: bool = False, release: str | None = None, on_check: OnCheck = None) -> Table[Check]:
-        """Check settings, keys, store, clock, rules and caches; ``write`` puts and deletes a few small objects.
+        """Check settings, keys, store, clock, rules and caches. ``write`` also puts and deletes a few small objects.
 
         With ``release``, the call instead checks which objects an earlier release of tieredstore could not read.
         ``on_check`` is called with each result.
@@ -541,7 +541,7 @@ class Bucket(Closing):
         return self._handles.get().managers.get()
 
     def opened(self) -> OpenBucket:
-        """Return the store itself, for tools."""
+        """Return the open store with its settings, for tools."""
         return self._bucket()
 
     def close(self) -> None:

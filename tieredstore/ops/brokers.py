@@ -45,7 +45,8 @@ SeenT = TypeVar("SeenT")
 
 
 class MetadataTopic:
-    """Reads the brokers' metadata topic to its end. Each later call reads the new records. The caller closes it."""
+    """A reader of the brokers' metadata topic. Each call of :meth:`read_on` reads the unread records. The caller closes
+    the reader."""
 
     def __init__(self, reader: LiveReader, topic: str = METADATA_TOPIC) -> None:
         self._reader = reader
@@ -132,7 +133,7 @@ class BrokersView(Closing):
         self._segments = BrokersSegments()
 
     def read_behind(self, seen: Iterable[SeenT]) -> Iterator[SeenT]:
-        """Yield the items ``seen`` in a store.
+        """Yield the items of ``seen``, which come from a listing of the store.
 
         Before each item, read the brokers' records that were written before the item was seen.
         """

@@ -44,8 +44,8 @@ _POLL_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 
 Page = Callable[[], object]
-"""The function that makes a further page. It returns a value for ``json.dumps``, and runs on a thread of the
-endpoint."""
+"""A function that makes the content of an additional page. It returns a value for ``json.dumps``, and runs on a thread
+of the endpoint."""
 
 
 class Endpoint:
@@ -203,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         """Send the answer."""
-        self.connection.settimeout(self._server.request_s)  # for the whole answer
+        self.connection.settimeout(self._server.request_s)  # this limit applies to the whole answer
         self.connection.sendall(self._response.getvalue())
 
     def do_GET(self) -> None:

@@ -174,7 +174,8 @@ class FanIn(Iterator[_Item], Generic[_Item]):
     def _next_stream(self) -> tuple[Callable[[], Iterator[_Item]], _Stream[_Item]] | None:
         """Open the next stream. Return the function that makes its items, and the stream; None if no stream is left.
 
-        If ``_streams`` raises, the function raises this error. The reader gets it when it reaches that stream.
+        If ``_streams`` raises an error, the returned function raises this error. The reader gets it when it reaches
+        that stream.
         """
         with self._taking:
             with self._changed:

@@ -40,7 +40,7 @@ class Lifetime:
 
     @property
     def is_over(self) -> bool:
-        """True after its end."""
+        """True after the lifetime's end."""
         return self._is_over
 
     def check(self) -> None:

@@ -70,7 +70,7 @@ def test_a_copy_has_a_bar_in_colour_and_leaves_its_sums(settings: Path, commands
         (("mirror", "target"), r"copied  verbatim  txn-\S+  \(\d+\.\d KiB\)", 4),
         (
             ("verify",),
-            r"gap: txn-0 \(\S+\): offsets 605 to 1208 are in no segment; .* lie there \(1\)",
+            r"gap: txn-0 \(\S+\): offsets 605 to 1208 are in no segment; .* are there \(1\)",
             1,
         ),
         (("gc", "--min-age=48h"), r"would be deleted  without manifest  txn-\S+  \(.*1970-01-01 00:00:00", 1),
@@ -157,7 +157,7 @@ def test_bytes_do_not_go_to_a_terminal_unasked(
         running = commands.start(*arguments, "-c", stored, terminal=terminal.path, environment=PLAIN)
         assert ended(running).code == 2
         assert terminal.read_all() == (
-            b"tieredstore: binary output would upset a terminal: give -o FILE, or -o - to write it anyway\r\n"
+            b"tieredstore: binary output would garble a terminal: give -o FILE, or -o - to write it anyway\r\n"
         )
         asked = commands.start(*arguments, "-c", stored, "-o", "-", terminal=terminal.path, environment=PLAIN)
         assert ended(asked).code == 0

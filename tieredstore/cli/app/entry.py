@@ -15,7 +15,7 @@ VERSION: Final = (["--version"], ["--version", "--json"], ["--json", "--version"
 """Command lines that ask only for the version and need no parser."""
 
 JSON_VERSION: Final = 1
-"""The version of the names and meanings in commands' JSON, as docs/reference/json.md describes them."""
+"""The version of the commands' JSON: field names and their meanings, as docs/reference/json.md describes them."""
 
 
 def run() -> NoReturn:

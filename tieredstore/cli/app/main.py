@@ -49,7 +49,7 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
-        """Return arguments as TOPIC, not {TOPIC}."""
+        """Return the parts of the usage line. Arguments are shown as TOPIC, not as {TOPIC}."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
@@ -195,15 +195,15 @@ Kafka's tiered storage (Aiven's plugin) keeps in an object store.
 A first session:
 
 \b
-  tieredstore keys new key1 >> store.properties             a key pair
-  tieredstore upload -c store.properties /var/lib/kafka     closed segments up
-  tieredstore ls -c store.properties                        stored segments
-  tieredstore cat -c store.properties TOPIC                 its records
+  tieredstore keys new key1 >> store.properties             make a key pair
+  tieredstore upload -c store.properties /var/lib/kafka     upload segments
+  tieredstore ls -c store.properties                        list segments
+  tieredstore cat -c store.properties TOPIC                 show records
   tieredstore query -c store.properties "SELECT count(*) FROM TOPIC"
-  tieredstore fetch -c store.properties TOPIC 0 0 -o 0.log  a segment back
+  tieredstore fetch -c store.properties TOPIC 0 0 -o 0.log  fetch a segment
 
-store.properties has the plugin's own settings (storage.backend.class, storage.root, chunk.size …), and so has a
-broker's server.properties. TIEREDSTORE_SETTINGS may name it instead of -c.
+store.properties has the plugin's own settings (storage.backend.class, storage.root, chunk.size …); a broker's
+server.properties works too. TIEREDSTORE_SETTINGS may name the file instead of -c.
 """
 _EPILOG: Final = """\b
 Exit codes:
@@ -369,7 +369,7 @@ def _bad_value(problem: BadParameter) -> str:
 
 
 def _wanted(error: ErrorDetails) -> str:
-    """Return what pydantic requires of a refused value."""
+    """Return the requirement that a refused value does not meet."""
     kind, limits = str(error["type"]), error.get("ctx", {})
     if kind.startswith(("int", "float")):
         return "it must be a number" if kind.startswith("float") else "it must be a whole number"

@@ -435,7 +435,7 @@ class Rows(Group):
 
 @dataclass(frozen=True, slots=True)
 class Output(Group):
-    """The form of a command's report."""
+    """Options for the form of a command's report."""
 
     PANEL: ClassVar[str] = "Output"
     as_json: _AsJson = False
@@ -503,7 +503,7 @@ GroupName: TypeAlias = Annotated[
         "--group",
         metavar="GROUP",
         rich_help_panel="Window",
-        help="Join this consumer group: share the topic, resume at its offsets, commit written offsets.",
+        help="Join this consumer group: share the topic, resume at the group's offsets, commit written offsets.",
     ),
 ]
 
@@ -518,7 +518,7 @@ Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that 
 """The option ``--once`` of services."""
 
 BACKUP: Final = typer.Option(
-    "--backup", metavar="FILE", help="Settings of a pipeline or Secor (raw records) or, for a restore, of batches."
+    "--backup", metavar="FILE", help="Settings of a backup: a pipeline, Secor (raw records) or, for a restore, batches."
 )
 """The option ``--backup`` of commands that can read records from other sources than segments."""
 

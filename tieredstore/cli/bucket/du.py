@@ -51,7 +51,7 @@ def du(
     ),
     prices: Prices = None,
     sort: Annotated[
-        Sort | None, typer.Option("--sort", help="Sort key of the rows: stored bytes, or the cost with --prices.")
+        Sort | None, typer.Option("--sort", help="Sort key; default: stored bytes, or the cost with --prices.")
     ] = None,
     listing: Annotated[
         bool, typer.Option("--listing", help="Read no manifests: faster, but without sizes before compression.")

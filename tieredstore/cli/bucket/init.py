@@ -59,7 +59,7 @@ def init(
 
 
 def _ask() -> dict[str, str]:
-    """Return the properties in the user's answers. Raise ConfigError without a terminal."""
+    """Ask the user for the settings, and return them as properties. Raise ConfigError without a terminal."""
     if not sys.stdin.isatty():
         raise ConfigError("init asks for the settings, and stdin is not a terminal: name a broker's server.properties")
     from tieredstore.remote.stores import NamedStore, find_store

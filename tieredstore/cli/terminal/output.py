@@ -110,7 +110,7 @@ def human_count(count: int) -> str:
 
 
 def human_share(part: int, whole: int) -> str:
-    """Return a part of a whole, such as ``2.9 of 25.6 MiB``."""
+    """Return a part and its whole as text, such as ``2.9 of 25.6 MiB``."""
     (size, unit), of = human_bytes(part).split(), human_bytes(whole)
     return f"{size} of {of}" if of.endswith(f" {unit}") else f"{size} {unit} of {of}"
 

@@ -44,7 +44,7 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
 def refuse_binary(path: Path | None) -> None:
     """Raise ConfigError if binary data would go to a terminal. The path ``-`` allows it."""
     if path is None and sys.stdout.isatty():
-        raise ConfigError("binary output would upset a terminal: give -o FILE, or -o - to write it anyway")
+        raise ConfigError("binary output would garble a terminal: give -o FILE, or -o - to write it anyway")
 
 
 @contextlib.contextmanager

@@ -74,10 +74,10 @@ class Repair:
 
     The outcomes:
 
-    - REPAIRED
+    - REPAIRED: the damaged objects were replaced
     - THERE: the target's segment is sound
     - LEFTOVER: the target's segment has no manifest
-    - GONE: the target's segment was deleted meanwhile
+    - GONE: the target's segment was deleted during the run
     - CHANGED: another process changed the segment during each attempt
     - FAILED: the step has the error
     """

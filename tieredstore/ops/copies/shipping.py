@@ -113,7 +113,7 @@ class Shipper:
 
         The outcomes:
 
-        - COPIED
+        - COPIED: the segment was copied
         - THERE: the store has a complete copy
         - ACTIVE: the broker may still append to the segment
         - GONE: the broker has deleted the segment's records

@@ -66,7 +66,7 @@ def racing(store: ObjectStore, place: str) -> Iterator[str]:
     taken = f"{place}/taken"
     store.put(taken, b"first")
     if _wins(partial(store.put, taken, b"second", if_absent=True)) or store.get(taken) != b"first":
-        yield "a write that may only create an object has replaced one"
+        yield "a write that must only create an object replaced an existing object"
     etag = _etag(store, taken)
     store.replace(taken, b"third", etag)
     if _wins(partial(store.replace, taken, b"fourth", etag)) or store.get(taken) != b"third":

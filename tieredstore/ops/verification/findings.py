@@ -113,7 +113,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     _KIND.METADATA_UNUSABLE: KindFacts(
         _DAMAGE,
         "the segment is readable, but readers work out its offsets and times from its log, with a few requests",
-        "compare with an older version of the manifest; readers do without this part",
+        "compare with an older version of the manifest; readers do not need this part",
     ),
     _KIND.METADATA_ABSENT: KindFacts(
         _NOTICE,
@@ -132,7 +132,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     _KIND.INDEXES_MISSING: KindFacts(
         _DAMAGE, "look-ups by offset and time fail, and brokers serve nothing of the segment", COPY_AGAIN
     ),
-    _KIND.LOG_SIZE: KindFacts(_DAMAGE, "records at the end, or from some place on, cannot be read", COPY_AGAIN),
+    _KIND.LOG_SIZE: KindFacts(_DAMAGE, "records at the end, or from some offset on, cannot be read", COPY_AGAIN),
     _KIND.INDEXES_SIZE: KindFacts(
         _DAMAGE, "some of the indexes cannot be read; brokers serve nothing of the segment", COPY_AGAIN
     ),
@@ -164,7 +164,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.LEFT_BEHIND_COVERED: KindFacts(
         _NOTICE,
-        "the segment is of an abandoned leader epoch; readers take the segment of the newer epoch",
+        "the segment belongs to an abandoned leader epoch; readers take the segment of the newer epoch",
         "nothing; brokers delete the segment with its epoch",
     ),
     _KIND.RECREATED_TOPIC: KindFacts(

@@ -131,7 +131,7 @@ class _LogSoFar:
 
     def _compare(self, subject: Subject, start: int, extent: Extent) -> Iterator[Finding]:
         if (start, extent) == self._previous and extent.end >= 0:
-            detail = f"offsets {start} to {extent.end} are also in the segment before it, with the same leader epochs"
+            detail = f"offsets {start} to {extent.end} are also in the previous segment, with the same leader epochs"
             yield subject.finding(FindingKind.COPIED_TWICE, detail, offsets=(start, extent.end))
             return
         newest = self._epochs[-1][0] if self._epochs else -1
@@ -173,7 +173,7 @@ class _LogSoFar:
         # Report no gap after a segment with a damaged manifest, because that segment may fill the gap. Its damage is
         # reported already.
         if first < start and not self._is_hidden:
-            leftovers = f"; objects without a manifest lie there ({self._leftovers})" if self._leftovers else ""
+            leftovers = f"; objects without a manifest are there ({self._leftovers})" if self._leftovers else ""
             detail = f"offsets {first} to {start - 1} are in no segment"
             yield subject.finding(FindingKind.GAP, detail + leftovers, offsets=(first, start - 1))
 

@@ -302,7 +302,7 @@ class SegmentResult:
     """The result of checking one segment by itself.
 
     ``stored`` is None without a readable manifest. ``last_offset`` is the last batch's last offset, if the log was read
-    up to its end. ``is_gone`` is true if the segment was deleted meanwhile.
+    up to its end. ``is_gone`` is true if the segment was deleted during the run.
     """
 
     subject: Subject
