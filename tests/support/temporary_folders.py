@@ -1,7 +1,7 @@
-"""Location of a tree's temporary test folders.
+"""Temporary test folders of a working tree.
 
-pytest numbers the folders of all runs of a user. A run that ends releases its number before it removes its lock, which
-may by then belong to a new run with that number: the next run to end would delete the active folder.
+pytest numbers the folders of all runs of a user. A run that ends releases its number before it removes its lock. By
+then the lock may belong to a new run with that number, and the next run to end would delete the folder in use.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Frames of all threads, without a garbage collection in between.
 
 CPython 3.11 makes frame objects while it holds the lock of its thread list. A collection there calls back into Python
-(Hypothesis has such a callback), which may release the interpreter's lock. A thread being started then takes that lock
-and waits for the list's forever: a deadlock of the process. Slipcover requests frames now and then.
+(Hypothesis has such a callback), which may release the interpreter's lock. A thread that starts then takes the
+interpreter's lock and waits forever for that of the list: a deadlock. Slipcover requests frames now and then.
 """
 
 from __future__ import annotations
@@ -29,5 +29,5 @@ def thread_frames() -> dict[int, FrameType]:
 
 
 def give_no_others() -> None:
-    """Make this the implementation for the whole process."""
+    """Make ``thread_frames`` the ``sys._current_frames`` of the whole process."""
     sys.__dict__[_NAME] = thread_frames

@@ -1,6 +1,6 @@
 """Inert probes for code pickled to another process, as Spark's functions: their coverage is not collected.
 
-A separate module: that process imports it, and must not measure.
+This module is separate because the other process imports it, and must not measure coverage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _probe: Final[Any] = importlib.import_module("slipcover.probe")  # no types
 
 
 class _Nobody:
-    """Receiver of a probe's reports."""
+    """Receiver that ignores a probe's reports."""
 
     def __init__(self) -> None:
         self.newly_seen: dict[str, set[object]] = defaultdict(set)
@@ -27,13 +27,13 @@ _nobody: Final = _Nobody()
 
 
 def unread_probe() -> object:
-    """Return a probe in place of another process's, which may be pickled again."""
+    """Return an inert probe in place of another process's probe; it can be pickled again."""
     copyreg.pickle(Probe, without_its_place)
     return _probe.new(_nobody, "", 0, 50)
 
 
 def without_its_place(_of_other_process: object) -> tuple[Any, ...]:
-    """Pickle a probe."""
+    """Pickle a probe as a call of ``unread_probe``."""
     return unread_probe, ()
 
 

@@ -26,7 +26,7 @@ def partition_of(topic: str = "events", partition: int = 0, topic_id: Uuid = TOP
 
 @dataclass(frozen=True)
 class MadeSegment:
-    """Segment description for a store."""
+    """Description of a made-up segment of a store."""
 
     where: TopicIdPartition
     start: int

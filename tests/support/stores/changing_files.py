@@ -13,25 +13,25 @@ from tieredstore.backends.values import ObjectInfo
 
 _SIZES = (0, 1, 3, 4_095, 4_096, 65_535, 65_536, 65_537)
 _ODD = "caf\u00e9 \n"
-"""A name with non-ASCII characters: a visit examines such a file, but leaves reading it to others."""
+"""Name with non-ASCII characters: ``look_at_files`` reports such a file, ``read_files`` does not read it."""
 
 _NAMES = ("0", "1", "2", "3", _ODD, "x" * 255)
 _TOO_LONG = "y" * 256
 _READ = 65_536
-"""A visit reads no file longer than this."""
+"""Largest size of a file that ``read_files`` reads."""
 
 _Answer = TypeVar("_Answer")
 
 
 class ChangingFiles:
-    """Random steps, the same for the same seed. A file's content states its expected length."""
+    """Files that change in random steps, the same for the same seed. A file's first byte states its size."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder, self._chance = folder, random.Random(seed)
         self._paths = [folder / name for name in _NAMES]
 
     def change(self) -> None:
-        """Replace or remove one name."""
+        """Replace one name's file, or remove it, or put a folder, a pipe or a link in its place."""
         path, kind = self._chance.choice(self._paths), self._chance.randrange(8)
         is_folder = path.is_dir() and not path.is_symlink()
         if kind < 4 and not is_folder:
@@ -52,7 +52,7 @@ class ChangingFiles:
             path.symlink_to(self._chance.choice(self._paths).name)
 
     def visit(self) -> int:
-        """Return the number of files read; check that each is complete."""
+        """Examine and read all names; check that each content is complete, and return their number."""
         contents = self._of_folder(lambda folder: read_files(folder, 0, [*_NAMES, _TOO_LONG], 1 << 20))
         looked = self._of_folder(lambda folder: look_at_files(folder, "at/", list(_NAMES)))
         assert looked is not None

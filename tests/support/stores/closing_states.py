@@ -24,7 +24,7 @@ LOG = bytes(range(256)) * 40
 
 
 class SilentStore(DelegatingObjectStore):
-    """Store that blocks calls of one name, after answering some."""
+    """Store that blocks the calls of one name, after it has answered some of them."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -86,7 +86,7 @@ class SilentStore(DelegatingObjectStore):
 
 
 class Scene:
-    """Manager over a store that can block, with a segment; the amount cached depends on the use."""
+    """Manager over a store that can block its calls, with a copied segment."""
 
     def __init__(self, folder: Path, *, cache: str = "", mode: str = "none") -> None:
         self.folder = folder
@@ -134,7 +134,7 @@ def chunk_by_chunk(scene: Scene) -> object:
 
 
 def chunk_on_its_way(scene: Scene) -> object:
-    """Block a chunk that is being prefetched."""
+    """Read a chunk while the store blocks its prefetch."""
     stream = scene.manager.open(scene.metadata)
     scene.store.fall_silent("get_into", 1)
     stream.read(1000)
@@ -155,7 +155,7 @@ def load_of_another_reader(scene: Scene) -> object:
 
 
 def next_segment(scene: Scene) -> object:
-    """Block opening a segment while the previous one is read to its end."""
+    """Open a segment while the store blocks its manifest, which the stream of the segment before it prefetches."""
     following = scene.copied()
     scene.store.fall_silent("get_small", 1)
     stream = scene.manager.fetch_log_segment(scene.metadata, 0, next_segment=lambda: following)
@@ -223,7 +223,7 @@ READS: dict[str, Use] = {
     use.__name__: use
     for use in (first_byte, readers_own_buffer, behind_a_seek, chunk_by_chunk, chunk_on_its_way, load_of_another_reader)
 }
-"""Stream states, in each mode and with each cache."""
+"""Uses of a stream, for each mode and each cache."""
 
 OTHERS: dict[str, Use] = {
     use.__name__: use
@@ -261,7 +261,7 @@ def _ended_by_close(use: Callable[[], object]) -> BaseException | None:
 
 
 class Waiting:
-    """Use running on a thread; how it ended, and when."""
+    """Use of a manager on a thread, with the error that ended it, and when it ended."""
 
     def __init__(self, scene: Scene, use: Use) -> None:
         self.error: BaseException | None = None
@@ -276,7 +276,7 @@ class Waiting:
     def begin(self) -> None:
         self._thread.start()
         assert self._scene.store.is_asked.wait(60), self.error
-        time.sleep(0.02)  # by now, any waiter for the call is waiting
+        time.sleep(0.02)  # any thread that waits for the call waits by now
 
     def end(self) -> None:
         self._thread.join(60)
@@ -285,7 +285,7 @@ class Waiting:
 
 @contextmanager
 def waiting(scene: Scene, use: Use) -> Generator[Waiting]:
-    """Run ``use``, blocked by the store until the end of the block."""
+    """Run ``use`` on a thread; the store blocks it until the ``with`` block ends."""
     under_way = Waiting(scene, use)
     under_way.begin()
     try:

@@ -37,11 +37,11 @@ ATTEMPTS = 3
 
 
 def no_wait(_: float) -> None:
-    """Replace sleeping by doing nothing."""
+    """Do nothing, instead of sleeping."""
 
 
 def quick(**changes: Any) -> RetryPolicy:
-    """Return a policy with three tries without waiting."""
+    """Return a policy of three tries that does not wait between them."""
     settings: dict[str, Any] = {"attempts": ATTEMPTS, "timeout_s": 120.0, "sleep": no_wait}
     return RetryPolicy(**{**settings, **changes})
 
@@ -50,8 +50,9 @@ def quick(**changes: Any) -> RetryPolicy:
 class Cloud:
     """One of the clouds: ``make(url, place, retries, **options)`` returns a store of the place behind ``url``.
 
-    The functions of method and path with query classify requests. ``around_parts`` are the requests before and after an
-    upload's parts, ``looks`` those before a large conditional one. ``deleted_at_once``: keys per request.
+    The functions from ``single_write`` to ``deletion`` classify a request by its method and its path with query. An
+    upload has ``around_parts`` requests before and after its parts. A large conditional upload has ``looks`` requests
+    before them. A deletion request has at most ``deleted_at_once`` keys.
     """
 
     name: str
@@ -128,7 +129,8 @@ def gcs_cloud(server: GcsServer) -> Cloud:
         page=lambda method, path: method == "GET" and "/o?" in path,
         deletion=lambda method, path: method == "DELETE" and "/o/" in path,
         around_parts=1,
-        # Google reports whether object or bucket is absent; with its emulator, the bucket is checked.
+        # Google reports whether the object or the bucket is absent. Its emulator does not, so the store checks the
+        # bucket.
         looks=2,
         deleted_at_once=1,
         kill=server.kill,
@@ -223,7 +225,7 @@ def fresh_cloud(name: str) -> Generator[Cloud]:
 
 
 def until_answered(call: Callable[[], object]) -> None:
-    """Call while the store is unreachable: with a short deadline a first call may end while opening a client."""
+    """Repeat a call until the store is available; with a short deadline, a call may fail while it opens a client."""
     end = time.monotonic() + 60
     while True:
         try:

@@ -64,7 +64,7 @@ def rows(path: Path, columns: str) -> list[tuple[object, ...]]:
 
 
 def let_pass(path: Path, seconds: float) -> None:
-    """Age the last use of all cached data by this time."""
+    """Move the times of all cached data into the past by these seconds."""
     change_table(path, "UPDATE Cache SET access_time = access_time - ?1, expire_time = expire_time - ?1", seconds)
     for file in value_files(path):
         status = file.stat()

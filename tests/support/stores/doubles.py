@@ -44,9 +44,10 @@ OperationName: TypeAlias = Literal[
 ]
 
 Moment: TypeAlias = Literal["before", "during", "after"]
-"""``before``: the operation has had no effect. ``during``: the body of a ``put`` or ``prepare`` has given half of
-its first buffer, half of a ``get_into`` is filled, half the keys of a ``delete`` are gone, a listing has given an
-object; others have had no effect. ``after``: it took effect, and the caller has no answer yet.
+"""Moment of an operation. ``before``: it has had no effect. ``during``: a ``put`` or ``prepare`` has taken half of its
+body's first buffer, a ``get_into`` has filled half of its buffer, a ``delete`` has deleted half of its keys, and a
+listing has yielded an object. Other operations have had no effect. ``after``: the operation took effect, and the caller
+has no answer yet.
 """
 
 Answer = TypeVar("Answer")
@@ -56,8 +57,9 @@ Answer = TypeVar("Answer")
 class Operation:
     """One call of a store, ``number`` counted from 0 since creation or reset.
 
-    ``keys`` are those of a delete, the one key of another call, or the prefix of a listing. A small read, or one of the
-    whole object, is a ``get``. A listing counts when its first object is requested; an empty range does not count.
+    ``keys`` are those of a delete, the one key of another call, or the prefix of a listing. A ``get_small`` or a
+    ``get_whole`` is a ``get``. A listing counts once the caller requests its first object. A read of an empty range
+    does not count.
     """
 
     number: int
@@ -70,11 +72,11 @@ _Due: TypeAlias = list[tuple[Moment, Act]]
 
 
 class DelegatingObjectStore(DelegatingStore):
-    """Passes every call to ``inner``; subclasses override the calls they observe or disturb."""
+    """Store that passes every call to ``inner``; subclasses override the calls that they observe or disturb."""
 
     @property
     def small_batch(self) -> int:
-        """1: each read is a separate call."""
+        """Number of keys of a batch: 1, so that each read is a separate call."""
         return 1
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
@@ -87,7 +89,7 @@ class DelegatingObjectStore(DelegatingStore):
 
 
 class ScriptedStore(DelegatingObjectStore):
-    """Logs every operation, counts bytes, and plays the rules of its script. Safe from several threads::
+    """Store that logs every operation, counts bytes, and applies the rules of its script. Safe for several threads::
 
         store = ScriptedStore(MemoryObjectStore())
         store.on("delete", "*/0/*", AccessDeniedError("locked"))              # fails, each time
@@ -95,7 +97,7 @@ class ScriptedStore(DelegatingObjectStore):
         store.on(("get", "head"), do=lambda operation: asked.set())      # runs, then goes on
         store.change("now_ms", change=lambda now_ms: now_ms + DAY_MS)    # another answer, or another body
 
-    ``bytes_up`` are the bytes taken from bodies, ``bytes_down`` those that reached the caller.
+    ``bytes_up`` counts the bytes taken from bodies, ``bytes_down`` those that the caller received.
     """
 
     def __init__(self, inner: ObjectStore, *, conditional_writes: bool | None = None) -> None:
@@ -116,10 +118,11 @@ class ScriptedStore(DelegatingObjectStore):
         skip: int = 0,
         times: int | None = None,
     ) -> Self:
-        """``do`` something at each operation with one of these ``names`` (None: all) and a ``key`` of this pattern.
+        """Add a rule: ``do`` this at each operation with one of these ``names`` (None: all) and a ``key`` of this
+        pattern.
 
-        ``do`` may be an exception to raise. The first ``skip`` matching operations are unaffected; with ``times``, only
-        that many are affected.
+        ``do`` may be an exception to raise. The rule ignores the first ``skip`` matching operations. With ``times``, it
+        affects only that many.
         """
         self._rules.append(_Rule(names, key, moment, _act_of(do), skip, times))
         return self
@@ -130,7 +133,7 @@ class ScriptedStore(DelegatingObjectStore):
         return self
 
     def reset(self) -> None:
-        """Forget all counts; the rules stay."""
+        """Clear the log and all counts; the rules stay."""
         with self._lock:
             self.operations: list[Operation] = []
             self.requests: Counter[OperationName] = Counter()
@@ -182,7 +185,7 @@ class ScriptedStore(DelegatingObjectStore):
             self._add(down=len(view))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Count one operation for all pages; ``during`` is after each object."""
+        """Count one operation for all pages; ``during`` is the moment after each object."""
         with self._operation("list", prefix) as call:
             for info in call.changed(super().list(prefix, start_after)):
                 yield info
@@ -219,7 +222,7 @@ class ScriptedStore(DelegatingObjectStore):
             call.whole(lambda: super(ScriptedStore, self).publish(prepared))
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Count one operation for all pages; ``during`` is after each write."""
+        """Count one operation for all pages; ``during`` is the moment after each write."""
         with self._operation("abandoned_writes", prefix) as call:
             for write in call.changed(find_abandoned_writes(self.inner, prefix)):
                 yield write
@@ -236,7 +239,7 @@ class ScriptedStore(DelegatingObjectStore):
             return call.changed(call.whole(super().now_ms))
 
     def versions(self) -> BucketVersions | str:
-        """Count the operations of the answer."""
+        """Return versions whose operations this store counts."""
         inner = super().versions()
         return inner if isinstance(inner, str) else _ScriptedVersions(inner, self._operation)
 
@@ -273,7 +276,7 @@ class ScriptedStore(DelegatingObjectStore):
 
 
 class _ScriptedVersions(BucketVersions):
-    """Versions whose operations are those of a scripted store."""
+    """Versions whose operations a scripted store logs."""
 
     def __init__(self, inner: BucketVersions, operation: Callable[..., _Call]) -> None:
         self._inner, self._operation = inner, operation
@@ -293,7 +296,7 @@ class _ScriptedVersions(BucketVersions):
 
 
 CountingStore = ScriptedStore
-"""Store without a script."""
+"""Name of the store for tests that only count its operations."""
 
 
 def _unavailable() -> Exception:
@@ -301,10 +304,10 @@ def _unavailable() -> Exception:
 
 
 class FaultyStore(ScriptedStore):
-    """Fails at chosen operations, listed in ``failed``.
+    """Store that fails at chosen operations and lists them in ``failed``.
 
-    ``fail_at`` is the number of one operation, from 0, or a predicate called at each operation. With ``for_good``
-    everything after the first failure fails too, and has no effect, as if the process were dead.
+    ``fail_at`` is the number of one operation, from 0, or a predicate called at each operation. With ``for_good``,
+    every operation after the first failure fails too, without effect, as if the process were dead.
     """
 
     def __init__(
@@ -337,10 +340,10 @@ class FaultyStore(ScriptedStore):
 
 
 class LatencyStore(ScriptedStore):
-    """Answers after ``request_s`` seconds and moves at most ``bytes_per_s`` per call, by calling ``sleep``.
+    """Store that answers after ``request_s`` seconds and moves at most ``bytes_per_s`` per call, by calling ``sleep``.
 
-    The bodies of ``put`` wait per buffer, downloads once for all their bytes; an empty range does not wait. Concurrent
-    calls do not slow each other down. A test that must not wait passes a recording ``sleep``.
+    A ``put`` waits for each buffer of its body, a download once for all its bytes, and an empty range not at all.
+    Concurrent calls do not slow each other down. A test that must not wait passes a recording ``sleep``.
     """
 
     def __init__(
@@ -363,7 +366,7 @@ class LatencyStore(ScriptedStore):
 
 
 class _Rule:
-    """Selects the operations at which an action is due, and counts them."""
+    """Rule that selects the operations at which an action is due, and counts them down."""
 
     def __init__(
         self,
@@ -381,7 +384,7 @@ class _Rule:
         self._skip, self._times = skip, times
 
     def fits(self, operation: Operation) -> bool:
-        """Return True if the operation matches."""
+        """Return True if the rule's names and key pattern match the operation."""
         named = self._names is None or operation.name in self._names
         return named and (self._key == "*" or any(fnmatchcase(key, self._key) for key in operation.keys))
 
@@ -414,7 +417,7 @@ class _Call:
                 act(self._operation)
 
     def whole(self, operation: Callable[[], Answer]) -> Answer:
-        """Run an atomic operation."""
+        """Run an operation that has no partial effect, once ``during`` has been reached."""
         self.reach("during")
         return operation()
 
@@ -428,7 +431,7 @@ class _Call:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # An error of the store itself is raised: only a successful operation has an answer to lose.
+        # If the store itself raises an error, there is no ``after``: only a successful operation has an answer to lose.
         if kind is None:
             self.reach("after")
 

@@ -1,7 +1,7 @@
-"""Store in a folder that fails at random, before, during and after operations; for other processes.
+"""Store in a folder that fails at random, before, during or after an operation, for use in other processes.
 
-As ``storage.backend.class`` it is ``tests.support.stores.failing_folder.FailingFolder``, with ``storage.folder``, and
-``storage.failing`` for the percentage of failing operations.
+Settings choose the store as ``storage.backend.class=tests.support.stores.failing_folder.FailingFolder``.
+``storage.folder`` is its folder, and ``storage.failing`` the percentage of operations that fail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tieredstore.config import Settings
 
 
 class FailingFolder(FaultyStore):
-    """Each process has different failures."""
+    """Store whose failures differ from process to process."""
 
     def __init__(self, folder: Path, percent: int) -> None:
         super().__init__(FilesystemObjectStore(folder), self._fails)

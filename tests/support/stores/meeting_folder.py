@@ -1,7 +1,8 @@
 """Store in a folder where two attempts of a task meet: each prepares a file before either continues.
 
-As ``storage.backend.class`` it is ``tests.support.stores.meeting_folder.MeetingFolder``, with ``storage.folder``,
-``storage.meeting`` for the suffix of the key where they meet, and ``storage.marks`` for the folder of their marks.
+Settings choose the store as ``storage.backend.class=tests.support.stores.meeting_folder.MeetingFolder``.
+``storage.folder`` is its folder. The attempts meet at the key that ends with ``storage.meeting``, and each leaves a
+mark in the folder ``storage.marks``.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import Settings
 
 BOTH: Final[AbstractSet[str]] = {"prepared-0", "prepared-1"}
-"""Marks of the two attempts."""
+"""Names of the marks of the two attempts."""
 
 _DEADLINE_S: Final = 240
 
 
 class MeetingFolder(DelegatingObjectStore):
-    """Folder store that synchronizes on the one key in Spark tasks."""
+    """Folder store whose Spark tasks wait for each other at one key."""
 
     def __init__(self, folder: Path, meeting: str, marks: Path) -> None:
         super().__init__(FilesystemObjectStore(folder))

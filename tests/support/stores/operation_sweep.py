@@ -1,6 +1,6 @@
-"""Repeats work on a store for its operations, which fail, die or are delayed there: in `make soak` for each of them.
+"""Repetitions of work on a store, each with a fault at another operation. `make soak` takes each operation.
 
-`make test` takes a part, the same in each run: see :func:`numbers_to_sweep`.
+`make test` takes some of the operations, the same in each run: see :func:`numbers_to_sweep`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Over = TypeVar("Over", bound=ScriptedStore)
 
 
 STRIDE: Final = 4
-"""Of the operations of a kind, `make test` sweeps the first one and each fourth one after it."""
+"""Stride of `make test`: it sweeps the first operation of a kind, and each fourth one after it."""
 
 
 def numbers_to_sweep(kinds: Sequence[Hashable], *, whole: bool = SOAK) -> list[int]:
-    """Return the numbers of the operations to sweep, given the kind of each: all of them, or of each kind the first and
-    each fourth one, and the last of all.
+    """Return the numbers of the operations to sweep, given the kind of each operation. With ``whole``, these are all of
+    them; else the first and each fourth one of each kind, and the last one of all.
 
-    Operations come in cycles, such as one for each
-    segment: counted by kind, the stride meets each step of a cycle, whatever the cycle's length.
+    Operations come in cycles, such as one for each segment. As the stride counts by kind, it meets each step of a
+    cycle, whatever the cycle's length.
     """
     assert kinds, "no operation to sweep over: the test would check nothing"
     seen: Counter[Hashable] = Counter()
@@ -46,7 +46,7 @@ def kinds_of(operations: Sequence[Operation]) -> list[tuple[str, str]]:
 
 
 class Killed(BaseException):
-    """Simulates the process's death: its code handles no error."""
+    """Simulated death of the process: not an ``Exception``, so that the product's code does not handle it."""
 
 
 class DyingStore(FaultyStore):
@@ -65,10 +65,11 @@ class Round(NamedTuple, Generic[Inner, Over]):
 
 
 class OperationSweep(Generic[Inner]):
-    """Runs ``work`` on an undisturbed store of ``make``, then yields a new store for each of its operations to sweep.
+    """Sweep that runs ``work`` on an undisturbed store of ``make``, then yields a new store for each operation to
+    sweep.
 
-    The caller does the work on the round's ``store`` and checks its ``inner``. ``numbers`` narrows the choice; with a
-    step, it is the choice.
+    The caller does the work on the round's ``store`` and checks its ``inner``. ``numbers`` restricts the operations to
+    sweep. If it has a step, it alone chooses them.
     """
 
     def __init__(
@@ -84,19 +85,19 @@ class OperationSweep(Generic[Inner]):
         assert self.numbers, "no operation to sweep over: the test would check nothing"
 
     def fail(self, moment: Moment = "before", *, for_good: bool = False) -> Iterator[Round[Inner, FaultyStore]]:
-        """Fail one operation, or all from it on; ``after``: its answer is lost."""
+        """Yield rounds in which one operation fails, or all from it on. At ``after``, only its answer is lost."""
         for number in self.numbers:
             inner = self._make()
             yield Round(number, inner, FaultyStore(inner, number, moment=moment, for_good=for_good))
 
     def die(self, moment: Moment = "before") -> Iterator[Round[Inner, FaultyStore]]:
-        """Raise Killed at one operation; later ones have no effect."""
+        """Yield rounds in which one operation raises Killed, and later ones have no effect."""
         for number in self.numbers:
             inner = self._make()
             yield Round(number, inner, DyingStore(inner, number, moment))
 
     def sleep(self, meanwhile: Callable[[Inner], object]) -> Iterator[Round[Inner, ScriptedStore]]:
-        """Call the function with the inner store before one operation, then let that operation continue."""
+        """Yield rounds that call the function with the inner store before one operation, then continue it."""
         for number in self.numbers:
             inner = self._make()
             yield Round(

@@ -20,7 +20,7 @@ IMPATIENT = RetryPolicy(attempts=3, base_delay_s=0.001, max_delay_s=0.01, timeou
 def options_for(
     server: S3Server, bucket: str, *, url: str | None = None, compatibility: Compatibility = Compatibility.AWS
 ) -> S3Options:
-    """Return options for a bucket of ``server``, reached at ``url`` (of a proxy) if given."""
+    """Return options for a bucket of ``server``; ``url`` is that of a proxy before the server."""
     return S3Options(
         bucket,
         region=REGION,

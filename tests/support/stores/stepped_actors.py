@@ -24,7 +24,7 @@ WAIT_S = 120.0
 
 
 class WorldClock:
-    """Clock of a simulated world: stores report it, machines count by it."""
+    """Clock of a simulated world, for its store's times and its machines' waits."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -34,7 +34,7 @@ class WorldClock:
 
 
 class AgingStore(DelegatingObjectStore):
-    """Objects in memory with times by the world's clock; an interrupted write leaves an abandoned one.
+    """Store in memory with times by the world's clock; an interrupted write leaves an abandoned write.
 
     An object's time is the start of its write, as for S3's multipart uploads: the oldest possible.
     """
@@ -77,7 +77,7 @@ class AgingStore(DelegatingObjectStore):
 
 
 class KilledError(BaseException):
-    """Simulates the death of the process, without any cleanup."""
+    """Simulated death of the process, without any cleanup."""
 
 
 class Actor:
@@ -106,7 +106,7 @@ class Actor:
             self._wait()
 
     def kill(self, *, inside: bool) -> None:
-        """Suppress its next call; or, ``inside``, interrupt a write that leaves an abandoned one."""
+        """Kill the actor before its next call, or ``inside`` it: then a write leaves an abandoned one."""
         if not self.is_over:
             self._is_killed, self._dies_inside = True, inside
             self._turn.release()

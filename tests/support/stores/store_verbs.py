@@ -12,14 +12,14 @@ from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 
 SMALL = b"small object"
 KEYS = tuple(f"kept/{number}" for number in range(4))
-"""Content of the bucket; listing pages hold three."""
+"""Keys of the bucket's objects; a page of a listing has three of them."""
 
 
 @dataclass(frozen=True)
 class Verb:
     """One store call: ``run`` makes it, ``is_right`` checks its result and the server's content.
 
-    ``steps`` are its requests' steps on any cloud.
+    ``steps`` are the steps of its requests, on whichever cloud they occur.
     """
 
     name: str
@@ -53,7 +53,7 @@ _ETAGS: dict[int, str] = {}
 
 
 def remember_etag(store: ObjectStore) -> None:
-    """Fetch the first object's etag."""
+    """Fetch the first object's etag, for ``etag_of``."""
     _ETAGS[id(store)] = store.head(KEYS[0]).etag or ""
 
 
@@ -122,5 +122,5 @@ VERBS = (
 
 
 def verbs_of(cloud: Cloud) -> list[Verb]:
-    """Return the methods of the contract for a cloud."""
+    """Return the store calls that a cloud has."""
     return [verb for verb in VERBS if cloud in verb.clouds]

@@ -15,7 +15,7 @@ START_MS = 1_795_428_000_000
 
 
 class VersionedStore(MemoryObjectStore):
-    """Each write adds a version and each deletion a marker, even of an absent key. ``clock_ms`` is their time."""
+    """Store that adds a version per write, and a marker per deleted key, present or not, at ``clock_ms``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,14 +46,14 @@ class VersionedStore(MemoryObjectStore):
 
 class _History(BucketVersions):
     def __init__(self, objects: dict[str, Any]) -> None:
-        # The memory store's own, so that an object that comes back has its old etag.
+        # The memory store's own objects, so that an object that returns has its old etag.
         self._objects = objects
         self._of_key: defaultdict[str, list[ObjectVersion]] = defaultdict(list)
         self._by_id: dict[str, Any] = {}
         self._number = 0
 
     def add(self, key: str, time_ms: int) -> None:
-        """Add what the store has of the key now."""
+        """Add a version of the key's present object, or a delete marker if there is none."""
         self._number += 1
         stored, version_id = self._objects.get(key), str(self._number)
         version = ObjectVersion(key, version_id, time_ms, is_marker=stored is None)
@@ -63,14 +63,14 @@ class _History(BucketVersions):
         self._of_key[key].insert(0, version)
 
     def list(self, prefix: str) -> Iterator[ObjectVersion]:
-        """Yield the versions of each key, and then its markers, as a page of S3 has them."""
+        """Yield the versions of each key, then its markers, in the order of an S3 page."""
         for key in sorted(self._of_key):
             if key.startswith(prefix):
                 found = [replace(one, is_latest=number == 0) for number, one in enumerate(self._of_key[key])]
                 yield from sorted(found, key=lambda one: one.is_marker)
 
     def remove_marker(self, marker: ObjectVersion) -> None:
-        """Remove it from its key's history."""
+        """Remove a delete marker; its object returns if the newest entry left is a version."""
         assert marker.is_marker
         left = self._of_key[marker.key] = [one for one in self._of_key[marker.key] if one.id != marker.id]
         if left and not left[0].is_marker:

@@ -1,4 +1,4 @@
-"""Every kind of reader, each reading a single-partition topic from its first record on."""
+"""Readers of every kind, each of which reads a single-partition topic from its first record on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREFERENCES: Final = ("kafka_preferred", "remote_preferred")
 
 
 class Readers:
-    """``store`` are the settings of the bucket; pipelines write to ``folder``."""
+    """Readers of a topic; ``store`` has the settings of the bucket, and pipelines write to ``folder``."""
 
     def __init__(self, topic: str, store: Mapping[str, str], servers: str, folder: Path) -> None:
         self.topic, self.store, self.folder = topic, store, folder
@@ -46,8 +46,8 @@ class Readers:
         compare("the pipeline", self._piped(), expected)
 
     def check_bucket(self, lives: Mapping[Uuid, Rows], last: Uuid) -> None:
-        """Assert that the bucket has exactly these records of each topic with the name, each once; ``last`` still
-        exists.
+        """Assert that the bucket has exactly these records of each topic with the name, each record once. The topic
+        ``last`` still exists.
         """
         with self._manager() as manager:
             for topic_id, expected in lives.items():
@@ -123,7 +123,7 @@ def columns_of(batches: Iterable[Any]) -> Rows:
 
 
 def compare(reader: str, given: Rows, expected: Rows) -> None:
-    """Fail with the extents of missing, duplicate or divergent records, instead of all records."""
+    """Compare the records; a failure names only the extents of missing, duplicate or divergent ones."""
     have, want = Counter(given), Counter(expected)
     missing, more = (
         sorted(offset for offset, _ in rows) for rows in ((want - have).elements(), (have - want).elements())

@@ -1,4 +1,4 @@
-"""A topic's records: by its leader's log, read by a plain client, and by the producers' delivery reports."""
+"""True records of a topic: those of its leader's log, read by a plain client, and the producers' delivery reports."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Rows = Sequence[tuple[int, bytes]]
 
 LONG_S: Final = 300.0
 BATCH: Final = 100
-"""Number of records; about a segment."""
+"""Number of records of one write, about a segment."""
 
 MOST_BATCHES: Final = 6
-"""Limit per round: records must be read, and uploaded, before retention deletes them."""
+"""Most batches per round, so that records are read and uploaded before retention deletes them."""
 
 
 @dataclass
 class Life:
-    """Topic from creation to deletion: the producers' delivery reports, and the records read by a plain client."""
+    """One topic from creation to deletion: its producers' delivery reports, and the records of a plain client."""
 
     where: TopicIdPartition
     truth: dict[int, bytes] = field(default_factory=dict[int, bytes])
@@ -37,7 +37,7 @@ class Life:
     cuts: int = 0
 
     def cut(self, at: int) -> None:
-        """Remove the records from this offset on, as an unclean election does."""
+        """Forget the records from this offset on, as an unclean election loses them."""
         self.truth = {offset: value for offset, value in self.truth.items() if offset < at}
         self.acknowledged = {offset: value for offset, value in self.acknowledged.items() if offset < at}
         self.aborted = {offset for offset in self.aborted if offset < at}
@@ -49,7 +49,7 @@ class Life:
 
 
 class Writer:
-    """Writes unique records, plain and in transactions; an open transaction may enclose plain records."""
+    """Writer of unique records, plain and in transactions; an open transaction may enclose plain records."""
 
     def __init__(self, servers: str, topic: str, source: random.Random) -> None:
         self._servers, self._topic, self._source = servers, topic, source
@@ -57,7 +57,7 @@ class Writer:
         self.renew()
 
     def renew(self) -> None:
-        """Replace the producers by new ones without knowledge of the records lost in an unclean election."""
+        """Replace the producers; the new ones do not know the records lost in an unclean election."""
         common = {"bootstrap.servers": self._servers, "log_level": 0, "batch.size": "4000", "acks": "all"}
         common |= {"message.timeout.ms": "300000", "enable.idempotence": "true"}
         self._plain = Producer(common)
@@ -65,7 +65,7 @@ class Writer:
         self._has_begun = False
 
     def write(self, life: Life, *, plain: bool = False) -> None:
-        """Write about a segment; records with an unknown outcome are not noted."""
+        """Write about a segment; leave out of ``life`` the records with an unknown outcome."""
         outcome = None if plain else self._source.choice([None, "commit", "abort"])
         if outcome is None:
             self._send(self._plain, BATCH, life.acknowledged)
@@ -83,7 +83,7 @@ class Writer:
                 LONG_S
             )
         except KafkaException:
-            # A coordinator may have died in between; the next producer with this transactional id ends the transaction.
+            # A coordinator may have died. The next producer with this transactional id ends the transaction.
             self.renew()
             return
         if outcome == "commit":
@@ -109,14 +109,14 @@ class Writer:
 
 
 class Writing(BlockThread):
-    """Writes during the block, up to a limit."""
+    """Thread that writes during the block, up to MOST_BATCHES batches."""
 
     def __init__(self, writer: Writer, life: Life) -> None:
         super().__init__()
         self._writer, self._life = writer, life
 
     def work(self) -> None:
-        """Begin at once, and write at least once."""
+        """Write at least one batch, without waiting first."""
         for _ in range(MOST_BATCHES):
             self._writer.write(self._life)
             if self.stopped.wait(0.3):

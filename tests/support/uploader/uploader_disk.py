@@ -1,4 +1,4 @@
-"""Made-up broker disk that grows, rolls and deletes, with an uploader, stepwise in one process."""
+"""Made-up broker disk, which grows, rolls and deletes, and its uploader, step by step in one process."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class BrokerDisk:
             self.end += RECORDS
 
     def lead(self, epoch: int) -> None:
-        """Begin a later leader epoch at the end."""
+        """Begin a later leader epoch at the end of the log."""
         self.epochs = (*self.epochs, (epoch, self.end))
         self.write_epochs()
 
@@ -104,14 +104,15 @@ class BrokerDisk:
         self.write_epochs()
 
     def delete(self, count: int = 0) -> None:
-        """Mark more segments, then delete all marked ones, as a broker does a minute later."""
+        """Mark ``count`` more segments, then delete all marked ones, as a broker does a minute later."""
         self.mark_deleted(count)
         for path in self.folder.glob("*.deleted"):
             path.unlink()
 
     def copy_to(self, log_dir: Path) -> BrokerDisk:
-        """Copy the partition to another log directory like a broker that moves it: a new log of the live data. If
-        the log begins later, its first file, from 0 on, was truncated at once and is about to be deleted.
+        """Copy the partition to another log directory like a broker that moves it: a new log of the live data. If the
+        log begins after 0, the new log began with a segment at 0. The broker has truncated that segment and marked it
+        for deletion.
         """
         copy = BrokerDisk(log_dir, self.partition, self.epochs, self.end, list(self.bases))
         copy.folder.mkdir(parents=True)
@@ -138,7 +139,7 @@ class BrokerDisk:
 
 @dataclass
 class SaidSettling:
-    """Gives the test's answers; all is settled unless the test says otherwise."""
+    """Settling with the test's answers; by default, all records are settled."""
 
     high: int = MAX_INT64
     stable: int = MAX_INT64
@@ -171,7 +172,7 @@ def uploader_of(
 
 
 def run_once(log_dir: Path, store: ObjectStore, settling: SaidSettling | None = None, **settings: str) -> list[str]:
-    """Run a new uploader once; return the reasons for skipped segments."""
+    """Run a new uploader once; return the reasons for the segments left to upload."""
     with uploader_of(log_dir, store, settling, **settings) as uploader:
         return [str(left.reason) for left in uploader.run_once(tries=2)]
 
@@ -185,7 +186,7 @@ def stored(store: ObjectStore, partition: TopicIdPartition = PARTITION, prefix: 
 
 
 def extents(store: ObjectStore, partition: TopicIdPartition = PARTITION, prefix: str = "") -> list[tuple[int, int]]:
-    """Return the first and last offset of each."""
+    """Return the first and last offset of each complete segment."""
     metadata = [segment.metadata for segment in stored(store, partition, prefix)]
     return [(segment.start_offset, segment.end_offset) for segment in metadata]
 
