@@ -1,6 +1,7 @@
 """Object stores: the interface (``base``), the stores, and the table that opens them (``registry``).
 
-A store of your own needs only the names here: the interface, and shared helpers for keys, ranges and bodies.
+To write a store of your own, import only the names of this package: the interface, and shared helpers for keys, ranges
+and bodies.
 """
 
 from __future__ import annotations

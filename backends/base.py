@@ -110,7 +110,7 @@ class BucketVersions(ABC):
     """The versions that a bucket keeps of its objects, including deleted objects. All methods raise the errors of a
     store.
 
-    Keys are the bucket's own keys, even if a wrapper of the store translates keys.
+    The methods take and return the bucket's own keys, even if a wrapper of the store translates keys.
     """
 
     @abstractmethod
@@ -177,9 +177,9 @@ class ObjectStore(ABC):
     def put_once(self, key: str, body: Buffer, mark: str) -> None:  # noqa: ARG002  most stores keep no marks
         """Write the object if its key is free. ``mark`` (32 hexadecimal digits) names the write.
 
-        Any process may repeat the call with the same body, in sequence or in parallel. After one call has written the
-        object, all other calls succeed and change nothing. Raise ``PreconditionFailedError`` if another write made the
-        object under the key.
+        Any process may repeat the call with the same body and mark, in sequence or in parallel. After one call has
+        written the object, all other calls succeed and change nothing. Raise ``PreconditionFailedError`` if another
+        write made the object under the key.
 
         This default implementation stores no marks: it accepts any object with the same content.
         """
@@ -213,8 +213,8 @@ class ObjectStore(ABC):
     def small_batch(self) -> int:
         """Best number of keys for ``get_small_batch``.
 
-        The number is 1 if each key needs a request: the caller can send requests in parallel. The number is higher if
-        reading an object takes less time than a thread switch.
+        The number is 1 if each key needs a request, because the caller can then send requests in parallel. It is higher
+        if reading an object takes less time than a thread switch, so that parallel reads would be slower.
         """
         return 1
 

@@ -4,9 +4,9 @@ A store's module, and its SDK, is imported on first use. A URL is short for sett
 
     file:///folder          s3://bucket/prefix          gs://bucket/prefix          az://container/prefix
 
-The prefix is the URL's path as written, with a ``/`` after it. The path is not percent-decoded, as in the clouds' own
-tools. Endpoint and credentials come from the settings file or, if it has none, from the environment that each cloud's
-SDK reads.
+The prefix is the URL's path as written, with a ``/`` after it. Like the clouds' own tools, this module does not
+percent-decode the path. Endpoint and credentials come from the settings file or, if it has none, from the environment
+that each cloud's SDK reads.
 """
 
 from __future__ import annotations

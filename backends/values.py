@@ -24,8 +24,8 @@ _MOST_PARTS: Final = 50_000
 class ObjectInfo:
     """One stored object.
 
-    ``size`` is in bytes. ``etag`` changes whenever the content does; None if a listing lacks it. ``modified_ms`` is the
-    time of the last write by the store's clock, in ms since the epoch; None if unknown.
+    Metadata of one object. ``size`` is in bytes. ``etag`` changes whenever the content does; None if a listing lacks
+    it. ``modified_ms`` is the time of the last write by the store's clock, in ms since the epoch; None if unknown.
     """
 
     key: str
@@ -75,8 +75,8 @@ class AbandonedWrite:
 class Prepared:
     """An object whose bytes are all in the store, but invisible under its key until published.
 
-    Any process with write access to the store can publish the object. The process needs only the JSON of this value.
-    The JSON contains no secret.
+    Any process with write access to the store can publish the object from the JSON of this value, which contains no
+    secret.
 
     ``sha256`` is in hexadecimal. ``place`` and ``parts`` tell the store where the bytes are, and ``mark`` is the random
     id of the write.

@@ -1,7 +1,7 @@
 """Client of one Azure container.
 
-The client uses an HTTP session with our timeouts, pool and proxy. It uses only the identity that the settings name. The
-module is separate from the store, its only user, because one file for both would exceed 600 lines.
+The client sends requests through an HTTP session with this package's timeouts, pool and proxy. It uses only the
+identity from the settings. The store is in a module of its own, because one file for both would exceed 600 lines.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def sdk_credential(
 _logger: Final = logging.getLogger(__name__)
 
 _ANY_SIZE: Final = 1 << 50
-"""Size up to which the SDK downloads a blob with one request. The SDK would split a larger blob into several requests,
-one after the other. No blob reaches this size.
+"""Size limit for downloading a blob with one request. No blob reaches this limit, so the SDK never splits a download
+into several sequential requests.
 """
 
 
@@ -99,8 +99,8 @@ def open_client(options: AzureOptions) -> AzureClient:
     connections = options.concurrency + options.upload_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     transport = _transport(StoreAdapter(limits), options)
-    # Use a separate session for token requests. This session does not convert the errors of ``requests``, because these
-    # errors tell the SDK to try its next source of credentials.
+    # Use a separate session for token requests. This session keeps the original errors of ``requests``, because they
+    # tell the SDK to try its next source of credentials.
     login = _transport(BoundedAdapter(limits), options)
     with translate_errors(f"opening the container {options.container}"):
         container = _container(options, transport, login)
@@ -112,8 +112,8 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
     session = configure(requests.Session(), adapter, options.proxy)
     if isinstance(adapter, StoreAdapter):
         session.hooks["response"].append(_close_unless_understood)
-    # Configure the check of certificates in the transport too. The SDK passes ``connection_verify`` with every request,
-    # and this argument overrides the session's own setting.
+    # Configure the check of certificates in the transport too, because the SDK passes ``connection_verify`` with every
+    # request, and this argument overrides the session's own setting.
     verify = certificates() if options.proxy else True
     transport: Transport = RequestsTransport(session=session, connection_verify=verify)
     return transport

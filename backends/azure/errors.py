@@ -51,7 +51,8 @@ def translate_errors(what: str) -> Generator[None]:
     try:
         yield
     except azure.DecodeError as error:
-        # Let the caller retry: a truncated answer without a Content-Length appears as incomplete XML.
+        # Let the caller retry, because the answer may be truncated: without a Content-Length, the SDK sees only
+        # incomplete XML.
         raise StoreUnavailableError(f"{what}: the answer could not be read: {error.message[:300]}") from error
     except azure.HttpResponseError as error:
         raise _error_of_response(what, error) from error

@@ -51,8 +51,8 @@ Result = TypeVar("Result")
 class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     """Objects in one container. The etag of an object is the service's own, without quotes.
 
-    By default the service checks an MD5 of each written body. A read of a whole object is checked if the service keeps
-    an MD5 of it. The service keeps one only for objects smaller than a block.
+    By default the service checks an MD5 of each written body. It keeps the MD5 only for objects smaller than a block,
+    so only whole reads of such objects are checked.
 
     Blocks of a failed upload are invisible. The service drops them after a week, or when the object is written again;
     no other request drops them. ``abandoned_writes`` yields a name only if the name has uncommitted blocks and no blob.
@@ -158,8 +158,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Yield names that have uncommitted blocks but no blob. The writer of the blocks may be alive.
 
-        Each blob that the listing shows as empty costs one more request. The listing does not show the blocks of a
-        failed write over an existing blob.
+        Each blob that the listing shows as empty costs one more request, which reads the blocks. Blocks of a failed
+        write over an existing blob are not found, because the listing does not show them.
 
         Uncommitted blocks cannot be removed: a request to complete them would create a visible blob. The service drops
         the blocks after a week.
@@ -182,8 +182,8 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
 
     def read(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
         answer = response.http_response
-        # Ignore an error status: the SDK raises an error for it after this hook. An empty blob has no range, so the SDK
-        # repeats the request without a range, and this hook runs twice.
+        # Ignore an error status, because the SDK raises its error after this hook. For an empty blob the hook runs
+        # twice: the service refuses any range, then the SDK repeats the request without one.
         if answer.status_code not in {200, 206}:
             return
         headers = answer.headers
@@ -341,8 +341,8 @@ def read_abandoned(client: AzureClient, blob: BlobProperties) -> AbandonedWrite 
 def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Sort a listing by UTF-8 bytes. The server may have sorted it by UTF-16, as Azurite and .NET do.
 
-    The two orders can differ only for keys that are equal before their first character from U+D800 on. In both orders,
-    such keys are adjacent. So only one group of such keys at a time is held in memory and sorted.
+    The two orders differ only between keys with the same text before their first character from U+D800 on. Such keys
+    are adjacent in both orders. So it suffices to hold one group of such keys at a time in memory, and sort it.
     """
     for _, alike in groupby(infos, key=lambda info: _before_surrogates(info.key)):
         yield from sorted(alike, key=lambda info: info.key)
@@ -365,7 +365,8 @@ has an underscore where other clouds have a hyphen.
 class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
     """One write to Azure Blob Storage.
 
-    After any failure the blob is absent or unchanged; the service drops uncommitted blocks after a week.
+    After any failure the blob is absent or unchanged. The failed write's blocks stay invisible, and the service drops
+    them after a week.
     """
 
     # Any completed write discards the blocks of concurrent writes to the same blob.

@@ -18,8 +18,8 @@ _VARIABLES: Final = ("connection.string", "account", "key", "sas.token")
 def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
     """Return the settings for a container and its account."""
     place = {"storage.backend.class": "azure", "storage.azure.container.name": bucket_of(parts), **prefix_of(parts)}
-    # Use only the settings file if it has any part of the identity. A key from the environment is never used with an
-    # account from the file.
+    # If the settings file has any part of the identity, ignore the environment. Otherwise a key from the environment
+    # could be used with the file's account.
     if any(f"storage.azure.{name}" in of_file for name in _IDENTITY):
         return place
     variables = {name: os.environ.get(f"AZURE_STORAGE_{name.replace('.', '_').upper()}") for name in _VARIABLES}

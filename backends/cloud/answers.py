@@ -1,8 +1,8 @@
 """Checks of a cloud's answers, and the error for a malformed one.
 
-An SDK trusts its service. If an answer lacks a field, the SDK raises a KeyError or nothing at all: an empty page looks
-like an empty listing. So this module checks that an answer has the fields that the caller needs. If not, it raises
-MalformedAnswerError.
+SDKs do not check answers. If a field is missing, they raise a KeyError or no error: a malformed page looks like an
+empty listing. So this module checks that an answer has the fields that the caller needs, and raises
+MalformedAnswerError otherwise.
 """
 
 from __future__ import annotations

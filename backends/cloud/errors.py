@@ -1,4 +1,4 @@
-"""Errors that all clouds share: classes by HTTP status, and two classes that only stores use internally."""
+"""Errors that all clouds share: classes by HTTP status, and classes that only stores use internally."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class MaybeNoBucketError(ObjectNotFoundError):
 class MalformedAnswerError(StoreError):
     """An answer that breaks the service's protocol, and so proves nothing about the operation.
 
-    After such an answer to a write, the store examines the object. Every other operation fails with this error.
+    After such an answer to a write, the store examines the object to learn if the write succeeded. Every other
+    operation fails with this error.
     """
 
 

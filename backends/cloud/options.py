@@ -47,8 +47,8 @@ class CloudOptions:
     def of_group(cls, settings: Settings, group: S3Settings | GcsSettings | AzureSettings, **own: object) -> Self:
         """Make the options from ``settings``. ``group`` contains the settings of one cloud.
 
-        Each setting of ``group`` becomes the option of the same name, if there is one. ``own`` gives further options,
-        which override those of ``group``.
+        Each setting of ``group`` becomes the option of the same name, if such an option exists. ``own`` gives further
+        options, which override those of ``group``.
         """
         options: dict[str, Any] = {name: getattr(group, name) for name in type(group).model_fields}
         names = {field.name for field in fields(cls)}
@@ -64,8 +64,7 @@ class CloudOptions:
 
     @staticmethod
     def check_name(what: str, name: str) -> None:
-        """Raise ConfigError for an empty or invalid name, without quoting the name, which may be a URL with
-        credentials."""
+        """Raise ConfigError for an empty or invalid name. Do not quote the name: it may be a URL with credentials."""
         if not name:
             raise ConfigError(f"{what} is empty")
         if _NO_NAME.search(name):

@@ -1,4 +1,4 @@
-"""Cuts a body of unknown length into parts of one size, and sends them in parallel with bounded memory."""
+"""Parts of one size, cut from a body of unknown length and sent in parallel with bounded memory."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Part:
 @contextmanager
 def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
     """Cut ``body`` into parts; if it is a generator, close it at the end of the block."""
-    # Parts of a single buffer are slices of it. A stream must be copied: a buffer is invalid once the next buffer is
-    # requested.
+    # Copy a stream's bytes into the parts, because each buffer is invalid once the next buffer is requested. A single
+    # buffer needs no copies: its parts are slices.
     copies = not isinstance(body, bytes | bytearray | memoryview)
     with open_body(body) as buffers:
         cutter = PartCutter(buffers, part_size, copies=copies)
@@ -55,8 +55,8 @@ def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
 class PartCutter(Iterator[Part]):
     """Iterator over the parts of a body. An empty body gives one empty part.
 
-    The iterator reads one source buffer ahead, to know which part is the last. With ``copies``, each part is a copy in
-    memory from the pool. Memory of parts that were given back is used again first. Only ``give_back`` is thread-safe.
+    The iterator reads one source buffer ahead, to know which part is the last. With ``copies``, each part is a copy, in
+    memory that was given back or, if there is none, from the pool. Only ``give_back`` is thread-safe.
     """
 
     def __init__(self, buffers: Iterator[memoryview], part_size: int, *, copies: bool) -> None:

@@ -402,7 +402,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """Open this process's client if none is open. The deadline for this may be later than the deadline of a short
         call.
 
-        Importing an SDK takes time, and opening its client may request a token.
+        A longer deadline is needed because importing an SDK takes time, and opening its client may request a token.
         """
 
         def open_client(attempt: Attempt) -> None:
@@ -420,8 +420,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self._retries.call(operation, open_client)
 
     def _absence(self, error: MaybeNoBucketError, deadline: Deadline) -> TieredStoreError:
-        """Find out which one is absent: the object, or its whole bucket. Return a StoreError for an absent bucket,
-        because every other key would fail too.
+        """Find out if only the object is absent, or its whole bucket. Return a StoreError for an absent bucket, because
+        every other key would fail too.
 
         The store remembers for a minute that the bucket exists. So a search for many absent objects costs one extra
         request.
@@ -506,7 +506,7 @@ class HoldingStore(CloudStore[Client, Options]):
         return Prepared(key, digest.size, digest.sha256, place, parts, upload.mark)
 
     def publish(self, prepared: Prepared) -> None:
-        """Publish with one request. If the service refuses that request, examine the object with a second one."""
+        """Publish with one request. If the service refuses it, examine the object with a second request."""
         self._check_key(prepared.key)
         upload = self._upload_of(self._upload, prepared.key, IF_ABSENT)
         replace(upload, mark=prepared.mark).publish(prepared)

@@ -60,7 +60,7 @@ class Condition:
 
     @property
     def broken(self) -> str:
-        """Return the end of a refused write's error message. It describes the object that is now under the key."""
+        """Return the end of the error message for a refused write: it describes the object now under the key."""
         if self.is_absent:
             return "exists already"
         return f"is gone, or no longer has the etag {self.etag}"
@@ -94,8 +94,8 @@ class Upload(ABC, Generic[Client, Options]):
     ``call`` and ``translated`` are methods of the store. ``exists`` asks the store if the object exists.
     ``call_deadline`` returns the deadline of a call that begins now. ``stall`` limits the time without progress.
 
-    Each write has its own ``mark``. If the store refuses a write because an object exists, the mark shows if this write
-    made the object. An earlier attempt's answer may have been lost, or a proxy may have sent the request twice. With
+    Each write has its own ``mark``. The store may refuse a write because of an object that the same write made: an
+    earlier attempt's answer was lost, or a proxy sent the request twice. The object's mark shows if this is so. With
     ``is_shared``, other writers may use the same mark.
 
     On servers that keep no marks, compare the content instead, but only after a lost answer. Otherwise two writers of
@@ -252,7 +252,7 @@ class Upload(ABC, Generic[Client, Options]):
 
 
 class HeldUpload(Upload[Client, Options]):
-    """A write in two steps, possibly by two processes."""
+    """A write in two steps, ``prepare`` and ``publish``, which two processes may share."""
 
     @abstractmethod
     def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:

@@ -32,7 +32,7 @@ def open_body(body: Body) -> Generator[Iterator[memoryview]]:
 @contextmanager
 def closing_body(body: Body) -> Generator[None]:
     """If ``body`` is a generator, close it at the end of the block. Callers that wrap ``body`` in another generator
-    need this.
+    need this, because closing the outer generator does not close ``body``.
     """
     try:
         yield

@@ -127,7 +127,7 @@ def _copy(store: Verbs, prepared: Prepared) -> None:
         for piece in _pieces(store, prepared.place, prepared.size):
             digest.take(memoryview(piece))
             yield piece
-        # Compare the digests before the body ends: the error below makes ``put`` write nothing.
+        # Compare the digests before the body ends, so that the error below makes ``put`` write nothing.
         if digest.sha256 != prepared.sha256:
             raise StoreError(
                 f"the bytes prepared for {prepared.key!r} of {store.identity} are damaged; prepare the object again"

@@ -1,6 +1,6 @@
 # cython: language_level=3
-"""Examines or reads many files of one folder per call, without the interpreter's lock. Reading many small files means
-many system calls. A thread that released the lock for each system call would also wait for it after each call.
+"""Functions that examine or read many files of one folder per call, without the interpreter's lock. If each of the many
+system calls released the lock separately, the thread would have to wait for the lock after each call.
 
 If a file is unusual, a function returns None, for that file or as the whole result. The caller then examines the files
 one by one, and reports the reason.
@@ -101,7 +101,7 @@ cdef void note(Names* names, const char* name, size_t size) noexcept nogil:
 
 
 cdef void note_files(int folder, Names* names) noexcept nogil:
-    """Collect all names in the folder. Clear ``good`` on an error, or if a name may not belong to a plain file."""
+    """Collect all names in the folder. Clear ``good`` on an error, or if an entry might not be a plain file."""
     cdef DIR* opened
     cdef dirent* entry
     cdef int descriptor = openat(folder, b".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
@@ -179,7 +179,8 @@ cdef void look(int folder, const char* name, Seen* seen) noexcept nogil:
 cdef Py_ssize_t take(int folder, const char* name, char* to, Py_ssize_t room) noexcept nogil:
     """Read the whole file into ``to``, which needs one spare byte; return its size, or -1 on failure.
 
-    Fail after a signal, or if the file's size changes during the read: the caller then reads the file in another way.
+    Fail also after a signal, or if the file's size changes during the read: the caller then reads the file in another
+    way.
     """
     cdef status result
     cdef Py_ssize_t size = -1
@@ -197,7 +198,7 @@ cdef Py_ssize_t take(int folder, const char* name, char* to, Py_ssize_t room) no
 def look_at_files(int folder, str path not None, list names not None):
     """Return an ``ObjectInfo`` for each name, with ``path`` and name as its key; None for a name without a plain file.
 
-    An OSError makes the whole result None.
+    After an OSError, return None instead of a list.
     """
     cdef tuple held = tuple(names)  # cannot change during the call
     cdef Py_ssize_t count = len(held), at

@@ -26,7 +26,7 @@ do.
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", None)
-"""A function of Linux that Python does not offer."""
+"""Linux's ``sync_file_range``, which Python does not offer; None on other systems."""
 
 
 class Draft:
@@ -94,8 +94,7 @@ class Draft:
         The caller must hold the folder's lock, and sync the folder after releasing the lock. With ``if_absent``, raise
         FileExistsError if the name is taken.
 
-        If the sync of the folder fails, the write fails although the object exists. A lost answer of a cloud store has
-        the same effect.
+        If that sync fails, the write fails although the object exists, as after a lost answer of a cloud store.
         """
         draft = self._name or b""
         if not (if_absent and _link(self.folder, draft, self._path.name)):

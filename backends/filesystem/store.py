@@ -245,7 +245,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         time of the last write.
         """
         root = os.fsencode(self._root)
-        # ``os.walk`` only gives names. Each folder is opened again below, without following links.
+        # ``os.walk`` gives only names, so each folder is opened again below, without following links.
         for path, names, _ in os.walk(root):
             relative = os.path.relpath(path, root)
             folders = () if relative == b"." else tuple(relative.split(b"/"))
@@ -269,8 +269,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             yield AbandonedWrite(path, status.st_size, status.st_mtime_ns // 1_000_000, path)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Remove the draft (unfinished file) of a dead writer, and folders that become empty. This is safe at any
-        time.
+        """Remove the draft (unfinished file) of a dead writer, and folders that become empty. This is safe at any time,
+        because a live writer's draft stays.
         """
         place = draft_path(write) if isinstance(write, Prepared) else write.id
         *folders, name = os.fsencode(place).split(b"/")

@@ -1,7 +1,7 @@
 """Client of one bucket of Google Cloud Storage.
 
-The client uses an HTTP session with our timeouts, pool and proxy. It uses only the identity that the settings name, and
-logs this identity. The module is separate from the store, its only user, because one file for both would exceed 600
+The client sends requests through an HTTP session with this package's timeouts, pool and proxy. It uses only the
+identity from the settings, and logs it. The store is in a module of its own, because one file for both would exceed 600
 lines.
 """
 
@@ -98,7 +98,7 @@ def parse_credentials(raw: bytes) -> Credentials:
     return credentials
 
 
-# Only these types are accepted. The SDK's generic loader would also accept types that make it run a program.
+# Accept only these types, because the SDK's generic loader would also accept types that make it run a program.
 _KINDS: Final = {
     "service_account": ("google.oauth2.service_account", "from_service_account_info"),
     "authorized_user": ("google.oauth2.credentials", "from_authorized_user_info"),
@@ -332,8 +332,8 @@ def open_client(options: GcsOptions) -> GcsClient:
     """Open a new client; raise AccessDeniedError or ConfigError if its credentials are not available."""
     connections = options.concurrency + options.delete_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
-    # Use a separate session for token requests. This session does not convert the errors of ``requests``, because these
-    # errors tell the SDK to try its next source of credentials.
+    # Use a separate session for token requests. This session keeps the original errors of ``requests``, because they
+    # tell the SDK to try its next source of credentials.
     login = configure(requests.Session(), BoundedAdapter(limits), options.proxy)
     request = Request(login)
     with translate_errors(f"opening {options.url}"):
@@ -363,6 +363,6 @@ def _sdk_client(options: GcsOptions, credentials: object, session: requests.Sess
     endpoint = {"api_endpoint": options.endpoint_url.rstrip("/")} if options.endpoint_url else None
     client = sdk.Client("<none>", credentials=credentials, _http=session, client_options=endpoint)
     # Remove the SDK's cache of bucket metadata. With the cache, the first call would start a thread that requests the
-    # bucket's location. Only traces use the location.
+    # bucket's location, which only traces use.
     client._bucket_metadata_cache = None
     return cast("_Client", client)

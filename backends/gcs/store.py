@@ -325,7 +325,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     """Objects in one bucket. The etag of an object is its generation.
 
     The server checks a CRC-32C of everything that is written. A read of a whole object is checked too, but a read of a
-    range cannot be checked.
+    range cannot be checked, because the checksum is that of the whole object.
 
     A killed process may leave an unfinished upload. The upload is invisible and in no listing, so there are no
     ``abandoned_writes``. The server drops the upload after a week.

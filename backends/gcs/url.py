@@ -1,4 +1,4 @@
-"""Settings from ``gs://bucket/prefix``, and from Google's environment variables if the settings file has none."""
+"""Settings from ``gs://bucket/prefix`` and, unless the settings file has them, from Google's environment variables."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from tieredstore.errors import StoreError, StoreUnavailableError, excerpt
 from tieredstore.redaction import redacted
 
 _METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
-"""Metadata servers: they report the identity of the machine that asks. Through a proxy they would report the proxy's
-identity.
+"""Hosts of metadata servers, which report the identity of the machine that asks. They are never asked through the
+proxy, because they would then report the identity of the proxy's machine.
 """
 
 AnySession = TypeVar("AnySession", bound=requests.Session)
@@ -63,7 +63,7 @@ class Buffers:
 
 
 class BoundedAdapter(HTTPAdapter):
-    """Sends each request once, within our limits; ignores the caller's timeouts."""
+    """Adapter that sends each request once, within our limits, and ignores the caller's timeouts."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -92,14 +92,14 @@ class BoundedAdapter(HTTPAdapter):
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
         """Send with our timeouts; send a long body piece by piece."""
-        # Replace the timeout of the caller. Both SDKs, and requests itself, pass the timeout by keyword.
+        # Replace the caller's timeout, which both SDKs, and requests itself, pass by keyword.
         options["timeout"] = self._limits.timeouts_s()
         request.body = _in_pieces(request.body)
         return super().send(request, *args, **options)
 
 
 class StoreAdapter(BoundedAdapter):
-    """Raises connection failures as ``StoreUnavailableError``.
+    """Adapter that raises connection failures as ``StoreUnavailableError``.
 
     Do not use this adapter while an SDK looks for credentials: the SDK tries its next source only after an error of
     ``requests`` itself.
@@ -173,7 +173,7 @@ def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | Non
     """Mount ``adapter`` for all URLs. Use ``proxy`` or, if it is None, the environment's proxy."""
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    # Treat a redirection as an ordinary answer. Following it would send bodies and credentials to another host.
+    # Treat a redirection as an ordinary answer, because following it would send bodies and credentials to another host.
     untyped: Any = session
     untyped.get_redirect_target = _nowhere
     # Set our own authentication: otherwise ``requests`` would replace the chosen credentials by a password for the host

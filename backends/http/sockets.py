@@ -86,7 +86,7 @@ def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
 def bound_socket(sock: Maybe) -> Maybe:
     """Make ``sock``, with or without TLS, observe the deadline of the thread that uses it. Return ``sock``."""
     # Change the class of the socket, because a socket cannot be wrapped after its TLS handshake. A connection of TLS
-    # within TLS is no socket object, but wraps a bounded socket.
+    # within TLS needs no change: it is no socket object, but wraps a bounded socket.
     if isinstance(sock, socket.socket) and not isinstance(sock, _BoundedSocket):
         _change_class(sock)
     return sock
@@ -176,8 +176,8 @@ class BoundedConnection(_Connection):
 class BoundedAnswers(_Pool):
     """Mix-in for urllib3's pools that cuts off an answer longer than any valid one.
 
-    The SDKs call ``stream`` to read the answers that they parse. To parse a listing of a hundred megabytes would take
-    minutes, and gigabytes of memory. Bytes of objects are read without ``stream``.
+    Parsing a listing of a hundred megabytes would take minutes, and gigabytes of memory. So ``stream``, which the SDKs
+    call to read the answers that they parse, is limited. Objects' bytes are read without ``stream``.
     """
 
     def urlopen(self, *args: Any, **options: Any) -> Any:
@@ -224,7 +224,7 @@ def pools(
 def close_pools(manager: PoolManager) -> None:
     """Close the idle connections of a pool manager. The manager's own ``clear`` only forgets the pools.
 
-    Otherwise a connection would stay open as long as an error object refers to the connection's answer.
+    Without this call, a connection would stay open as long as an error object refers to the connection's answer.
     """
     for key in manager.pools.keys():  # noqa: SIM118  it cannot be iterated over, but copies its keys
         pool = manager.pools.get(key)

@@ -79,8 +79,8 @@ def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
 def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:
     """Read the socket once; HTTPResponse.readinto would read again until the buffer is full.
 
-    Our caller checks the deadline after each read. If a server sends single bytes, a loop inside the library would
-    exceed the deadline.
+    The caller must check the deadline after each read, because a server may send single bytes: a loop inside the
+    library would then exceed the deadline.
     """
     if not wire.length:
         return 0

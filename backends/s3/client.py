@@ -156,7 +156,7 @@ def open_client(options: S3Options) -> S3Client:
         session = BoundedSession()
         credentials = choose_credentials(options, session)
         session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
-        # The session is untyped here. The installed type stubs cover only S3, and leave out ``Session.client``, because
+        # Leave the session untyped. The installed type stubs cover only S3, and leave out ``Session.client``, because
         # that method would need an overload for each service.
         factory: Any = boto3.Session(botocore_session=session, region_name=options.region)
         verify = None if options.certificate_check else False
@@ -181,8 +181,9 @@ def open_client(options: S3Options) -> S3Client:
 def client_config(options: S3Options) -> Config:
     """Return the SDK's configuration. The SDK does not retry: the store does, within its deadlines.
 
-    The SDK adds a checksum only if S3 requires one. The store adds a CRC-32C of each body, which takes about a tenth of
-    the time of the SDK's CRC-32. If no checksum is sent, the signature covers the body's SHA-256, over TLS too.
+    The SDK adds a checksum only if S3 requires one, because the store itself adds a CRC-32C of each body. The CRC-32C
+    takes about a tenth of the time of the SDK's CRC-32. If no checksum is sent, the signature covers the body's
+    SHA-256, over TLS too.
     """
     compatible = options.compatibility is Compatibility.S3_COMPATIBLE
     path_style = True if compatible and options.path_style is None else options.path_style

@@ -1,7 +1,7 @@
 """Bounded connections (see ``backends.http.sockets``) for botocore, which handles "100-continue" in its own way.
 
-botocore has no public way to replace the pool classes in the session of a client's endpoint (seen in 1.44). Tests check
-that deadlines hold and that requests pass the proxy.
+This module replaces the pool classes in the session of a client's endpoint. botocore has no public way to do so (seen
+in 1.44), so tests check that deadlines hold and that requests pass the proxy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """S3 through a SOCKS5 proxy, by urllib3's SOCKS connections, because botocore does not support such proxies.
 
-botocore has no public way to replace the session of a client's endpoint and the session's pool manager (seen in 1.44).
-A test checks that requests pass the proxy, and that the proxy gets host names, not IP addresses.
+This module replaces the session of a client's endpoint and the session's pool manager. botocore has no public way to do
+so (seen in 1.44), so a test checks that requests pass the proxy. The test also checks that the proxy gets host names,
+not IP addresses.
 
 This module needs PySocks, so it is imported only if a proxy is set.
 """

@@ -318,8 +318,8 @@ def abandoned_page(
     return writes, (marker, answer.get("NextUploadIdMarker", ""))
 
 
-# Keys with these characters are deleted by URL, one by one. A bulk delete is XML: it cannot contain some of the
-# characters, and a parser may change others.
+# Keys with these characters are deleted by URL, one by one. A bulk delete cannot be used for them: its XML cannot
+# contain some of the characters, and a parser may change others.
 _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 

@@ -1,4 +1,4 @@
-"""Writes one object to S3: by one PUT below a part's size, by a multipart upload above.
+"""Writes of single objects to S3: a body below the part size by one PUT, a larger one by a multipart upload.
 
 This module is separate from the store, its only user, because one file for both would exceed 600 lines.
 """

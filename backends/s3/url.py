@@ -1,4 +1,4 @@
-"""Settings from ``s3://bucket/prefix``, and from the AWS SDK's environment if the settings file has none."""
+"""Settings from ``s3://bucket/prefix`` and, unless the settings file has them, from the AWS SDK's environment."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ def open_wrapped(settings: Settings) -> ObjectStore:
 
 
 class TokenBucket:
-    """Lets ``bytes_per_s`` bytes per second pass, after a burst of at most one second's worth. Thread-safe.
+    """Rate limiter that lets ``bytes_per_s`` bytes per second pass, after a burst of at most one second's worth.
+    Thread-safe.
 
     A caller may take more bytes than are available. The balance then becomes negative, and the caller waits until it is
     zero again. So a take larger than the burst passes too, and later callers wait longer.
@@ -101,7 +102,7 @@ def shared_bucket(direction: str, bytes_per_s: int | None) -> TokenBucket | None
 
 
 class LimitedStore(DelegatingStore):
-    """Limits the bytes per second: the token bucket ``up`` limits writes, ``down`` limits reads.
+    """Wrapper that limits the bytes per second: the token bucket ``up`` limits writes, ``down`` limits reads.
 
     A byte counts once, even if the inner store sends it again or the call fails. Listings, deletes and heads are not
     limited. After unpickling, the store uses the token buckets of the new process.
@@ -205,7 +206,7 @@ Listed = TypeVar("Listed")
 
 
 class MeteredStore(DelegatingStore):
-    """Counts every call (see ``tieredstore.metrics``) under the label ``kind``.
+    """Wrapper that counts every call (see ``tieredstore.metrics``) under the label ``kind``.
 
     The default label is the scheme of the store's URL. For a cloud's store at a custom endpoint, this label is only
     ``http`` or ``https``.

@@ -51,8 +51,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a name's module on first use. A command that only lists does not need the modules that read manifests and
-    logs.
+    """Import a name's module on first use, because a command that only lists does not need the modules that read
+    manifests and logs.
     """
     match name:
         case "Catalog" | "Incarnation" | "PartitionSegments":

@@ -63,8 +63,8 @@ def absence(
         elif not partitions:
             sentences.append(f"topic {_quote(topic)} has objects {where}, but no segment that can be used")
         else:
-            # Do not suggest the requested partition itself. Its objects may be incomplete segments, or belong to a
-            # deleted topic of the same name.
+            # Do not suggest the requested partition itself, because its objects may be incomplete segments, or belong
+            # to a deleted topic of the same name.
             sentences.append(_absent_partitions(topic, partitions, there - set(partitions), where))
     if absent:
         stored = topic_names(store, prefix, until=until)

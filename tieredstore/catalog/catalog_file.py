@@ -1,4 +1,4 @@
-"""The catalog file: a cache of the facts in manifests. The next run then reads only new manifests.
+"""The catalog file: a cache of the facts in manifests, so that the next run reads only new manifests.
 
 The file is an Arrow IPC stream of uncompressed record batches, sorted by path. The schema's metadata has the version of
 this layout, and the store and key prefix of the rows. After the end of the stream, 32 bytes follow: the SHA-256 of all
@@ -206,7 +206,7 @@ class StoredRows:
 
 
 class RowCursor:
-    """Finds rows by ascending paths, in one pass. Not thread-safe."""
+    """Cursor that finds rows by ascending paths, in one pass. Not thread-safe."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)

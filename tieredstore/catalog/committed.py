@@ -1,4 +1,4 @@
-"""Finds out which segments on a broker's disk are already in the store."""
+"""Search for the segments of a broker's disk that are already in the store."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class SegmentIdentity:
 
     @classmethod
     def without_log(cls, segment: FoundSegment, topic_id: Uuid | None) -> SegmentIdentity | None:
-        """Return the identity of a segment that ends where the next segment begins. Return None if there is no next
-        segment, or if a file is missing.
+        """Return the identity without reading the log: the segment ends where the next segment begins. Return None if
+        there is no next segment, or if a file is missing.
 
-        So the caller need not read the logs of segments that an earlier run has copied. If ``topic_id`` is None, read
-        the id from disk.
+        The caller can thus recognize segments that an earlier run has copied. If ``topic_id`` is None, read the id from
+        disk.
         """
         if segment.next_base_offset is None:
             return None
@@ -76,7 +76,7 @@ class SegmentIdentity:
 
 
 class CommittedSegments:
-    """Finds the committed copy of a segment, while other processes commit and delete. Safe from several threads.
+    """Search for committed copies of segments, while other processes commit and delete. Safe from several threads.
 
     The object keeps a listing of each partition, from the first requested offset on. Earlier copies do not matter,
     because a broker's disk has only the latest segments. A listing older than ``max_age_s`` is replaced on the next

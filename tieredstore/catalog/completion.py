@@ -1,4 +1,4 @@
-"""Completes a manifest without ``remoteLogSegmentMetadata``, from the segment's indexes and batch headers."""
+"""Completion of manifests without ``remoteLogSegmentMetadata``, from the segment's indexes and batch headers."""
 
 from __future__ import annotations
 

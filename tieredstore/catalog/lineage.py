@@ -1,4 +1,4 @@
-"""Finds the segment for each offset of a partition. Leader epochs resolve overlaps. The functions take and return
+"""Assignment of a partition's offsets to segments. Leader epochs resolve overlaps. The functions take and return
 values, and make no requests.
 
 Leaders copy segments independently, so copies of one partition may overlap. After an unclean election, copies may also
@@ -146,7 +146,7 @@ class Lineage:
     def unreadable_between(
         self, start: int, stop: int, *, starts_there: bool, stops_there: bool
     ) -> tuple[Problem, ...]:
-        """Return the segments that may hide records of these offsets (see ``problems.unreadable_between``)."""
+        """Return the unusable segments that may have records of these offsets (see ``problems.unreadable_between``)."""
         if not self.problems:
             return ()
         extents = [(span.start, span.stop) for span in self.spans]
@@ -216,12 +216,11 @@ def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
 def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
     """Return True if a segment begins in an earlier epoch than ``ruler``, the ruling segment.
 
-    If it returns True, the caller must read the leader-epoch index of the ruling segment. The segment's metadata are
-    not enough: they list only the leader epochs from the segment's start on.
+    If so, the caller must read the leader-epoch index of the ruling segment. The segment's metadata are not enough:
+    they list only the leader epochs from the segment's start on.
     """
     first = _epochs_of(ruler)[0][0]
-    # Compare only epochs with records. If the first listed epoch has no record in a segment, the segment begins in a
-    # later epoch.
+    # Compare only epochs with records, because a segment may have no record of its first listed epoch.
     older = (segment for segment in segments if (segment.segment_leader_epochs or _NO_EPOCHS)[0][0] < first)
     return any(_epochs_of(segment)[0][0] < first for segment in older)
 
@@ -346,8 +345,8 @@ def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
 def _reigns(epochs: LeaderEpochs) -> dict[int, OffsetSpan]:
     """Return the offsets of each epoch.
 
-    Return the offsets of each epoch. The first epoch counts from offset 0. Its real start is unknown, because Kafka
-    raises the recorded start when retention deletes records.
+    The first epoch counts from offset 0. Its real start is unknown, because Kafka raises the recorded start when
+    retention deletes records.
     """
     starts = [0, *(start for _, start in epochs[1:])][: len(epochs)]
     return {epoch: extent for (epoch, _), extent in zip(epochs, itertools.pairwise([*starts, _END]), strict=True)}

@@ -1,4 +1,4 @@
-"""Finds the objects of segments with one listing."""
+"""Search for the objects of segments, by one listing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SUFFIXES: Final = {suffix.value: suffix for suffix in Suffix}
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Limits of a listing; None means any.
+    """Limits of a listing; None means no limit.
 
     ``topics`` are several topics, in place of ``topic``, ``topic_id`` and ``partition``.
     """

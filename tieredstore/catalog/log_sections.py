@@ -1,10 +1,10 @@
-"""Sections of a segment's log. Uses the segment's indexes to find the bytes that hold given offsets or times.
+"""Sections of a segment's log: the bytes that hold given offsets or times, found by the segment's indexes.
 
 A decoder gets a section in buffers. A decoder that reads the section to its end has skipped no batch.
 
-No checksum covers a batch's base offset. A wrong base offset may look like the end of the requested range. So a reader
-that stops early still reads the section's remaining batch headers. The reader also checks that the next batch begins
-after the section.
+No checksum covers a batch's base offset, so a wrong base offset may look like the end of the requested range. To detect
+this, a reader that stops early still reads the section's remaining batch headers. It also checks that the next batch
+begins after the section.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class LogSection:
     def check_first(self, base_offset: int) -> None:
         """Raise IndexesCorruptError if the first batch does not fit the section's start.
 
-        A read that begins too late would miss records. No later check would notice the missing records. Raise
+        A read that begins too late would miss records, and no later check would notice the loss. Raise
         BatchCorruptError if the batch begins before the segment does.
         """
         if base_offset < self.segment.start_offset:
@@ -293,7 +293,7 @@ class SectionBytes:
         """Return the base offset of the batch after the section; None at the log's end."""
         if self._ends_log:
             return None
-        # Read the remaining buffers of the last batch. The walk over the headers leaves them unread.
+        # Read the remaining buffers of the last batch, which the walk over the headers leaves unread.
         for _ in self:
             pass
         while len(self._behind) < BASE_OFFSET_SIZE:
@@ -331,7 +331,7 @@ class ByteStream(Protocol):
 
 
 class LogBatches:
-    """Walks over a log's batches from ``position`` to ``size``; ``stream`` begins at ``position``. Not thread-safe."""
+    """Walk over a log's batches from ``position`` to ``size``; ``stream`` begins at ``position``. Not thread-safe."""
 
     def __init__(
         self,

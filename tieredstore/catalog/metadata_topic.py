@@ -104,7 +104,7 @@ def parse_metadata_record(value: bytes) -> MetadataRecord:
 
 
 class _Reader:
-    """Reads values of Kafka's types in sequence. Raises CorruptDataError at the end of the bytes."""
+    """Reader of a sequence of Kafka's types. Raises CorruptDataError at the end of the bytes."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -273,7 +273,8 @@ class SegmentStates:
     """States of all segments, from the records of the metadata topic. Not thread-safe.
 
     As in Kafka, a segment is readable only between the end of its copy and the start of its deletion. Repeated records
-    change nothing. Retention may have deleted a segment's first record. Later updates of the segment are then ignored.
+    change nothing. If retention has deleted a segment's first record from the topic, later updates of the segment are
+    ignored.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Lists the names of topics and partitions in a store by few requests, for callers that need only names."""
+"""Names of topics and partitions in a store, listed by few requests, for callers that need only names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a catalog from a store, or from the broker's records in ``__remote_log_metadata``."""
+"""Creation of a catalog from a store, or from the broker's records in ``__remote_log_metadata``."""
 
 from __future__ import annotations
 
