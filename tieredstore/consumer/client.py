@@ -41,7 +41,7 @@ class MemberClient:
     """
 
     def __init__(self, consumer: confluent_kafka.Consumer) -> None:
-        # A weak reference avoids a cycle: an unused consumer is freed at once, as with confluent-kafka.
+        # A weak reference avoids a reference cycle, so that an unused consumer is freed at once, as in confluent-kafka.
         self._consumer = weakref.ref(consumer)
 
     def _own(self) -> confluent_kafka.Consumer:
@@ -137,8 +137,8 @@ def place_at(where: TopicPartition, at: Position, metadata: str | None = None) -
 def position_of(place: KafkaPartition | Received) -> Position:
     """Convert a partition or message of confluent-kafka to a position.
 
-    A position includes the leader epoch of the record before its offset. A message has only its own epoch, which is the
-    same or later, so use the message's epoch. confluent-kafka represents an unknown epoch by -1 or None.
+    A position needs the leader epoch of the record before its offset, but a message has only the epoch of its own
+    record. Use this epoch, which is the same or later. confluent-kafka represents an unknown epoch by -1 or None.
     """
     epoch: int | None
     if isinstance(place, KafkaPartition):

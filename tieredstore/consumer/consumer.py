@@ -189,8 +189,8 @@ class Consumer(confluent_kafka.Consumer):
             return None
         if parts.core.is_busy:
             parts.news.wait(min(left, _SLICE_S))
-            # Clear the event before the caller checks for results. A result that arrives after the check then sets the
-            # event again.
+            # Clear the event before the caller checks for results, so that a result that arrives after the check sets
+            # the event again.
             parts.news.clear()
             return 0.0
         return min(left, _LONGEST_SLICE_S, max(0.001, parts.core.due_in))

@@ -1,8 +1,8 @@
 """The state machine of each assigned partition: look-ups of the next offset, and reads of the bucket or the broker.
 
-``partition.py`` has the table of a partition's phases. Only the polling thread changes a partition. The threads that
-read or look up only store their results. The next call of the consumer applies a result, or drops it if the partition's
-phase has changed.
+``partition.py`` has the table of a partition's phases. Only the polling thread changes a partition. Threads that read
+or look up do not change partitions: they store their results for the next call of the consumer. That call applies each
+result, or drops it if the partition's phase has changed.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ class Core:
     def move(self, partition: Partition, start: Position | Start) -> None:
         """Continue a partition at ``start``. Clear its error and its retries."""
         if isinstance(partition.phase, Failed):
-            # Forget the topic's id, so that a re-created topic is accepted: the consumer has already reported the loss.
+            # The consumer has already reported the loss, so forget the topic's id: a re-created topic is then accepted.
             partition.log = replace(partition.log, topic_id=None)
         self._leave(partition)
         partition.at, partition.retry, partition.eof_at = start, Retry(), -1
-        # A start such as ``latest`` means the present end of the log. So look up the end even if the partition is
-        # paused.
+        # ``latest`` means the end of the log at the time of this call, so look up such a start now, even if the
+        # partition is paused.
         if not partition.paused or partition.position is None:
             self._look(partition)
 
@@ -184,7 +184,7 @@ class Core:
         return max(0.0, due if self.live.due_in is None else min(due, self.live.due_in))
 
     def take_error(self) -> Exception | None:
-        """Return an error for the current call to raise. Every call raises the error of a failed partition."""
+        """Return an error for the current call to raise. The error of a failed partition is returned each time."""
         error = self.policy.take_error()
         failed = (one.phase.error for one in self.partitions.values() if isinstance(one.phase, Failed))
         return next(failed, None) if error is None else error
@@ -206,8 +206,8 @@ class Core:
         return None
 
     def lose_by_client(self, partition: Partition, *, was_cut: bool, reason: str) -> None:
-        """Handle a partition that the client cannot fetch. Retention has deleted the record at the position, or the log
-        was truncated (``was_cut``).
+        """Handle a partition that the client cannot fetch, because the log was truncated (``was_cut``) or retention has
+        deleted the record at the position.
         """
         self.live.locate()
         self._leave(partition)
@@ -222,8 +222,8 @@ class Core:
             )
             if not self.policy.accepts(partition, sentence):
                 return
-            # Continue at the offset of the truncation, and prefer the broker from there. The bucket may have old
-            # records that the broker has replaced.
+            # Continue at the offset of the truncation, and prefer the broker from there, because the bucket may still
+            # have the records that the broker has replaced.
             partition.at, partition.left_at = at, at.offset
         # After the first failure, look up at once; after further failures, look up after a pause.
         partition.retry.tries += 1
@@ -297,8 +297,8 @@ class Core:
                 if self.policy.accepts(partition, sentence):
                     self._go_on(partition, at, lineage)
             case EndsEarlier(end):
-                # From the end of the broker's log on, prefer the broker. If the consumer read the bucket's later
-                # records there, it would return them again, and find the same loss again.
+                # From the end of the broker's log on, prefer the broker. Otherwise, the consumer would read the
+                # bucket's records after that end, which it has already returned, and would find the same loss again.
                 partition.left_at = end
                 ends = f"the broker's log of {partition} ends at offset {end}, but it was read up to offset {position}"
                 if self.policy.accepts(partition, ends):
@@ -376,7 +376,7 @@ class Core:
 
     def _go_on(self, partition: Partition, offset: int, lineage: Lineage | None) -> None:
         """Continue reading a partition at ``offset``, after skipped offsets. Take the leader epoch from the bucket's
-        log: the last skipped record may have a later epoch than the returned records.
+        log, because the last skipped record may have a later epoch than the returned records.
         """
         if offset != partition.position:
             partition.at = Position(offset, None if lineage is None else lineage.epoch_at(offset - 1))

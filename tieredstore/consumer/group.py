@@ -137,8 +137,7 @@ class Group:
                 core.paused[where] = False
 
     def seek(self, place: KafkaPartition) -> None:
-        """Continue a partition at another offset. A look-up comes first, because only the bucket may have that
-        offset."""
+        """Continue a partition at another offset. Look the offset up first, because the broker may lack it."""
         where = place.topic, place.partition
         partition = self._parts.core.partitions.get(where)
         failure = f"Failed to seek to offset {place.offset}: Local:"

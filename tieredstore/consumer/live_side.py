@@ -25,8 +25,8 @@ _logger: Final = logging.getLogger(__name__)
 class LiveSide:
     """Assigns exactly the partitions read from the broker to the Kafka client. Used by the polling thread only.
 
-    A group with eager rebalancing has no incremental assignment. All live partitions are then assigned again with their
-    offsets, at most once a second.
+    A group with eager rebalancing has no incremental assignment. A change there assigns all live partitions again, with
+    their offsets, at most once a second.
     """
 
     def __init__(self, client: MemberClient, timeout_s: float, makers: Makers) -> None:
@@ -71,8 +71,8 @@ class LiveSide:
         """Pause or resume a partition in the client, as the partition's flag says."""
         where = partition.where
         if partition.paused:
-            # Repeat the pause even if it was made before: the client ignores a pause of a partition that is not
-            # assigned yet.
+            # Pause even a partition that was paused before, because the client ignored that pause if the partition was
+            # not assigned yet.
             self._client.pause([where])
             self._paused.add(where)
         elif where in self._paused:
@@ -176,8 +176,8 @@ class LiveSide:
     def is_stalled(self, partition: Partition, live: Live, end: int | None) -> bool:
         """Return True if a partition makes no progress for too long, but the broker has readable records up to ``end``.
 
-        After an outage of a broker, librdkafka sometimes fetches nothing from a partition for minutes. librdkafka then
-        waits for a lost answer about the leader epoch. A new assignment ends the wait.
+        After an outage of a broker, librdkafka sometimes fetches nothing from a partition for minutes, because it waits
+        for a lost answer about the leader epoch. A new assignment ends this wait.
 
         Return True only once for the same position and end: the remaining offsets may be transaction markers, which the
         client never returns.

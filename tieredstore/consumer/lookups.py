@@ -1,8 +1,7 @@
 """Look-ups in the background of a consumer: where a partition starts, and where it continues.
 
-One thread asks the broker, and another thread asks the bucket. A slow store then delays only look-ups that need the
-store. A look-up asks the broker first. If the broker deletes records after its answer, the later listing of the bucket
-has them.
+One thread asks the broker, and another thread the bucket, so that a slow store delays only look-ups that need it. A
+look-up asks the broker first: if the broker then deletes records, the later listing of the bucket has them.
 """
 
 from __future__ import annotations
@@ -70,7 +69,8 @@ class BrokerSpan:
     latest: int
     """The offset where ``latest`` starts: the last stable offset if it was requested, else the high watermark."""
     answered_at: float
-    """The time of the broker's answer. An older listing may lack records that the broker had deleted by then."""
+    """The time of the broker's answer. An earlier listing of the bucket may lack records that the broker has
+    deleted."""
 
 
 @dataclass(eq=False, slots=True)
@@ -97,7 +97,8 @@ class Look:
     """From this offset on, prefer the broker in every mode, because the logs of bucket and broker diverge there."""
 
     is_commit: bool = False
-    """True if ``start`` is the group's commit. The group has read the log up to there, even if the epoch is unknown."""
+    """True if ``start`` is the group's commit: the group has then read up to ``start``, even if the epoch is
+    unknown."""
     topic_id: Uuid | None = None
     """The current id of the topic with this name."""
     broker: BrokerSpan | None = None
@@ -308,8 +309,8 @@ class BrokerInquiry:
         asked = [look for look in looks if look.start == "committed"]
         commits: Mapping[TopicPartition, GroupCommit] = {}
         if asked and self._cluster is not None:
-            # The cluster's client is separate from the group member's client, which blocks while one of its callbacks
-            # runs.
+            # Use the separate client of the cluster, because the group member's client blocks while one of its
+            # callbacks runs.
             commits = self._cluster.within(self._left_s).commits(self._group, [look.where for look in asked])
         for look in asked:
             commit = commits.get(look.where)
@@ -339,7 +340,8 @@ class BrokerInquiry:
             return
         wheres = [look.where for look in there]
         starts = self._cluster.within(self._left_s).earliest_offsets(wheres)
-        # The end is the high watermark: offsets between the last stable offset and the high watermark are in range too.
+        # Ask for the high watermark as the end, because offsets between the last stable offset and the high watermark
+        # are in range too.
         heads = self._cluster.within(self._left_s).ends(wheres, "read_uncommitted")
         stable: dict[TopicPartition, int] = {}
         by_end = any(look.is_review or _is_by_end(look.start) for look in there)
@@ -478,8 +480,8 @@ class BucketInquiry:
         if self._may_begin_earlier(look, position):
             self._reload(look)
             position = self._offset(look)
-        # An empty log has no start yet. List the bucket again, because the read must start at the log's first record,
-        # whatever ``auto.offset.reset`` says.
+        # An empty log has no start yet. List the bucket again to find the log's first record, because the read must
+        # start there, whatever ``auto.offset.reset`` says.
         if position is None and self._refresh_is_due(look.where):
             self._refresh(look)
             position = self._offset(look)

@@ -105,7 +105,7 @@ class LossPolicy:
         return True
 
     def note_reset(self, partition: Partition, offset: int, position: int | None) -> None:
-        """Count and log a reset: neither bucket nor broker has the offset."""
+        """Count and log a reset to ``position``, because neither bucket nor broker has ``offset``."""
         self._measures.resets += 1
         target = "" if position is None else f" to offset {position}"
         _logger.warning(

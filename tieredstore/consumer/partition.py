@@ -203,7 +203,8 @@ class Partition:
     paused: bool = False
     log: SeenLog = field(default_factory=SeenLog)
     left_at: int | None = None
-    """From this offset on the broker is preferred in any mode, because its log ended or was truncated there."""
+    """From this offset on, the broker is preferred in any mode, because the broker's log ended or was truncated
+    there."""
     commit: Commit = field(default_factory=Commit)
     retry: Retry = field(default_factory=Retry)
     eof_at: int = -1

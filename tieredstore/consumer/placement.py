@@ -128,8 +128,8 @@ def _stop(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage, de
     """
     if mode is not Mode.KAFKA_PREFERRED or live is None:
         return decided
-    # Do not stop at the broker's first offset itself. Retention soon deletes it, and the reader would have to return to
-    # the bucket.
+    # Do not stop at the broker's first offset itself, because retention soon deletes that record, and the reader would
+    # have to return to the bucket.
     ends = (span.stop for span in lineage.spans if span.stop > position and span.stop >= live[0])
     return min(next(ends, decided), decided)
 

@@ -101,7 +101,7 @@ class StoredStreams:
         self._threads: list[threading.Thread] = []
         self._is_closed = False
         self.queued_bytes = 0
-        """Bytes of decoded records that wait."""
+        """Bytes of decoded records that wait for the caller."""
 
     def begin(self, stream: StoredStream) -> None:
         """Begin to read a stream."""
@@ -194,7 +194,8 @@ class StoredStreams:
         reading.close()
 
     def _keep(self, stream: StoredStream, batch: pa.RecordBatch | None, read_bytes: int) -> bool:
-        """Queue a batch for the caller. If ``batch`` is None, mark the end. Return True if the thread may read on."""
+        """Queue a batch for the caller. If ``batch`` is None, mark the stream's end. Return True if the thread may read
+        on."""
         with self._changed:
             if stream.turn is Turn.DROPPED or self._is_closed:
                 return False
@@ -209,8 +210,8 @@ class StoredStreams:
             return batch is not None and has_room and (read_bytes < _TURN_BYTES or not self._turns)
 
     def _end_turn(self, stream: StoredStream, reading: Generator[pa.RecordBatch, None, None]) -> None:
-        """End a stream's turn on this thread. If no other stream needs the thread, keep the stream's read open: a new
-        read would repeat requests to the store.
+        """End a stream's turn on this thread. If no other stream needs the thread, keep the stream's read open, because
+        a new read would repeat requests to the store.
         """
         with self._changed:
             is_open = stream.turn is Turn.QUEUED and not self._is_closed

@@ -1,7 +1,7 @@
 """A broker that speaks MemQ's packets: it stores Messages of many producers in batches, then acknowledges them.
 
-This module is separate from ``running``, which wraps the broker as a service. A process with its own event loop needs
-only this module."""
+This module is separate from ``running``, which wraps the broker as a service, so that a process with its own event loop
+can run a broker by itself."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ class Broker:
             if self._authorizer.allows(Client(connection.address, connection.principal), operation, topic):
                 return True
         except Exception:
-            # The authorizer is the operator's code. Its error goes to the log, but not to clients.
+            # The authorizer is the operator's code, so log its error, but do not send it to clients.
             _logger.exception("the authorizer failed for a %s request of %s", operation.name, _name(connection))
             _refuse(connection, request, Code.INTERNAL_ERROR, "the authorizer failed")
         else:

@@ -1,7 +1,7 @@
 """One client's connection: splits received bytes into frames, without copying large frames or exceeding the broker's
 buffer.
 
-All connections of a broker read into one shared memory, because the loop reads one socket at a time. The connection
+The event loop reads one socket at a time, so all connections of a broker read into one shared memory. A connection
 handles complete frames in that memory, and copies only the incomplete frame at the end.
 
 A large frame gets separate memory once its whole size is free in the broker's buffer (``pubsub.broker.buffer.bytes``).
@@ -137,8 +137,8 @@ class Answers:
                 self._loop.call_soon(self.flush)
             self._unsent.append(packet)
             self._unsent_bytes += len(packet)
-            # Write now. If the client does not read its answers, asyncio then calls ``pause_writing``. After that, the
-            # broker reads no more requests from this client.
+            # Write now, so that asyncio calls ``pause_writing`` if the client does not read its answers. The broker
+            # then reads no more requests from this client.
             if self._unsent_bytes > _UNSENT_BYTES:
                 self.flush()
         return True
@@ -434,8 +434,8 @@ class Connection(asyncio.BufferedProtocol):
             loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(loop.time()))
 
     def _take_granted(self) -> None:
-        # Continue in the next iteration of the event loop. In this call, ``Room`` is still granting memory to other
-        # waiters.
+        # Continue in the next iteration of the event loop, because in this call ``Room`` is still granting memory to
+        # other waiters.
         self._inlet.loop.call_soon(self._go_on, Stop.NO_ROOM)
 
     def _refuse(self, why: str) -> None:
@@ -491,8 +491,8 @@ class Room:
     """The memory that a broker may hold, in bytes. Waiters get memory in the order of arrival, not by size. Used only
     on the broker's loop.
 
-    A Message reserves all its bytes before the first byte is read. Two Messages that hold half their memory each and
-    wait for the rest would deadlock.
+    A Message reserves all its bytes before its first byte is read. Otherwise, two Messages that each hold half of their
+    memory and wait for the rest could deadlock.
     """
 
     def __init__(self, size: int) -> None:

@@ -264,7 +264,7 @@ class TopicProcessors:
     def __init__(
         self, directory: Directory, assignment: Assignment, own: BatchBrokerSettings, uploads: int, lookups: Executor
     ) -> None:
-        """Create no processor yet. ``uploads`` is the number of a topic's batches to write in parallel."""
+        """Begin without processors. ``uploads`` is the number of a topic's batches to write in parallel."""
         self.room: Room = Room(own.buffer_bytes)
         self.counts: BrokerCounts = BrokerCounts()
         self._directory = directory

@@ -135,8 +135,8 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
     while True:
         begin_s = time.monotonic()
         try:
-            # Before the first successful tick, a stop of the service does not wait for the running tick. This broker
-            # has no topics yet. If the tick has announced the broker, the announcement soon expires.
+            # Before the first successful tick, a stop of the service does not wait for the running tick, because this
+            # broker has no topics yet. If the tick has announced the broker, the announcement soon expires.
             with contextlib.nullcontext() if has_part else nothing_under_way():
                 governor.tick()
             has_part = True
@@ -152,8 +152,8 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
 
 
 def _leave(governor: Governor, broker: Broker, handed_over: threading.Event, ended: threading.Event) -> None:
-    """Give up the broker's topics. Then read the new assignments until the broker has ended. The broker redirects its
-    clients by these assignments."""
+    """Give up the broker's topics. Then read the new assignments until the broker has ended, because the broker
+    redirects its clients by them."""
     try:
         if not governor.leave():
             return
@@ -182,6 +182,6 @@ async def _serve(
         await asyncio.sleep(_LOOK_S)
     deadline = Deadline.after(broker.own.drain_ms / 1000)
     if handed_over is not None:
-        # A broker without topics need not wait for its governor. The governor may hang on a store that does not answer.
+        # A broker without topics need not wait for its governor, which may hang on a store that does not answer.
         await broker.hand_over(lambda: handed_over.is_set() or not broker.serves_any(), deadline.remaining_s() / 2)
     await broker.drain(deadline.remaining_s())

@@ -2,8 +2,8 @@
 
 Two Messages are the same if their headers are equal. A header includes the producer's request id.
 
-The window of seen Messages is not stored. Each reader rebuilds the window from the queue's last entries. All readers at
-a position therefore skip the same Messages.
+The window of seen Messages is not stored. Each reader rebuilds the window from the queue's last entries, so that all
+readers at a position skip the same Messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SeenMessages:
     """Messages of one partition that were appended within ``window_ms`` before the batch being read. Not thread-safe.
 
     An object is read only if its notification lists no requests (like all notifications of MemQ), or to confirm a
-    repetition. A copy is skipped only if the first Message exists undamaged.
+    repetition, because a copy is skipped only if the first Message exists undamaged.
     """
 
     def __init__(self, log: BatchLog, partition: int, window_ms: int) -> None:
@@ -78,7 +78,8 @@ class SeenMessages:
         return self._is_whole(before, header)
 
     def _is_whole(self, batch: QueuedBatch, header: MessageHeader) -> bool:
-        """Return True if the batch has this Message undamaged. If it is damaged, a later copy must be read instead."""
+        """Return True if the batch has this Message undamaged. If the Message is damaged, a later copy must be read
+        instead."""
         try:
             body = self._log.store.get(batch.key)
             index = BatchIndex(body, batch.key, len(body))

@@ -66,7 +66,7 @@ class BatchTable:
         return next((error for error in errors if isinstance(error, TieredStoreError)), None)
 
     def check_interruption(self) -> None:
-        """If an interrupt ended a scan, raise the interrupt again. The query engine has replaced it by an engine
+        """If an interrupt ended a scan, raise the interrupt again, because the query engine has replaced it by its own
         error."""
         for scan in self._scans:
             if scan.error is not None and not isinstance(scan.error, Exception):

@@ -1,7 +1,7 @@
 """Topics of batches as a source of ``restore produce --backup``.
 
 An offset is the queue's offset of a batch times 2^24, plus the number of the record in its batch. The records of
-repeated Messages are numbered too. Leaving out repeated Messages therefore does not change the other numbers.
+repeated Messages are numbered too, so that leaving out these Messages does not change the other offsets.
 
 This module is separate from ``tables``, because a restore needs offsets and must report missing objects, but selects no
 columns.
@@ -192,7 +192,8 @@ def _record_counts(batch: QueuedBatch, fetched: FetchedObject) -> Iterator[int]:
 def _with_offsets(rows: Any, firsts: Any) -> pa.RecordBatch:
     """Return decoded records with their offsets; ``firsts`` has the offset of each Message's first record."""
     offsets = _compute.add(firsts.take(rows.column("message")), rows.column("record"))
-    # A MemQ record may have no timestamp, and Kafka allows only -1 as a negative timestamp (no timestamp).
+    # Replace missing and negative timestamps of MemQ by -1: in Kafka, -1 means no timestamp, and is the only negative
+    # one.
     times = _compute.max_element_wise(rows.column("timestamp"), -1)
     columns = (rows.column(name) for name in _COLUMNS[1:])
     return pa.RecordBatch.from_arrays([offsets, times, *columns], names=["offset", *_COLUMNS])

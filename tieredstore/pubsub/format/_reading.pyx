@@ -252,7 +252,7 @@ cdef void start_ends(Target* target) noexcept nogil:
 
 
 cdef inline void mark(uint8_t* valid, int64_t row, bint is_valid) noexcept nogil:
-    # Rows are written in order, so the first of eight rows clears their byte of the slab's old content.
+    # Eight rows share a byte. Rows are written in order, so the first of the eight clears the slab's old content there.
     if row & 7 == 0:
         valid[row >> 3] = 0
     valid[row >> 3] |= <uint8_t>(is_valid << (row & 7))

@@ -2,8 +2,8 @@
 """Writing of records into a Message's body, in growing memory or in the caller's.
 
 Room for a header before the body lets an uncompressed Message get its header without a copy. Memory that has grown to a
-whole Message is kept for the next one: fresh memory costs a page fault every 4 KiB, which takes longer than writing the
-records. In the caller's memory, the Message is written in place.
+whole Message is kept for the next Message, because fresh memory costs a page fault every 4 KiB, which takes longer than
+writing the records. In the caller's memory, the Message is written in place.
 """
 
 cimport cython
@@ -15,8 +15,8 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from tieredstore.pubsub.errors import InvalidRecordError
 
-# Cython's posix.time includes <sys/time.h> only, which does not declare clock_gettime; Python 3.13's headers no longer
-# include <time.h> for the stable ABI.
+# Include <time.h>, which declares clock_gettime: Cython's posix.time includes only <sys/time.h>, and Python 3.13's
+# headers for the stable ABI no longer include <time.h>.
 cdef extern from "<time.h>" nogil:
     pass
 

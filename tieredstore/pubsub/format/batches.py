@@ -66,7 +66,7 @@ def parse_index_size(start: Buffer, name: str) -> int:
 class BatchIndex:
     """Byte ranges of a batch's Messages. The constructor checks that the Messages follow each other without gaps.
 
-    The index stays in its raw form. A maliciously large index therefore costs no extra memory.
+    The index stays in its raw form, so that a maliciously large index costs no extra memory.
     """
 
     __slots__ = ("_entries", "name", "object_size", "size")

@@ -126,8 +126,8 @@ class BatchDecoder:
     without it the Messages cannot be found.
 
     A record batch holds about ``target_bytes`` of records, and at most 131,072 records. ``max_expanded_bytes`` limits
-    the size of a Message's body after decompression. The format does not state this size. A decoder takes at most a
-    small multiple of the two limits in memory.
+    the size of a Message's body after decompression, because the format does not state this size. A decoder takes at
+    most a small multiple of the two limits in memory.
 
     A decoder is for one thread. Several decoders run in parallel, because decoding releases the interpreter's lock.
     """
@@ -230,6 +230,7 @@ class BatchDecoder:
             raise place.corrupt(header.size, str(error)) from error
 
     def _take(self, reader: RecordReader) -> Iterator[pa.RecordBatch]:
-        # Allow up to twice the target size. Splitting slightly more than the target would leave a tiny record batch.
+        # Allow up to twice the target size, because splitting slightly more than the target would leave a tiny record
+        # batch.
         while (taken := reader.take(self._pool, _MOST_ROWS, 2 * self._target_bytes)) is not None:
             yield self._columns.build(taken)

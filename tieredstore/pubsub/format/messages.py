@@ -151,7 +151,7 @@ class MessageHeader:
 
 
 def parse_message_header(message: Buffer, place: MessagePlace, *, whole: bool = True) -> MessageHeader:
-    """Parse the header of ``message``. Raise MessageCorruptError if its numbers are inconsistent.
+    """Parse the header of ``message``. Raise MessageCorruptError if the header's numbers are inconsistent.
 
     With ``whole``, ``message`` is the whole Message, and its size must match the header.
     """

@@ -70,7 +70,7 @@ class BatchFacts:
     """Facts that this project's writers add to a notification, so that readers need not fetch the object.
 
     ``crc32`` is the checksum of the whole object. ``producers`` lists the requests of its Messages. ``empty`` lists
-    requests without records. The broker has acknowledged these since its last batch, without storing them. Timestamps
+    requests without records, which the broker has acknowledged since its last batch without storing them. Timestamps
     are in ms, or None if no record has a timestamp.
     """
 
@@ -201,8 +201,8 @@ def _facts_fields(facts: BatchFacts) -> dict[str, object]:
 def _parse_object(raw: bytes, where: str) -> dict[str, object]:
     if len(raw) > MOST_BYTES:
         raise NotificationCorruptError(f"{where}: a notification of {len(raw)} bytes is larger than {MOST_BYTES}")
-    # Limit the number of JSON values, because a parsed value takes many times the memory of its text. Each value
-    # follows a comma or bracket.
+    # Limit the number of JSON values, because a parsed value takes many times the memory of its text. Count commas and
+    # brackets, because each value follows one of them.
     if sum(raw.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
         raise NotificationCorruptError(f"{where}: a notification has more than {_MOST_VALUES} values")
     try:

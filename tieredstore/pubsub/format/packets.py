@@ -83,7 +83,8 @@ class MetadataRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """``str topic · str notification · 1 header only · 4 offset · 4 size``; −1 and −1 mean the whole object."""
+    """``str topic · str notification · 1 header only · 4 offset · 4 size``; an offset and a size of −1 mean the whole
+    object."""
 
     topic: str
     notification: str
@@ -374,8 +375,8 @@ def response_bytes(response: Response) -> bytes:
 
 
 def write_acknowledgement(version: int, request_id: int) -> bytes:
-    """Return the packet that acknowledges a write. It omits the slots and the server version of protocol version 4.
-    Clients therefore keep alternating between brokers.
+    """Return the packet that acknowledges a write. It omits the slots and the server version of protocol version 4, so
+    that clients keep alternating between brokers.
     """
     start, rest = _ACKNOWLEDGEMENTS[version]
     return start + request_id.to_bytes(8, "big", signed=True) + rest

@@ -104,7 +104,7 @@ class FreeCapacity(AssignmentStrategy):
         assigned: dict[str, dict[str, int]] = {load.topic: {} for load in loads}
         if not racks:
             return assigned
-        # Count staying topics before assigning others.
+        # Add the load of topics that stay before assigning other topics.
         for load in loads:
             for seats in racks.values():
                 wanted = load.partitions(len(racks)) // len(racks)

@@ -25,8 +25,8 @@ _MOST_UNKNOWN: Final = 1000
 
 
 class Assignment(ABC):
-    """The brokers of each topic. The event loop calls these methods for each request. The methods must therefore answer
-    from memory."""
+    """The brokers of each topic. The event loop calls these methods for each request, so they must answer from
+    memory."""
 
     @abstractmethod
     def serves(self, topic: str) -> bool:
@@ -65,7 +65,7 @@ class AllTopics(Assignment):
 class KnownTopic:
     """A topic as brokers know it: its load, and the storage that metadata answers describe to clients.
 
-    ``topic`` and ``topics`` are None if this broker cannot store the topic. MemQ may keep a topic in another bucket, or
+    ``topic`` and ``topics`` are None if this broker cannot store the topic, because MemQ keeps it in another bucket, or
     with another storage handler. Clients still get the topic's metadata. ``document`` is the topic's JSON in MemQ's
     format, or None.
     """
@@ -168,7 +168,7 @@ class Directory:
         except TieredStoreError:
             raise
         except Exception as error:
-            # Turn every error into an answer. Until the answer, the clients wait, and their requests hold the broker's
+            # Turn every error into an answer, because until then the clients wait, and their requests hold the broker's
             # memory.
             _logger.exception("cannot look up topic %r", name)
             raise own_error(error) from error
@@ -227,8 +227,8 @@ TICK_S: Final = 1.5
 
 
 def rest_s(took_s: float) -> float:
-    """Return the pause in seconds after a tick that took ``took_s``. Other brokers expect ticks to begin at even
-    intervals."""
+    """Return the pause in seconds after a tick that took ``took_s``, so that ticks begin at the even intervals that
+    other brokers expect."""
     return max(TICK_S / 5, TICK_S - took_s)
 
 

@@ -170,8 +170,8 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class ZooKeeperTopics(TopicSource):
-    """The topics below ``/topics``. They have a separate ZooKeeper session. Lookups therefore run at the same time as
-    the governor's ticks.
+    """The topics below ``/topics``. They have a separate ZooKeeper session, so that look-ups can run during the
+    governor's ticks.
     """
 
     def __init__(self, session: ZooKeeperSession, topics: Topics) -> None:

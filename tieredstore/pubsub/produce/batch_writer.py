@@ -87,7 +87,7 @@ class BatchWriter:
         self._puts = BatchPuts(topics.store, topics.batches.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
         self._lock = threading.Lock()
-        # Begin at random numbers. The object keys of two writers then do not collide, and no partition is preferred.
+        # Begin at random numbers, so that the object keys of two writers do not collide, and no partition is preferred.
         self._next_id = secrets.randbits(64) - (1 << 63)
         self._turn = secrets.randbelow(queue.partitions)
 

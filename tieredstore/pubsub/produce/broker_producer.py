@@ -194,8 +194,8 @@ _STALE_S: Final = 60.0
 _FIRST_REST_S: Final = 0.2
 _MOST_REST_S: Final = 5.0
 _NOT_FOUND_S: Final = 15.0
-"""Seconds of retries before the answer NOT_FOUND is final. The topic may be new, and MemQ's brokers refresh topics
-every ten seconds."""
+"""Seconds of retries before the answer NOT_FOUND is final, because the topic may be new, and MemQ's brokers refresh
+their topics every ten seconds."""
 
 
 @dataclass(slots=True)
@@ -318,15 +318,16 @@ class TopicBrokers:
             known = [(broker.ip, broker.port) for broker in self._brokers]
             seeds = random.sample(self._seeds, len(self._seeds))
             error: TieredStoreError | None = None
-            # Ask recently failed brokers last. A broker that is cut off from the others still claims in its metadata to
-            # have the topic.
+            # Ask recently failed brokers last, because a broker that is cut off from the others still claims in its
+            # metadata to have the topic.
             for place in sorted(dict.fromkeys([*known, *seeds]), key=self._failed_s):
                 try:
                     self._brokers = await self._ask(place)
                 except BrokerUnavailableError as failure:
                     error = failure
                 else:
-                    # If the topic has no broker yet, request its metadata again soon. A governor will assign a broker.
+                    # If the topic has no broker yet, request its metadata again soon, because a governor will assign
+                    # one.
                     self._asked_s = self._monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
                     return
             if error is not None:
@@ -462,7 +463,7 @@ class BrokerLink:
         except asyncio.IncompleteReadError:
             pass
         finally:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
+            with contextlib.suppress(RuntimeError):  # raised if the event loop is closed
                 self.lose(why)
 
     async def _next(self) -> Response:

@@ -1,10 +1,10 @@
-"""Futures of records. Each record has a future. An unused future must therefore be cheap.
+"""Futures of records. Each record has a future, so an unused future must be cheap.
 
-Python's future begins with a lock, a condition and two lists. Creating these takes longer than copying the record. This
-future creates them at its first use, because every way of waiting begins with the condition.
+Python's future begins with a lock, a condition and two lists. Creating these takes longer than copying the record, so
+this future creates them only at its first use. Every way of waiting first gets the condition, which shows this use.
 
-A Message's outcome is stored once for all of its records. The outcome notifies only the futures in use. A future that
-the caller drops unused is therefore freed at once, without the garbage collector.
+A Message's outcome is stored once for all of its records, and refers only to the futures in use. A future that the
+caller drops unused is therefore freed at once, without the garbage collector.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class MessageOutcome:
 
 
 class RecordFuture(Future[RecordPlace]):
-    """A future of one record. It is running from the start: a sent record cannot be cancelled."""
+    """A future of one record. It is running from the start, because a sent record cannot be cancelled."""
 
     # Initial values are class attributes, which saves memory in each future.
     _state = "RUNNING"
@@ -87,14 +87,14 @@ class RecordFuture(Future[RecordPlace]):
 
     def __init__(self, outcome: MessageOutcome, number: int) -> None:
         """Make the future of record ``number`` in the Message of ``outcome``."""
-        # Do not call the base class's __init__, because it creates the lock and the lists. Most futures never need
-        # these.
+        # Do not call the base class's __init__, because it creates the lock and the lists, which most futures never
+        # need.
         self._outcome = outcome
         self.number = number
 
     def __getattr__(self, name: str) -> object:
-        # Python calls this method only for a missing attribute. Before their first use, these three attributes are
-        # missing.
+        # Python calls this method only for a missing attribute. These three attributes are missing until the future's
+        # first use.
         if name not in ("_condition", "_waiters", "_done_callbacks"):
             raise AttributeError(name)
         self._outcome.watch(self)
@@ -111,5 +111,5 @@ class RecordFuture(Future[RecordPlace]):
         self._done_callbacks: list[Any] = []
         if place is not None or error is not None:
             self._result, self._exception, self._state = place, error, "FINISHED"
-        # Set the condition last. A thread that finds the condition then finds all other attributes too.
+        # Set the condition last, so that a thread that finds the condition finds all other attributes too.
         self._condition = threading.Condition()

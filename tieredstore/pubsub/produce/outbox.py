@@ -85,8 +85,8 @@ class BatchEnd:
 
 
 class Packer(Protocol):
-    """Allocates the memory of Messages. The outbox holds its lock when it calls the packer. The packer must therefore
-    not call the outbox."""
+    """Allocates the memory of Messages. The outbox holds its lock when it calls the packer, so the packer must not call
+    the outbox."""
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
         """Return a writer for the next Message, and the batch's memory if the Message is written in place."""
@@ -248,8 +248,8 @@ class Outbox:
                 self._counts.refused_records += 1
                 raise InvalidRecordError(f"a record does not fit a Message of {self._sending.message_bytes} bytes")
         if self._open is None:
-            # Use a request id only once the Message has accepted its first record. A refused record must leave no gap
-            # in the request ids.
+            # Use a request id only once the Message has accepted its first record, so that a refused record leaves no
+            # gap in the request ids.
             self._open = message
             self._next_request += 1
             self._delivery.start(self)

@@ -48,10 +48,10 @@ class BatchProducer(Closing):
 
     Close a producer, or use it as a context manager.
 
-    Brokers do not report a record's place. The four numbers of the place are then −1.
+    Brokers do not report a record's place, so the four numbers of a place are −1 if the producer writes to brokers.
 
     A Message without an answer is sent again unchanged, to another broker if there is one. Several Messages are sent at
-    the same time. A retry may therefore change their order.
+    the same time, so a retry may change their order.
 
     A forked child begins with an empty outbox and a new producer id. The parent delivers its own records.
 
@@ -126,7 +126,7 @@ class BatchProducer(Closing):
         Strings are encoded as UTF-8.
 
         The timestamp defaults to now. With ``pubsub.audit.topic``, a record without a message id gets an id of 8 bytes.
-        A Message has ids of one length only. An id of another length begins a new Message.
+        A Message has ids of one length only, so a record with an id of another length begins a new Message.
 
         If the buffer is full, wait up to ``pubsub.max.block.ms``, then raise BufferFullError. Raise InvalidRecordError
         if the record does not fit the format or a Message (``pubsub.message.bytes``).
@@ -223,7 +223,7 @@ class BatchPacker:
         return is_last
 
     def has_other_room(self) -> bool:
-        """If the batch has Messages, end it and return True. A new batch then has more room."""
+        """If the batch has Messages, end it and return True, because a new batch has more room."""
         if self._memory is None or not self._memory.messages:
             return False
         self._memory = None

@@ -9,14 +9,13 @@ repetitions.
 Tasks store an epoch's batches. The driver writes a list of these batches into the query's record. Then it appends their
 notifications to the topic's queue, and marks the record as done.
 
-After a crash, the next driver continues from the record. This driver deletes batches that its tasks have stored a
-second time.
+After a crash, the next driver continues from the record, and deletes the batches that its tasks have stored a second
+time.
 
-Each epoch and each abort changes the record by a conditional replace. A delayed write of an older record therefore
-fails.
+Each epoch and each abort changes the record by a conditional replace, so that a delayed write of an older record fails.
 
 The record lists only the latest epoch's batches. A driver that is late with an earlier epoch therefore cannot tell if
-its batches were notified. The driver leaves them to ``pubsub gc``, which checks the queue.
+that epoch's batches were notified. It leaves them to ``pubsub gc``, which checks the queue.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ class SinkCommits:
         An epoch that was recorded before is a repetition, so its new batches are deleted.
 
         Raise FencedError if a later epoch was recorded, or if this epoch was notified with another number of records.
-        In both cases, the query runs from an older checkpoint. Its epochs then have other records than the recorded
+        In both cases, the query runs from an older checkpoint, so its epochs have other records than the recorded
         epochs. Skipping an epoch would therefore lose records.
 
         After this error, the batches stay for ``pubsub gc``, because an earlier call of this run may have recorded
@@ -138,7 +137,8 @@ class SinkCommits:
             if not batches:
                 return True
             record = SinkRecord(epoch, False, self._entries(epoch, batches), 0 if stored is None else stored[0].aborts)
-            # Ignore the error. Either another driver won the race, or this write succeeded and its answer was lost.
+            # Ignore the error: either another driver won the race, or this write succeeded and its answer was lost. The
+            # next read shows which.
             with contextlib.suppress(PreconditionFailedError):
                 self._write(record, None if stored is None else stored[1])
             stored = self._read()
@@ -165,8 +165,8 @@ class SinkCommits:
         )
 
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
-        """Delete the batches, except batches that this epoch's record lists. The epoch's next commit appends the
-        notifications of these batches."""
+        """Delete the batches, except the batches that this epoch's record lists, because the epoch's next commit
+        appends their notifications."""
         stored = self._read()
         while stored is None or stored[0].epoch < epoch:
             # The write of a failed commit may still arrive, and would record the batches that are deleted here. Change
@@ -287,8 +287,8 @@ class SinkBatches(Closing):
     """Stores the batches of a task, with ``name`` in their keys. Not thread-safe.
 
     At any time, memory holds the batches that are being uploaded, and one batch that is being filled. Each instance has
-    its own keys and producer id. Two attempts of a task therefore never collide. The driver appends the notifications
-    of one attempt only.
+    its own keys and producer id, so that two attempts of a task never collide. The driver appends the notifications of
+    one attempt only.
     """
 
     def __init__(self, topics: Topics, topic: Topic, name: str) -> None:

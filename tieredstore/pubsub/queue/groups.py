@@ -8,7 +8,7 @@
 A group's objects change only by conditional replace. Each member watches the heartbeats of the other members. A member
 counts as dead if its heartbeat has not changed for 15 s of the watcher's clock.
 
-Taking over a dead member's partition raises the partition's generation. The old owner's next commit then raises
+Taking over a dead member's partition raises the partition's generation, so that the old owner's next commit raises
 FencedError.
 """
 

@@ -39,7 +39,7 @@ class Auditor(Closing):
         self._is_producer = is_producer
         self._has_warned = False
         self.counts: AuditingCounts = AuditingCounts()
-        # Use the partitioner of MemQ's Java clients. All audit records of a Message are then in one partition.
+        # Use the partitioner of MemQ's Java clients, so that all audit records of a Message are in one partition.
         configuration = {**TopicAdmin.configuration(properties), "linger.ms": "10", "partitioner": "murmur2"}
         self._producer = PerProcess(lambda: LiveProducer(configuration), _let_go)
         self._forget_counts = export(AUDIT, self.counts)

@@ -50,7 +50,8 @@ class KafkaGroup(GroupMember):
     """One member of the group. It pauses its assigned partitions, because the queue reads their records by offset."""
 
     def __init__(self, properties: Mapping[str, str], group: str, name: str, cluster: LiveCluster) -> None:
-        # Eager strategies revoke all partitions before reassigning them. A position therefore has one owner at a time.
+        # Use only eager strategies: they revoke all partitions before reassigning them, so that a position has one
+        # owner at a time.
         theirs = {"group.protocol", "partition.assignment.strategy", "group.id"}
         given = {key: value for key, value in properties.items() if key not in theirs}
         self._configuration: dict[str, str] = {
@@ -114,8 +115,8 @@ class KafkaGroup(GroupMember):
             errors = [error.args[0]]
         for refusal in errors:
             if refusal.code() in _OTHERS:
-                # Drop all partitions. The next assignment replaces the present assignment as a whole, and has a new
-                # ``term``.
+                # Drop all partitions, because the next assignment replaces the present assignment as a whole, and has a
+                # new ``term``.
                 self._forget()
                 raise FencedError(self._describe_loss("partitions"))
             raise fault(refusal, f"group {self._group} cannot commit")

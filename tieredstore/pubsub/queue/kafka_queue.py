@@ -84,7 +84,7 @@ class KafkaQueue(NotificationQueue):
         self._admin = TopicAdmin(properties, name, _CALL_S)
         reading = reading_configuration(client_configuration(properties, "read_uncommitted"), _CALL_S)
         self._logs = PartitionLogs(reading, name)
-        self._tail = PartitionLogs(reading, name)  # a search must not move readers' positions
+        self._tail = PartitionLogs(reading, name)  # separate, because a search must not move readers' positions
         self._producer = PerProcess(lambda: LiveProducer(_producer_configuration(properties, send_s)), _discard)
         self._lock = threading.Lock()
         self._known_partitions: tuple[int, float] | None = None
@@ -136,7 +136,7 @@ class KafkaQueue(NotificationQueue):
         """Append one record and return its offset.
 
         The client retries by itself, and the broker removes duplicates. After the client has given up, the record may
-        be in the log. Search for it before sending it again."""
+        still be in the log, so search for it before sending it again."""
         is_unclear = False
         while True:
             try:
@@ -354,8 +354,8 @@ class PartitionLogs:
             try:
                 self._fill(consumer, partition, stream, end, deadline)
             except BaseException:
-                # After an error the stream's position is unknown. Drop the stream; the next read assigns the partition
-                # again.
+                # After an error the stream's position is unknown, so drop the stream: the next read assigns the
+                # partition again.
                 self._drop(consumer, partition)
                 raise
             entries = list(stream.held)

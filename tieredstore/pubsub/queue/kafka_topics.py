@@ -70,7 +70,7 @@ class TopicAdmin(Closing):
         (future,) = ask(client).values()
 
         def listen() -> None:
-            # The client reports denied access by a callback. The callback runs only during a call of ``poll``.
+            # The client reports denied access by a callback, which runs only during a call of ``poll``.
             client.poll(0)
             if (final := client.trouble.final(doing)) is not None:
                 raise final

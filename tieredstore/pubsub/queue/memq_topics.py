@@ -39,8 +39,8 @@ _BOOTSTRAP: Final = "bootstrap.servers"
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's JSON with MemQ's defaults. ``brokers`` are the Kafka brokers that have the topic's notifications.
-    ``brokers`` is empty if the JSON does not name these brokers.
+    """A topic's JSON with MemQ's defaults. ``brokers`` names the Kafka brokers that have the topic's notifications; it
+    is empty if the JSON does not name them.
     """
 
     topic: Topic

@@ -35,8 +35,8 @@ class OwnFolder:
     def read_with_etag(self, key: str, state: StateKind, kind: TypeAdapter[_Kind]) -> tuple[_Kind, str] | None:
         """Return the object and its etag for a conditional replace; None if the object does not exist.
 
-        The etag is requested before the content. If another write comes between the two requests, the etag is old, and
-        the replace fails.
+        The etag is requested before the content, so that a write between the two requests makes the etag old, and the
+        replace fails.
         """
         try:
             etag = self.store.head(key).etag

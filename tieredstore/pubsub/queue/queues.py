@@ -132,8 +132,7 @@ class NotificationQueue(Closing):
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
         """Append notifications in order, and return their offsets once they are durable.
 
-        The queue recognizes its own writes. If the answer to a write is lost, the retry therefore causes no second
-        entry.
+        The queue recognizes its own writes, so that a retry after a lost answer causes no second entry.
 
         Raise StoreUnavailableError (retryable) if the append has failed, or if its state is unknown at the deadline.
         """
@@ -173,9 +172,9 @@ class NotificationQueue(Closing):
         After a crash or an unknown state, the caller repeats the call with the same arguments. ``mark`` is a permanent
         name for these notifications.
 
-        This default implementation ignores ``mark``. The implementation searches the queue for the notifications'
-        bytes, because no other notification has the same bytes. A delayed write of a dead process may still duplicate
-        the notifications. A queue that stores the mark can avoid this.
+        This default implementation ignores ``mark``. Instead, it searches the queue for the notifications' bytes,
+        because no other notification has the same bytes. A delayed write of a dead process may still duplicate the
+        notifications. A queue that stores the mark can avoid this.
 
         Raise DataLossError if retention has freed ``since``, because then it is unknown whether the notifications were
         appended.

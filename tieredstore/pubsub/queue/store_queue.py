@@ -100,8 +100,8 @@ _PUTS_AT_ONCE: Final = 24
 class _Tail:
     """The position at which this process appends to one partition.
 
-    The threads of this process take turns with the lock ``turn``. Without turns, one of two concurrent puts to the same
-    number would fail.
+    The threads of this process take turns with the lock ``turn``, because otherwise one of two concurrent puts to the
+    same number would fail.
     """
 
     turn: ForkSafeLock = field(default_factory=ForkSafeLock)
@@ -138,8 +138,8 @@ class StoreQueue(NotificationQueue):
         self._sleep = sleep
         self._lock = ForkSafeLock()
         self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)  # by partition
-        # Puts run in these threads. A put that hangs keeps its thread until the store's own deadline. Its hedge (the
-        # second attempt) can succeed earlier.
+        # Puts run in these threads, because a put that hangs keeps its thread until the store's own deadline, while its
+        # hedge (the second attempt) can succeed earlier.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
 
     @property
@@ -227,8 +227,8 @@ class StoreQueue(NotificationQueue):
             attempt.number = number + 1
             return None
         self._saw_taken(partition, number)
-        # If retention has freed the entry's number in the meantime, raise an error. It is then unknown if any reader
-        # has seen the entry.
+        # If retention has freed the entry's number in the meantime, raise an error, because then it is unknown if any
+        # reader has seen the entry.
         self.check_not_freed(partition, number * ENTRY_NOTIFICATIONS)
         return number
 
@@ -333,8 +333,8 @@ class StoreQueue(NotificationQueue):
                 self._store.put(key, body, if_absent=True)
             else:
                 self._store.replace(key, body, stored[1])
-        # Delete all entries before the start. A killed run may have left some, and a delayed writer may have added
-        # some.
+        # Delete all entries before the start, because a killed run may have left some, and a delayed writer may have
+        # added some.
         self._store.delete(list(self._list_freed_keys(partition, max(number, start))))
 
     def _list_freed_keys(self, partition: int, start: int) -> Iterator[str]:
@@ -452,7 +452,7 @@ class _EntryCursor(QueueCursor):
     At the queue's end, a read asks only for the next entry, with these exceptions:
 
     - The first read at the end also checks the queue's start.
-    - Every fifteenth read after it checks the start instead of asking for the next entry.
+    - Every fifteenth read after the first checks the start instead of asking for the next entry.
     - A cursor's first read, if at the end, also checks that no entry is missing.
     - The sixteenth read in a row at the end also checks that no entry is missing.
     """

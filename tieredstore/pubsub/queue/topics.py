@@ -93,7 +93,7 @@ class Topics:
         self.folder: OwnFolder = OwnFolder(store, settings.key_prefix, self.batches.cluster)
         self.bucket_name: str = bucket_name(settings)
         # Memory for batches of all topics, for writing and reading. A block is recycled only after its last user
-        # releases it. An upload that hangs therefore does no harm.
+        # releases it, so an upload that hangs does no harm.
         self.memory: SlabPool = SlabPool()
         self._configured = configured
 
@@ -106,8 +106,8 @@ class Topics:
         kind = self.batches.queue
         called = queue_name(kind, name, self.batches)
         topic = Topic(name, partitions, path, self.batches.hashing, kind, called)
-        # Create the queue before the topic becomes visible. After a crash between the two steps, the same command
-        # creates the topic.
+        # Create the queue before the topic becomes visible, so that after a crash between the two steps the same
+        # command can create the topic.
         with self.queue(topic) as queue:
             queue.provide(partitions)
         try:
@@ -130,7 +130,7 @@ class Topics:
             ) from None
 
     def _refuse_configured(self, name: str) -> None:
-        """Raise ConfigError if MemQ's file defines the topic. Creating it here would create a second, different
+        """Raise ConfigError if MemQ's file defines the topic, because creating it here would create a second, different
         topic.
         """
         if self._configured is not None and self._configured.name == name:
@@ -226,7 +226,7 @@ class Topics:
         """Return the key of the object to which a notification points.
 
         Raise NotificationCorruptError if the notification names another topic or bucket, or a key outside the topic's
-        path. Brokers and readers must not fetch such an object.
+        path, because brokers and readers must not fetch such an object.
         """
         if notification.topic != topic.name or notification.key is None:
             raise NotificationCorruptError(f"{where}: the notification is of topic {notification.topic!r:.80}")
