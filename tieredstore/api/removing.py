@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tieredstore.api.outcomes import Outcome, Plan, of_garbage, of_removal, status_of
@@ -76,14 +77,15 @@ def plan_removal(
                 dry_run=dry_run,
                 parallel=parallel,
             )
-            for scope in chosen:
-                listed = list_in_scope(opened.store, opened.prefix, scope)
-                if only is not None:
-                    listed = (objects for objects in listed if objects.segment_id == only.segment_id)
-                for step in removal.run(listed, before):
-                    outcome = of_removal(step, dry_run=dry_run)
-                    objects = step.item.objects
-                    yield outcome if only is None else replace(outcome, name=_names(objects))
+            every = (list_in_scope(opened.store, opened.prefix, scope) for scope in chosen)
+            # One run for all partitions: it checks the offset before its first deletion.
+            listed = (
+                objects for objects in chain.from_iterable(every)
+                if only is None or objects.segment_id == only.segment_id
+            )  # fmt: skip
+            for step in removal.run(listed, before):
+                outcome = of_removal(step, dry_run=dry_run)
+                yield outcome if only is None else replace(outcome, name=_names(step.item.objects))
 
     return Plan(
         "remove",

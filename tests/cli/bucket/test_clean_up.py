@@ -57,6 +57,13 @@ def test_gc_is_a_dry_run_unless_told_otherwise(root: Path) -> None:
     assert run(root, "gc", "--yes").text == "there are no leftovers\n"
 
 
+@pytest.mark.parametrize(("to", "code", "left"), [(30, 0, 5), (51, 2, 20)])
+def test_an_offset_beyond_every_log_is_refused_before_a_deletion(root: Path, to: int, code: int, left: int) -> None:
+    for yes in ((), ("--yes",)):
+        assert run(root, "rm", "events", "-p", "0,1", "--to", to, *yes).code == code
+    assert count(root) == left
+
+
 def test_gc_takes_the_greatest_age_of_the_settings(root: Path, tmp_path: Path) -> None:
     settings = tmp_path / "store.properties"
     settings.write_text(
