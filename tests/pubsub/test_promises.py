@@ -32,7 +32,7 @@ SHOWN_BY = {
         ],
         "a consumer is killed": ["queue/test_groups::test_who_comes_next_goes_on_at_the_commit"],
         "an orphan is left": ["upkeep/test_garbage::test_orphans_are_told_by_their_age_and_deleted_or_adopted"],
-        "a loop over `records()` is left": [
+        "a loop over `records()` ends early": [
             "consume/test_record_loops::test_a_loop_that_is_left_goes_on_where_it_was_left",
             "consume/test_record_loops::test_a_member_that_is_killed_at_each_record_loses_none",
         ],

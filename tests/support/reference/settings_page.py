@@ -186,7 +186,7 @@ def shown_default(info: FieldInfo) -> str:
 
 def pinterest_table() -> str:
     """Return a table of Pinterest's properties with our replacement for each, then those without effect."""
-    lines = ["of Pinterest's | here | note", "---|---|---"]
+    lines = ["Pinterest's name | here | note", "---|---|---"]
     lines += [f"`{row.name}` | `{row.own}` | {row.note}".rstrip() for row in TABLE if row.own]
     silent = ", ".join(f"`{row.name}`" for row in TABLE if not row.own and row.name != _JAVA_PLACES)
     (places,) = (row for row in TABLE if row.name == _JAVA_PLACES)
