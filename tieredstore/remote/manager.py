@@ -198,13 +198,13 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         return self._fetcher.manifests.get(metadata).manifest
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """Fetch one index. Raise IndexNotRecordedError if the segment was copied without this index."""
+        """Fetch one index; raise IndexNotRecordedError if the segment was copied without it."""
         return self._indexes.one(metadata, index_type)
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """Fetch the requested indexes that were recorded, by one request for the manifest and one for the indexes."""
+        """Fetch the requested indexes that were recorded, by one request each for manifest and indexes."""
         return self._indexes.get(metadata, index_types)
 
     @property

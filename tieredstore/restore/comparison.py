@@ -96,7 +96,7 @@ class MappedOffsets:
 
     def pieces(self, offsets: Sequence[int]) -> Iterator[tuple[int, int, OffsetRun | None]]:
         """Split ascending offsets at the limits of the offset runs. Yield row ranges ``[first, stop)``, each with its
-        offset run. Rows between two offset runs have None."""
+        offset run, or with None for rows between two offset runs."""
         row = 0
         for run in islice(self.runs, bisect_right(self._ends, offsets[0]), None):
             first = bisect_left(offsets, run.start, row)
@@ -146,13 +146,14 @@ class _Work:
 
     @property
     def target(self) -> TopicPartition:
-        """The only target partition. Fails if keys were hashed again, because then there are several."""
+        """The only target partition. If keys were hashed again, there are several, and this property raises an
+        error."""
         (number,) = self.rules
         return self.topic, number
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the records that a run restores, with the content that they should have in the target. Their offsets
-        are the source's."""
+        """Yield the records that a run restores, with the content that they should have in the target, and with their
+        source offsets."""
         for batch in batches:
             records = without(batch, self.left_out)
             if self.moves_zero_times:
@@ -185,7 +186,7 @@ class _Work:
 
 
 class Comparison:
-    """Compares topics of a bucket with topics of a cluster. ``properties`` are the properties of a Kafka client for the
+    """Comparison of a bucket's topics with a cluster's topics. ``properties`` are those of a Kafka client for the
     cluster."""
 
     def __init__(self, bucket: SegmentSource, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
@@ -199,7 +200,7 @@ class Comparison:
         """Compare source topics with target topics in which each record has its old offset.
 
         ``start`` (inclusive) and ``stop`` (exclusive) are source offsets. Raise ResourceNotFoundError for a topic that
-        does not exist on one side. Errors of reads are raised too.
+        does not exist on one side, and the errors of reads.
         """
         with BucketTopics(self._bucket, ProduceOptions(topics=topics, name="verify", on_data_loss="report")) as source:
             windows = source.windows(Earliest() if start is None else start, Latest() if stop is None else stop)
@@ -324,8 +325,8 @@ class _Target:
         self._ends = reader.cluster.end_offsets(partitions, "read_committed")
 
     def read(self, where: TopicPartition, span: OffsetSpan) -> Generator[pa.RecordBatch]:
-        """Read the offsets ``[start, stop)``, as far as the target has them. The comparison then reports missing
-        records at the start and the end."""
+        """Read those of the offsets ``[start, stop)`` that the target has. The comparison reports other records as
+        missing."""
         start, stop = max(span[0], self._starts[where]), min(span[1], self._ends[where])
         return self._reader.read(*where, start, max(start, stop), columns=COLUMNS)
 
@@ -383,7 +384,7 @@ class _RunDigests:
         self._parts: dict[OffsetRun, Side] = {}
 
     def add(self, run: OffsetRun, records: pa.RecordBatch) -> None:
-        """Add records of a run."""
+        """Add records of an offset run to its digest."""
         side = self._parts.setdefault(run, Side())
         side.add(records)
         # A Side has many hash objects, which take memory. After the run's last record, keep only their joint digest.
@@ -391,13 +392,13 @@ class _RunDigests:
             self._whole[run] = self._parts.pop(run).hexdigest()
 
     def add_all(self, other: _RunDigests) -> None:
-        """Add the runs of another target partition."""
+        """Add the offset runs of another target partition."""
         self.extra |= other.extra
         self._whole |= other._whole
         self._parts |= other._parts
 
     def of(self, run: OffsetRun) -> tuple[int, str]:
-        """Return how many records of a run were added, and their digest."""
+        """Return the number of records that were added for an offset run, and their digest."""
         part = self._parts.get(run, Side())
         return part.records + run.length * (run in self._whole), self._whole.get(run, "") + part.hexdigest()
 
@@ -462,7 +463,7 @@ def _compare_rehashed(
 def _first_of_run(
     source: SourceTopics, target: _Target, work: _Work, partitioning: Partitioning, run: OffsetRun
 ) -> RecordDifference | None:
-    """Return the first difference in a run."""
+    """Return the first difference in an offset run."""
     pair, where = Pair(), (work.topic, run.target_partition)
     with (
         closing(source.read(work.where, run.start, run.end)) as ours,

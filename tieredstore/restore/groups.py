@@ -1,4 +1,4 @@
-"""Moves consumer groups. Each offset of a group becomes the offset that the same record got in a run of ``restore
+"""Moves of consumer groups. Each offset of a group becomes the offset that the same record got in a run of ``restore
 produce``.
 
 The groups' old offsets come from a running cluster, a snapshot, or a file.
@@ -54,8 +54,8 @@ class SourceGroups:
 
 
 def obstacle_of(group: LiveGroup) -> str | None:
-    """Return the reason why a group's offsets cannot be moved; None if they can. The caller appends the name of the
-    cluster to the reason."""
+    """Return the reason why a group's offsets cannot be moved, or None if they can. The caller adds to the reason in
+    which cluster the group is."""
     if group.kind == "other":
         return "it is neither a classic nor a consumer group"
     return "stop its consumers: it has members" if group.has_members else None
@@ -71,7 +71,7 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
     """Read the offsets that groups have committed in the topics of a run. ``names`` are names or globs of groups;
     without names, read all groups.
 
-    Groups with members are put into ``left``, because their members might commit further offsets during the move.
+    Put groups with members into ``left``, because their members might commit further offsets during the move.
     """
     known = cluster.listed_groups()
     partitions = [(topic, number) for topic in offset_map.topics for number in offset_map.partitions(topic)]
@@ -141,7 +141,7 @@ class GroupOutcome(Outcome):
     If keys were hashed again, the target offset depends on all source partitions of the topic. In this case
     ``partition`` and ``offset`` are None, and the group reads at most ``read_again`` records a second time.
 
-    ``committed_offset`` is the group's present commit in the target. ``Translation`` explains ``where`` and
+    ``committed_offset`` is the group's current commit in the target. ``Translation`` explains ``where`` and
     ``difference``.
     """
 
@@ -171,8 +171,8 @@ class GroupOutcome(Outcome):
 def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterState) -> Plan:
     """Return a plan to commit the groups' translated offsets to the target cluster.
 
-    The outcome of a group fails if the group has members in the target cluster. It also fails for a kind of group that
-    cannot be moved. Groups that cannot be moved from the source have the status ``kept``.
+    The status is ``failed`` for a group that has members in the target cluster, or that is of a kind that cannot be
+    moved there. The status is ``kept`` for groups that cannot be moved from the source.
 
     Raise ConfigError if the cluster's topics end before the records of the run.
     """
@@ -195,8 +195,8 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterSta
 
 
 def _check_target(offset_map: OffsetMap, cluster: ClusterState) -> None:
-    """Raise ConfigError if the cluster's topics are too short to have the records of the run. Groups would be moved
-    beyond the topics' ends."""
+    """Raise ConfigError if the cluster's topics end before the records of the run. Otherwise groups would move beyond
+    the topics' ends."""
     wanted = {
         (mapped.target, partition): end
         for topic, mapped in offset_map.topics.items()
@@ -215,8 +215,8 @@ def _starts_of_others(offset_map: OffsetMap, cluster: ClusterState) -> dict[Topi
     """Return the start offsets of target partitions that received no record. Consider only topics whose keys were
     hashed again.
 
-    Commit these offsets for each group too. Without a committed offset in a partition, a group might skip records that
-    are written before the group starts.
+    The caller commits these offsets for each group too. Without a committed offset in a partition, a group might skip
+    records that are written before the group starts.
     """
     rehashed = {mapped.target: topic for topic, mapped in offset_map.topics.items() if mapped.is_rehashed}
     return cluster.earliest_offsets(
@@ -267,8 +267,8 @@ def translate_group(
     """Yield a planned outcome for each target offset of a group.
 
     ``starts`` are the start offsets of target partitions without records. If keys were hashed again, the group gets
-    these offsets too. Offsets of topics that the run does not have are ignored. Offsets of partitions that the run did
-    not restore have the status ``kept``.
+    these offsets too. Ignore offsets of topics that the run does not have. Offsets of partitions that the run did not
+    restore have the status ``kept``.
     """
     for topic, mapped in offset_map.topics.items():
         commits = [commit for commit in group.offsets if commit.topic == topic]

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 What: TypeAlias = Literal["timestamp", "key", "value", "headers", "missing", "extra", "not_restored"]
-"""The field that differs, or one of three other values. ``missing``: the target does not have the record. ``extra``:
-the source does not have the record. ``not_restored``: the record is not in the run's offset map.
+"""Kind of a difference: the field that differs, or one of three other values. ``missing``: the target does not have the
+record. ``extra``: the source does not have the record. ``not_restored``: the record is not in the run's offset map.
 """
 
 _FIELDS: Final[tuple[What, ...]] = ("timestamp", "key", "value", "headers")
@@ -24,7 +24,8 @@ _FIELDS: Final[tuple[What, ...]] = ("timestamp", "key", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class RecordDifference:
-    """The first record of a partition that differs between the sides. An offset is None if its side lacks the record.
+    """The first record of a partition that differs between the sides. The offset of a side that lacks the record is
+    None.
 
     ``target_partition`` is the partition of the target offset; None if the comparison has only one target partition.
     """
@@ -37,22 +38,22 @@ class RecordDifference:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records with the target offsets that they have or should have. ``offsets`` are the records' offsets on their own
-    side."""
+    """Records with the target offsets that they have or should have. ``offsets`` are the records' offsets on the side
+    that they come from."""
 
     offsets: pa.Array
     records: pa.RecordBatch
 
     @classmethod
     def moved(cls, records: pa.RecordBatch, there: pa.Array) -> Rows:
-        """Return source records with other offsets."""
+        """Return source records with their target offsets ``there``."""
         return cls(records.column("offset"), records.set_column(0, records.schema.field("offset"), there))
 
     def __len__(self) -> int:
         return self.records.num_rows
 
     def cut(self, first: int, stop: int) -> Rows:
-        """Return some of the rows."""
+        """Return the rows from ``first`` up to ``stop`` (exclusive)."""
         return Rows(self.offsets.slice(first, stop - first), self.records.slice(first, stop - first))
 
 
@@ -67,7 +68,7 @@ class Side:
         self._streams = [hashlib.sha256() for _ in range(11)]
 
     def seeing(self, pieces: Iterator[Rows]) -> Iterator[Rows]:
-        """Yield the pieces after adding them."""
+        """Add each piece to the digest, then yield it."""
         for piece in pieces:
             self.add(piece.records)
             yield piece
@@ -143,7 +144,7 @@ class Pair:
 
 
 def _side_by_side(ours: Iterator[Rows], theirs: Iterator[Rows]) -> Iterator[tuple[Rows | None, Rows | None]]:
-    """Yield rows of both sides in pairs of equal length. When one side has ended, yield None for it."""
+    """Yield rows of both sides in pairs of equal length. After the end of one side, yield None instead of its rows."""
     one, other = next(ours, None), next(theirs, None)
     while one is not None and other is not None:
         rows = min(len(one), len(other))
@@ -183,7 +184,7 @@ def _binary(column: pa.Array) -> tuple[memoryview, bytes | memoryview]:
     """Return the lengths of a column's values, and the concatenated bytes of the values."""
     binary = column.cast(pa.large_binary())
     lengths = _lengths(pc.binary_length(binary))
-    # Null values may have bytes.
+    # Drop nulls, because a null in an Arrow column may still have bytes.
     values = pc.drop_null(binary) if binary.null_count else binary
     _, places, octets = values.buffers()
     if not len(values) or places is None or octets is None:

@@ -1,4 +1,4 @@
-"""``tieredstore restore``: its commands."""
+"""The group of commands ``tieredstore restore``."""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ def _line(outcome: GroupOutcome, verb: str) -> str:
     old = outcome.topic if outcome.offset is None else f"{outcome.topic}-{outcome.partition} {outcome.offset}"
     again = "" if outcome.read_again is None else f", at most {counted(outcome.read_again, 'record')} read again"
     new = f"{outcome.target_topic}-{outcome.target_partition} {outcome.target_offset}"
-    # Show the present commit. If the group has already read further in the target, the move makes it read records
-    # again.
+    # Show the group's current commit in the target. If this commit is beyond the new offset, the move makes the group
+    # read records again.
     now = outcome.committed_offset
     instead = "" if now is None or now == outcome.target_offset else f", instead of {now}"
     return f"{verb}  {outcome.name}  {old} → {new}{instead}{again}{more}"

@@ -155,8 +155,8 @@ def finish(
 
 
 def _logs_of(topic: Topic, asked: int | None) -> list[tuple[int, int]]:
-    """Return the start and the end of each partition's log in the bucket. Report the segments that the log leaves
-    out."""
+    """Return the start and the end of each partition's log in the bucket. Report segments that are not part of the
+    log."""
     stored = max(partition.number for partition in topic.partitions) + 1
     if asked is not None and asked < stored:
         raise ConfigError(f"{topic.name} has {stored} partitions in the bucket: --partition-count {stored} or more")
@@ -171,7 +171,7 @@ def _logs_of(topic: Topic, asked: int | None) -> list[tuple[int, int]]:
 def _parse_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ConfigError(f"--set is {text!r:.60}: give NAME=VALUE, as retention.ms=604800000")
+        raise ConfigError(f"--set is {text!r:.60}: give NAME=VALUE, such as retention.ms=604800000")
     return name, value
 
 

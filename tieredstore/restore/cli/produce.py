@@ -133,8 +133,8 @@ def produce(
 
 
 def open_backup(settings: Path, topics: Sequence[str]) -> AbstractContextManager[TopicBackup]:
-    """Open topics of a backup by its settings file. Raise ConfigError if no installed part of tieredstore knows these
-    settings."""
+    """Open the topics of a backup that a settings file describes. Raise ConfigError if no installed part of tieredstore
+    knows these settings."""
     formats: list[Format] = [each for part in attached_parts("tieredstore.files") for each in part]
     opened = (each.topics(settings, topics) for each in formats if each.topics is not None)
     found = next((each for each in opened if each is not None), None)
@@ -190,7 +190,8 @@ def _ids(topics: Mapping[str, str], topic_id: str | None) -> Mapping[str, Uuid]:
 
 
 def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> TimeCut | None:
-    """Find the cut (where a restore to a time stops) for ``moment``, or read it from ``file``."""
+    """Find the cut (where a restore to a time stops) for ``moment``, and write it to ``file``. Without ``moment``, read
+    the cut from ``file``."""
     from tieredstore.restore.produce.time_cut import TimeCut
 
     if moment is None:
@@ -215,8 +216,7 @@ def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> Time
 
 
 def _show_dry_run(topics: SourceTopics, client: Mapping[str, str], new: NewTopics | None, *, as_json: bool) -> None:
-    """Read all records, compare them with the target, and print a line for each check. Exit with 2 if a check is
-    bad."""
+    """Read all records, check the target, and print a line for each check. Exit with code 2 if a check is bad."""
     from tieredstore.restore.produce.dry_run import BYTES_PER_S, RECORDS_PER_S, examine
 
     found = examine(topics, client, new=new, scan=True)
@@ -237,8 +237,8 @@ def _show_dry_run(topics: SourceTopics, client: Mapping[str, str], new: NewTopic
 
 
 def _new_topics(manager: RemoteStorageManager, create_with: str | None) -> NewTopics | None:
-    """Return the function that gives the settings of missing topics. The settings come from the file of
-    ``--create-with``, or from the bucket's snapshots.
+    """Return a function that returns the settings of a missing topic, from the file in ``--create-with`` or from the
+    bucket's snapshots.
 
     Raise ConfigError if the file is invalid.
     """

@@ -161,8 +161,8 @@ def _show(snapshot: ClusterSnapshot, output: Json) -> None:
 
 
 def _lines_of(snapshot: ClusterSnapshot) -> Iterator[str]:
-    """Yield a line for each topic and group, and for each resource that the snapshot lacks. Also yield the numbers of
-    ACLs and schemas."""
+    """Yield a line for each topic, each group and each resource that the snapshot lacks, and the numbers of ACLs and
+    schemas."""
     yield f"cluster {snapshot.cluster_id} at {human_time(snapshot.taken_ms)}"
     for topic in snapshot.topics:
         own = ", ".join([f"{name}={value}" for name, value in topic.settings.items()])

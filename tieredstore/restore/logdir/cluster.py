@@ -1,5 +1,5 @@
-"""The running cluster, before and after a restore of log directories. Before the restore, empty topics are created.
-After it, the topics get their own settings.
+"""The running cluster, before and after a restore of log directories: it creates empty topics, and later gives the
+topics their own settings back.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _PAUSE_S: Final = 0.1
 
 
 class RestoreCluster(LiveCluster):
-    """Prepares topics for a restore, and gives the topics their settings back afterwards. Each call takes at most a
-    minute."""
+    """Cluster client that prepares topics for a restore, and gives them their settings back afterwards. Each call takes
+    at most a minute."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         """Raise ConfigError for invalid properties. The constructor does not connect to a broker."""
@@ -45,7 +45,7 @@ class RestoreCluster(LiveCluster):
         partition's log.
 
         Raise ConfigError if a topic exists already. Also raise ConfigError if the cluster overrides the settings in
-        ``PREPARED``, because the restored log would not survive. Raise BrokerError if the brokers refuse.
+        ``PREPARED``, because the restored log would not survive. Raise BrokerError if the brokers refuse a request.
         """
         listed = self._clients.get().metadata(self._timeout_s, f"topics cannot be created at {self._servers}")
         existing = sorted(topics.keys() & listed.topics.keys())
@@ -77,7 +77,7 @@ class RestoreCluster(LiveCluster):
         return [number for (_, number), end in sorted(ends.items()) if not end]
 
     def own_settings(self, topic: str) -> dict[str, str]:
-        """Return the values that the settings in ``PREPARED`` will have when the topic no longer sets them."""
+        """Return the values that the settings in ``PREPARED`` will have when the topic no longer overrides them."""
         found = self.settings_of(topic)
         return {name: _without_own(found[name]) for name in PREPARED if name in found}
 

@@ -64,7 +64,7 @@ def _warning(empty: Sequence[int]) -> str:
 
 
 def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) -> str:
-    """Return a text with the time after which replicas may be added. The text is empty if that time is past.
+    """Return a text with the time after which replicas may be added, or an empty text if that time is past.
 
     A new replica reads the batches, and learns of old producers that ``restore logdir`` has dropped from the producer
     state. If this replica becomes the leader, it may take a new producer's first batch for a duplicate. The replica
@@ -77,7 +77,7 @@ def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) ->
 
 
 def _logs_of(source: SegmentSource, topic: PreparedTopic) -> list[tuple[Span, ...]]:
-    """Return the prepared logs."""
+    """Return the spans (offset ranges within segments) of each prepared log."""
     catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation, update_file=False)
     return [
         catalog.lineage(topic.topic, number, topic.incarnation).spans_between(one.start, one.stop)

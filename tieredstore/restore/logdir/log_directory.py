@@ -36,8 +36,8 @@ _CLEANER: Final = "cleaner-offset-checkpoint"
 
 
 class LogDirectory(Closing):
-    """The log directory of a stopped broker. The object holds the lock that a broker takes. The broker therefore cannot
-    start.
+    """The log directory of a stopped broker. This object holds the broker's lock on the directory, so that the broker
+    cannot start.
 
     Raise ConfigError if no broker has used the directory, or if a broker uses it now. Also raise ConfigError if its
     broker was not shut down cleanly, because such a broker rewrites logs at its next start.
@@ -107,8 +107,8 @@ class LogDirectory(Closing):
         """Write the start and the end (exclusive) of these partitions' logs into the broker's checkpoint files. Lines
         of other partitions stay unchanged.
 
-        The end of a log becomes its recovery point and its high watermark. The log cleaner's line for a partition is
-        removed, because it belongs to an earlier log.
+        The end of a log becomes its recovery point and its high watermark. Remove the log cleaner's line for a
+        partition, because the line belongs to an earlier log.
         """
         for name in _AT_THE_END:
             self._rewrite(name, lambda known: known | {where: end for where, (_, end) in bounds.items()})
@@ -132,7 +132,7 @@ class LogDirectory(Closing):
 
 @contextlib.contextmanager
 def disk_faults(log_dir: Path) -> Generator[None]:
-    """Raise ConfigError for an error of the disk in the block."""
+    """Translate disk errors in the ``with`` block to ConfigError."""
     try:
         yield
     except OSError as error:
@@ -179,6 +179,6 @@ def take_owner(path: Path, folder: Path) -> None:
     The owner and mode matter. A broker that fails to open one file takes its whole log directory offline.
     """
     like = folder.stat()
-    # Only root may give any group.
+    # Only root may set any group.
     os.chown(path, like.st_uid, like.st_gid if os.geteuid() == 0 else -1)
     path.chmod(like.st_mode & 0o666)

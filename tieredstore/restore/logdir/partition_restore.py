@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AbortMarkers:
-    """Abort markers to append to a log that ends at ``start``. Each producer in ``opened`` has an open transaction at
-    this offset, and gets one marker.
+    """Abort markers to append to a log that ends at ``start``: one for each producer in ``opened``, which have open
+    transactions at this offset.
 
     All replicas must have the same bytes. An abort marker therefore contains the time of its producer's last batch, not
     the time of the restore.
@@ -61,7 +61,7 @@ class AbortMarkers:
 
     @cached_property
     def log(self) -> bytes:
-        """The batches."""
+        """The batches with the abort markers."""
         return b"".join(
             format_end_marker(
                 offset, state.producer_id, state.producer_epoch, commit=False, timestamp_ms=state.timestamp,
@@ -107,8 +107,8 @@ acknowledge it without storing it.
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestore:
-    """Restores one partition: copies ``spans`` (offset ranges within segments) into ``folder``. The broker created
-    ``folder`` with the topic.
+    """Restore of one partition: a copy of ``spans`` (offset ranges within segments) in ``folder``, which the broker
+    created with the topic.
 
     ``sizes`` has the size of each span's log in bytes. ``markers`` ends the transactions that are open at the end of
     the spans.
@@ -153,8 +153,8 @@ class PartitionRestore:
     def write(self, source: SegmentSource, producer_states: ProducerStates) -> Iterator[Part]:
         """Write the missing segments, then the leader epochs. Yield each of :attr:`parts` once it is written.
 
-        The last segment is empty, as after a broker has rolled the log. Its name shows the broker the end of the log,
-        even if compaction has removed the last batches.
+        The last segment is empty, as after a broker has rolled the log. The segment's name shows the broker the end of
+        the log, even if compaction has removed the last batches.
         """
         logs, there = self.logs, logs_in(self.folder)
         if not there.items() <= logs.items():

@@ -75,7 +75,7 @@ def plan_spans(
 
 
 def log_size(source: SegmentSource, span: Span) -> int:
-    """Return the size of the span's batches in bytes. If the span is not a whole segment, this reads the log."""
+    """Return the size of the span's batches in bytes. If the span is not a whole segment, read the log for this."""
     if is_whole(span):
         return span.segment.segment_size_in_bytes
     return sum(len(batch) for _, batch in _batches(source, span))
@@ -86,11 +86,11 @@ def producers_at_end(
 ) -> Producers:
     """Return the producers at the end of the spans, from the last stored snapshot and the batches after it.
 
-    A snapshot has the producers at the end of a segment. It cannot be used for a span that ends earlier. ``before`` has
+    A snapshot has the producers at the end of a segment, so it is useless for a span that ends earlier. ``before`` has
     the producers at the beginning of the spans.
 
-    In the raw layout, snapshots are computed. These snapshots have the open transactions, but no producer epochs. The
-    snapshots are used only if the caller needs no epochs (``has_epochs`` is False).
+    In the raw layout, snapshots are computed, with the open transactions but without producer epochs. Use them only if
+    the caller needs no epochs (``has_epochs`` is False).
     """
     may_serve = not has_epochs or source.layout.raw_cluster is None
     later: list[Span] = []

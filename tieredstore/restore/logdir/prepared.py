@@ -18,8 +18,8 @@ from tieredstore.versions import RESTORE_PLAN
 
 @dataclass(frozen=True, slots=True)
 class PreparedPartition:
-    """An empty partition and its brokers, the leader first. It also has the start and the end (exclusive) of the
-    partition's log in the bucket.
+    """An empty partition: its brokers, the leader first, and the start and the end (exclusive) of its log in the
+    bucket.
 
     Each broker's host restores exactly these offsets, so that all replicas have the same end. Segments that the bucket
     gets later are not restored. For a partition without a log, the two offsets are equal.
@@ -41,7 +41,7 @@ class PreparedTopic:
 
     @property
     def incarnation(self) -> Uuid:
-        """The id in the bucket."""
+        """The topic's id in the bucket."""
         return Uuid.parse(self.source_id)
 
 
@@ -58,8 +58,8 @@ class PreparedRestore:
 
     @classmethod
     def read(cls, path: Path) -> PreparedRestore:
-        """Read a file. Raise CorruptDataError if it is damaged, and NewerVersionError if a later release has written
-        it. Raise ResourceNotFoundError if it does not exist, and ConfigError if it cannot be read.
+        """Read the plan from a file. Raise CorruptDataError if the file is damaged, and NewerVersionError if a later
+        release wrote it. Raise ResourceNotFoundError if the file does not exist, and ConfigError if it cannot be read.
         """
         raw = read_named(path, absent="prepare the restore while the brokers run (restore prepare)")
         found = RESTORE_PLAN.parse(_FILE, raw, str(path))
@@ -74,7 +74,7 @@ class PreparedRestore:
 
 @contextmanager
 def new_plan(path: Path) -> Generator[BinaryIO]:
-    """Open a new file for a plan, before the work of the block. If the block raises an error, remove the file.
+    """Open a new file for a plan at the beginning of the ``with`` block. If the block raises an error, remove the file.
 
     Raise ConfigError if the file exists already, or cannot be written.
     """

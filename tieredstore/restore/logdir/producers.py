@@ -39,7 +39,7 @@ class Producers:
         return tuple(sorted(opened, key=lambda state: state.current_txn_first_offset))
 
     def append(self, header: BatchHeader, batch: memoryview | bytes) -> None:
-        """Take the log's next batch."""
+        """Update the producers' states with the log's next batch."""
         producer = header.producer_id
         if producer < 0:
             return

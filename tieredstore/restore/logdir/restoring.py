@@ -140,7 +140,7 @@ def _check_window(prepared: PreparedRestore, options: RestoreOptions) -> None:
 
 
 def _left_out(where: TopicIdPartition, log: PreparedPartition, spans: Sequence[Span]) -> Iterator[Outcome]:
-    """Yield the offsets of a log that are not restored, before and after the spans."""
+    """Yield outcomes for the offsets of a log before and after the spans, which are not restored."""
     start, stop = (spans[0].start, spans[-1].stop) if spans else (log.stop, log.stop)
     for first, end in ((log.start, start), (stop, log.stop)):
         if first < end:
@@ -157,8 +157,8 @@ def _work(prepared: PreparedRestore, options: RestoreOptions) -> bytes:
 
 
 def _check_work(target: _Target, prepared: PreparedRestore) -> None:
-    """Raise ConfigError if the directory has an unfinished restore of other topics. After this restore, that restore
-    would look finished."""
+    """Raise ConfigError if the directory has an unfinished restore of other topics, which would look finished after
+    this restore."""
     if target.work is None:
         return
     topics: dict[str, str] = json.loads(target.work)["topics"]

@@ -36,10 +36,10 @@ _FILES: Final = {
 
 def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) -> dict[Path, Path]:
     """Write the files of the span's segment as drafts (unfinished files), and sync them. Return each draft with its
-    final name; the log is the last.
+    final name; the log comes last.
 
-    A broker ignores a segment until its log exists. The indexes of a whole segment come from the bucket. For a part of
-    a segment, new indexes are built. ``snapshot`` is the snapshot of producers at the span's end. Memory holds at most
+    A broker ignores a segment until the segment's log exists. Indexes of a whole segment come from the bucket; indexes
+    of a part of a segment are built. ``snapshot`` is the snapshot of producers at the span's end. Memory holds at most
     the largest batch and one chunk.
 
     Raise BatchCorruptError for a damaged batch, and for a batch that crosses the span's start or end.
@@ -94,7 +94,7 @@ def draft_files(folder: Path, start: int, stop: int, contents: Mapping[str, byte
 
 
 def is_whole(span: Span) -> bool:
-    """Return True if the span is all of its segment."""
+    """Return True if the span is a whole segment."""
     return (span.start, span.stop) == (span.segment.start_offset, span.segment.end_offset + 1)
 
 
@@ -115,7 +115,7 @@ def whole_batches(chunks: Iterable[memoryview], size: int) -> Iterator[tuple[Bat
 
 
 def _split(chunks: Iterable[memoryview], size: int) -> Iterator[memoryview]:
-    """Yield the bytes of each batch. The length at the beginning of a batch tells where the batch ends. Most batches
+    """Yield the bytes of each batch. The length at the beginning of a batch shows where the batch ends. Most batches
     lie within one chunk, and are not copied.
     """
     begun, position = bytearray(), 0
@@ -153,14 +153,14 @@ def _view_of(batch: memoryview, _: int) -> memoryview:
 
 
 def _draft(path: Path) -> Path:
-    """Return a name that brokers ignore."""
+    """Return the path of a file's draft. Brokers ignore drafts."""
     return path.with_name(f"{path.name}{DRAFT}")
 
 
 def _stored_indexes(source: SegmentSource, span: Span) -> dict[str, bytes]:
     stored = source.fetch_indexes(span.segment, _FILES)
     contents = {_FILES[kind]: stored[kind].read() for kind in _FILES if kind in stored}
-    # An empty ``.txnindex`` is left out, because a broker creates this file only with its first entry.
+    # Leave out an empty ``.txnindex``, because a broker creates this file only with its first entry.
     return {suffix: content for suffix, content in contents.items() if content or suffix != "txnindex"}
 
 

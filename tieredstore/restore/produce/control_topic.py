@@ -1,5 +1,5 @@
-"""The control topic in the target cluster. The topic has the position of each run, and the offsets that the run's
-records got.
+"""The control topic in the target cluster. It has the position of each run, and the offsets that the restored records
+got.
 
 This module is separate from ``producing``, because this module only reads. A run uses it to find its position before it
 continues.
@@ -54,7 +54,8 @@ class ControlTopic:
         return None
 
     def offset_runs(self, after: int, up_to: int) -> Iterator[Sequence[OffsetRun]]:
-        """Yield the offset runs of each record RUN/NUMBER. NUMBER is above ``after``, and at most ``up_to``."""
+        """Yield the offset runs in each record with a key RUN/NUMBER, for numbers above ``after`` and at most
+        ``up_to``."""
         wanted = {f"{self._run}/{number}".encode(): number for number in range(after + 1, up_to + 1)}
         begin, end = self._settled()
         for key, value in self._records(begin, end) if wanted else ():
@@ -68,8 +69,8 @@ class ControlTopic:
     def _settled(self) -> tuple[int, int]:
         """Return the topic's first offset and its end. First wait until no transaction is open before that end.
 
-        A record of this run may come after the beginning of another run's open transaction. A reader of committed
-        records stops before that transaction. The reader would then miss this run's newest position.
+        A reader of committed records stops before the first open transaction. If another run has one, the reader would
+        miss later records of this run, and thus its newest position.
         """
         cluster = self._reader.cluster
         end = cluster.end_offsets([_WHERE], "read_uncommitted")[_WHERE]

@@ -58,8 +58,8 @@ class ScannedRecords:
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """The segments of a topic that a restore reads, by partition. If their records were scanned, ``scanned`` has the
-    result.
+    """The segments of a topic that a restore reads, by partition. ``scanned`` has the result of a scan of their
+    records, if there was one.
 
     For a restore to a time, the segments end at the cut (the offset where the restore stops).
     """
