@@ -115,7 +115,7 @@ class _Survey:
     def row_of(self, segment: RemoteLogSegmentMetadata) -> SegmentRow:
         """Return the row of a valid segment."""
         own = segment.remote_log_segment_id
-        # Try the usual path first. A JVM may have written the offset in the digits of another locale.
+        # Try the usual path first. The path is another one if a JVM wrote the offset in the digits of another locale.
         row = self.rows.get(main_path(own, segment.start_offset))
         if row is not None and row.metadata.remote_log_segment_id == own:
             return row
@@ -150,7 +150,7 @@ def _unknown(
     segments as problems, known segments with their rows from the catalog file."""
     for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
-        # Report an incomplete segment. Without a manifest, it was never committed. Without another object, it is
+        # Report an incomplete segment: without its manifest, it was never committed; without another object, it is
         # unreadable.
         if manifest is None or objects.missing:
             survey.problems.append(_incomplete(objects))

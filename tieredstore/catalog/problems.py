@@ -56,7 +56,7 @@ def unreadable_between(
     starts_there: bool,
     stops_there: bool,
 ) -> Iterator[Problem]:
-    """Yield the problems that may hide records of the window from ``start`` to ``stop`` (half-open).
+    """Yield the problems of segments that may have records in the window from ``start`` to ``stop`` (half-open).
 
     ``readable`` are the readable offsets (half-open), ascending. If only a segment's start is known, the segment may
     extend to the next readable offset.

@@ -1,4 +1,4 @@
-"""Reads segments with their manifests, one by one or many in parallel."""
+"""Loading of segments with their manifests, one by one or many in parallel."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def load_batch(
 def _manifests(store: ObjectStore, segments: list[SegmentObjects]) -> list[_Manifest]:
     """Return the text of each manifest; None for a manifest that is too large, an error for an absent manifest."""
     read = [objects.find(Suffix.MANIFEST) for objects in segments]
-    # Skip manifests that are too large according to the listing. Such manifests cost no request.
+    # Skip manifests that are too large according to the listing, to save their requests.
     keys = [info.key for info in read if info is not None and info.size <= MAX_MANIFEST_SIZE]
     # Limit the size again, because the object may have been replaced since it was listed.
     answers = store.get_small_batch(keys, MAX_MANIFEST_SIZE)

@@ -1,6 +1,6 @@
-"""Finds offsets by time as Kafka does: by the time index, then the offset index, then the batches.
+"""Look-up of offsets by time as in Kafka: by the time index, then the offset index, then the batches.
 
-Only a small part of a log is read: the record is between two entries of the time index.
+Only a small part of a log is read, because the wanted record lies between two entries of the time index.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def offset_for_time(
     Segments whose greatest timestamp is earlier are skipped. Each other segment takes two requests for manifest and
     indexes, and one or more for its batches. The indexes leave only a few batches to read.
 
-    The manifest of the last skipped segment may be wrong. Two more requests check the segment's time index if no record
-    is found, or if the found record directly follows the segment.
+    The manifest of the last skipped segment may be wrong. So if no record is found, or if the found record directly
+    follows that segment, two more requests check the segment's time index.
 
-    Without ``tieredstore[arrow]``, batches are not decoded and CRCs are not checked. Raise ConfigError if the batch
-    headers are not enough.
+    Without ``tieredstore[arrow]``, batches are not decoded and CRCs are not checked. If the batch headers are then not
+    enough, raise ConfigError.
     """
     passed: Span | None = None
     for span in lineage.spans:
@@ -76,8 +76,8 @@ def offset_for_time(
         record = _search(source, span, timestamp_ms, decoding)
         if record is not None:
             # The manifest of the skipped segment may be wrong, so check that segment too. Skip this check if the found
-            # record is not the first of its span. Then the records between the skipped segment and the found record are
-            # earlier than ``timestamp_ms``.
+            # record is not the first of its span, because then even records after the skipped segment are earlier than
+            # ``timestamp_ms``.
             doubtful = passed if record.offset == span.start else None
             return _search_doubtful(source, doubtful, timestamp_ms, decoding) or record
         passed = None
@@ -103,8 +103,8 @@ def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
     The call takes two requests: for the manifest, and for the log's first chunk. The rest of the log is read only if
     this chunk does not have the first record. Markers of transactions do not count as records.
 
-    The time in a batch's header may differ from the time of the first record. Compaction with a delete horizon is one
-    cause. So the batch is decoded, and its CRC is checked.
+    The time in a batch's header may differ from the time of the first record, for example after compaction with a
+    delete horizon. So the batch is decoded, and its CRC is checked.
 
     Raise ConfigError without ``tieredstore[arrow]``, EncryptionError without the key, BatchCorruptError for a damaged
     batch.
@@ -169,7 +169,7 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
     section = section_for_time(source, span, timestamp_ms)
     try:
         decoder = _decoder(decoding)
-    except ConfigError as missing:  # a catalog does not need pyarrow
+    except ConfigError as missing:  # without pyarrow, search the headers
         return _search_headers(source, section, timestamp_ms, missing)
     with section.open(source, decoding.piece_bytes) as buffers:
         batches = decoder.decode(

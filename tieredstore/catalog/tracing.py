@@ -1,9 +1,9 @@
-"""Traces the lineages (the valid segments of each log) of many partitions. Decides what to read besides the manifests,
-and reads it.
+"""Tracing of the lineages (the valid segments of each log) of many partitions. Decides what to read besides the
+manifests, and reads it.
 
 Before a segment replaces another segment in the log, the replacing segment's manifest is compared with the segment's
-contents. A manifest has no checksum. One wrong digit could extend a segment over the following ones, or put it into a
-wrong leader epoch. Then other segments, or the segment itself, would wrongly be ignored.
+contents, because a manifest has no checksum. One wrong digit could extend a segment over the following ones, or put it
+into a wrong leader epoch. Then other segments, or the segment itself, would wrongly be ignored.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class _Tracing:
 
 
 def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> TieredStoreError:
-    """Return an error of the same class. Its text adds what the error means for the partition."""
+    """Return an error of the same class, with a text that also says what the error means for the partition."""
     return type(error)(f"the segments of the log of {ruler.topic_id_partition} cannot be determined: {error}")
 
 

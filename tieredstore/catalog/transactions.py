@@ -39,7 +39,7 @@ def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Se
     The call takes two requests, or none if the segment is known to have no entries. Raise IndexesCorruptError if the
     index is damaged.
     """
-    # If txn_idx_empty is None, the manifest does not say if the index is empty. Then read the index.
+    # If txn_idx_empty is None, the manifest does not say if the index is empty, so read the index.
     if segment.txn_idx_empty:
         return ()
     try:

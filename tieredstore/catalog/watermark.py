@@ -148,8 +148,9 @@ class Watermark:
         )
 
     def back(self, to_offset: int, epoch: int, broker_id: int, at_ms: int) -> Watermark:
-        """Return the watermark moved back to ``to_offset``. A newer leader epoch begins there, with other records than
-        the uploaded ones."""
+        """Return the watermark moved back to ``to_offset``, where a newer leader epoch begins with other records than
+        the uploaded ones.
+        """
         move = MoveBack(self.next_offset, to_offset, epoch, at_ms)
         return dataclasses.replace(
             self.behind(None, to_offset, epoch, broker_id, at_ms),
@@ -259,7 +260,7 @@ def read_watermark(
 
 
 class StoredMoves:
-    """Finds out how a bucket's watermarks were moved back. Reads a watermark again if its object has changed. Not
+    """Record of how a bucket's watermarks were moved back. Reads a watermark again only if its object has changed. Not
     thread-safe.
     """
 

@@ -143,8 +143,7 @@ class ChunkSizes(LazyNumbers):
 
 
 class _OfThread(threading.local):
-    """A decompressor for each thread, with its memory. Allocating this memory takes longer than decompressing a
-    list."""
+    """A decompressor for each thread, kept because allocating its memory takes longer than decompressing a list."""
 
     def __init__(self) -> None:
         self.zstd = zstandard.ZstdDecompressor()
@@ -161,8 +160,8 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
         return _INT.pack(0)
     if len(sizes) == 1:
         return _ONE.pack(1, sizes[0])
-    # Leave out the last chunk, which has the rest of the file. Its size could be far below the other sizes. All
-    # differences would then need more bytes.
+    # Leave out the last chunk, which has the rest of the file. It could be so much smaller than the others that all
+    # differences would need more bytes.
     most = sizes[:-1]
     base = min(most)
     # The format has no width 0, so a difference takes at least one byte, even if all sizes are equal.
@@ -398,8 +397,8 @@ class VariableChunkIndex(ChunkIndex):
     def __post_init__(self) -> None:
         self._check_original()
         sizes = unpack_chunk_sizes(self.packed_sizes)
-        # Keep two sizes instead of computing them again. Every reader of a manifest needs them more than once, and a
-        # catalog reads thousands of manifests.
+        # Keep two sizes instead of computing them again, because every reader of a manifest needs them more than once.
+        # A catalog reads thousands of manifests.
         object.__setattr__(self, "last_size", sizes.last)
         object.__setattr__(self, "base_size", sizes.base)
         count = self.chunk_count
@@ -502,7 +501,8 @@ class _FixedPositions(LazyNumbers):
 
 def _check_stored_size(stored: int, original: int) -> None:
     """Refuse a size that no chunk can have, before a reader allocates it."""
-    # Limit each size. A damaged list of a few bytes can claim 2 GiB per chunk, and a reader would allocate this memory.
+    # Limit each size, because a damaged list of a few bytes can claim 2 GiB per chunk, and a reader would allocate this
+    # memory.
     limit = _most_stored(original)
     if not 1 <= stored <= limit:
         raise ManifestCorruptError(
@@ -514,7 +514,7 @@ def _check_stored_size(stored: int, original: int) -> None:
 def _most_stored(original: int) -> int:
     """Return an upper bound of a chunk's stored size.
 
-    zstd adds at most 1/256 and 64 bytes to incompressible data. The bound is twice the original size, which no writer
-    exceeds.
+    zstd adds at most 1/256 and 64 bytes to incompressible data, so no writer exceeds twice the original size plus 1
+    KiB.
     """
     return 2 * original + 1024

@@ -12,7 +12,7 @@ from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 
 _ANY: Final = "any"
-"""Text in place of the key pair's id. With it, two manifests compare equal although their key pairs differ."""
+"""Text in place of the key pair's id, so that two manifests compare equal although their key pairs differ."""
 
 
 def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules = DEFAULT_RULES) -> bytes:

@@ -33,8 +33,8 @@ _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 # Maximum number of JSON values. A manifest has fifty values, and one for each leader epoch. The limit protects memory:
 # 5 million empty lists would take 400 MiB.
 _MAX_VALUES: Final = 100_000
-# Maximum size in bytes of a manifest with a character outside of ASCII. A single character outside of ASCII makes
-# Python use more bytes for every character of the text. Real long texts in a manifest are base64, which is ASCII.
+# Maximum size in bytes of a manifest with a character outside of ASCII: a single such character makes Python use more
+# bytes for every character of the text. Real long texts in a manifest are base64, which is ASCII.
 _MAX_WIDE: Final = 1 << 20
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
@@ -160,8 +160,9 @@ def json_bytes(document: Mapping[str, object] | str) -> bytes:
 
 def _decode(raw: bytes) -> Json:
     """Return the value that ``raw`` starts with."""
-    # pydantic's reader is five times as fast as the standard library's. But it refuses some valid manifests (bytes
-    # after the object, lone surrogates, deep nesting). It also accepts numbers that are too long.
+    # Try pydantic's reader first, because it is five times as fast as the standard library's. It refuses some valid
+    # manifests (bytes after the object, lone surrogates, deep nesting), and accepts numbers that are too long: then use
+    # the standard library's reader.
     if _LONG_NUMBER not in raw.translate(_DIGITS_AS_ZEROS):
         try:
             quickly: Json = from_json(raw, allow_inf_nan=False, cache_strings="keys")

@@ -229,8 +229,8 @@ class SegmentManifest:
             raise ManifestCorruptError(
                 "compression is true, but chunkIndex.type is 'fixed'; a compressed segment has the type 'variable'"
             )
-        # The chunk sizes and the field ``encryption`` both show if chunks are encrypted, so they must agree. If the
-        # field was lost, ciphertext must not be read as data.
+        # The chunk sizes and the field ``encryption`` both show if chunks are encrypted, so they must agree. Otherwise,
+        # if the field was lost, ciphertext would be read as data.
         if index.overhead != self._overhead:
             raise ManifestCorruptError(
                 f"transformedChunkSize is {index.overhead} more than originalChunkSize, which is wrong "
@@ -335,8 +335,9 @@ def _read_encryption(fields: JsonObject) -> WrappedDataKey:
 
 
 def metadata_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
-    """Return the JSON fields in the plugin's order. Leave out ``txnIdxEmpty`` if it is unknown. Brokers before 4.0 omit
-    this field."""
+    """Return the JSON fields in the plugin's order. Leave out ``txnIdxEmpty`` if it is unknown, as brokers before 4.0
+    do.
+    """
     partition = metadata.topic_id_partition
     fields: dict[str, object] = {
         "remoteLogSegmentId": {
@@ -390,7 +391,7 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
         ("segment id", segment_id.get("id"), str(known.segment_id.id)),
         ("startOffset", recorded.get("startOffset"), known.start_offset),
     ):
-        # No known writer writes a value of another type. Such a value counts as not recorded.
+        # A value of another type, which no known writer writes, counts as not recorded.
         if type(value) is type(expected) and value != expected:
             raise SegmentCorruptError(
                 f"it is the manifest of another segment: it records the {name} {quoted(value)}, but its key says "

@@ -387,8 +387,8 @@ class LiveCluster(Closing):
                         if not leave_out_absent:
                             raise
             except (BrokerUnavailableError, ResourceNotFoundError) as error:
-                # Repeat all requests, so that all answers are from the same time. A broker may not know a new topic or
-                # partition yet. If a broker reports it as absent, retry only for a few seconds.
+                # Repeat all requests, so that all answers are from the same time. If a broker reports a topic or
+                # partition as absent, it may not know it yet: retry, but only for a few seconds.
                 last = end - _AGAIN_S if error.retryable else begun + unknown_s(self._timeout_s)
                 if time.monotonic() > last:
                     raise
@@ -549,8 +549,8 @@ class GroupClient(Closing):
         try:
             places = self._client.committed([KafkaPartition(*where) for where in partitions], timeout=wait_s)
         except KafkaException as error:
-            # The client reports denied access to the cluster by a callback. The callback runs only while the client is
-            # polled. The client reports denied access to the group as a message.
+            # Poll, because the client reports denied access to the cluster by a callback that runs only while the
+            # client is polled. Denied access to the group is a message that ``poll`` returns.
             message = self._client.poll(0)
             refusal = None if message is None else message.error()
             if refusal is not None and kind_of(refusal) is BrokerDeniedError:

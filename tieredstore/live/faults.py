@@ -22,7 +22,8 @@ _UNKNOWN_S: Final = 5.0
 """Brokers may report an existing topic or partition as unknown for this many seconds, before it counts as absent.
 
 Each broker learns of a new topic separately. This takes milliseconds with KRaft, and up to two seconds if the broker
-lags or uses ZooKeeper. Java's clients wait for the whole timeout. They report a misspelled name only after a minute.
+lags or uses ZooKeeper. Java's clients wait longer, for the whole timeout, so they report a misspelled name only after a
+minute.
 """
 
 _DENIED: Final = frozenset(

@@ -157,8 +157,9 @@ def _translate(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_translated(name: str) -> bool:
-    """Return True if librdkafka never gets this property. The property is ignored, refused, or translated from Java's
-    login."""
+    """Return True if librdkafka never gets this property, because it is ignored, refused, or translated from Java's
+    login.
+    """
     return name in _WITHOUT_EFFECT or name in _OF_JAVA or name in _REFUSED or name == "sasl.jaas.config"
 
 
@@ -370,7 +371,7 @@ def _by_type(store: str, given: Mapping[str, str], known: Mapping[str, _Translat
             f"{store}.location names a JKS file, which only Java can read: convert it to PKCS12 with "
             f"keytool -importkeystore -deststoretype PKCS12, or use PEM files, and set {store}.type"
         )
-    # The content decides the type. If no type is set, Java assumes JKS, but also accepts PKCS12 files.
+    # Let the content decide the type: if no type is set, Java assumes JKS, but also accepts PKCS12 files.
     kind = "PEM" if _PEM_MARK in content else "PKCS12"
     if written in {"PEM", "PKCS12"} and written != kind:
         raise ConfigError(f"{store}.type is {written}, but the file of {store}.location is {kind}")

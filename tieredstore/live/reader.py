@@ -90,8 +90,8 @@ class LiveReader(Closing):
         if extent.start == extent.stop:
             return
         self._check_identity(extent.topic, topic_id)
-        # Check the topic's id before and after the read. Offsets do not show if the topic was created again during the
-        # read.
+        # Check the topic's id before and after the read, because offsets do not show if the topic was created again
+        # during the read.
         with self._consumers.get().lent() as consumer:
             yield from BoundedRead(consumer, extent, shape, self._timeout_s).batches()
         self._check_identity(extent.topic, topic_id)

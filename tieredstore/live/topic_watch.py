@@ -1,6 +1,6 @@
-"""Checks of topics from which no messages arrive. librdkafka reports neither a missing topic nor denied access.
+"""Checks of topics from which no messages arrive, because librdkafka reports neither a missing topic nor denied access.
 
-If a topic is missing or access denied, librdkafka only repeats its metadata requests, and hides the brokers' errors.
+In both cases, librdkafka only repeats its metadata requests, and hides the brokers' errors.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class Disk:
         return folders
 
     def _require_same(self, log_dir: Path) -> None:
-        """Raise OSError if the path is now another folder. An unmounted disk leaves an empty mount point, which
+        """Raise OSError if the path is now another folder. It may be the empty mount point of an unmounted disk, which
         proves nothing about the disk's contents.
         """
         status = log_dir.stat()
@@ -312,7 +312,9 @@ _EVENTS: Final = ("FileCreatedEvent", "FileMovedEvent", "FileDeletedEvent")
 
 
 class _Handler:
-    """Receives a folder's file system events: watchdog calls ``dispatch``. The next listing finds the changed file."""
+    """Receives a folder's file system events: watchdog calls ``dispatch``. The event's file does not matter, because
+    the next listing finds it.
+    """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change

@@ -187,8 +187,8 @@ class _Filling:
                 described = describe_open(
                     held, partition.where.topic_id, partition.epochs, check_crcs=filler.check_crcs
                 )
-                # The segment's log may end before the base offset of the next known segment: a listing may have missed
-                # a segment in between.
+                # Take the end from the segment's log. It may be before the base offset of the next known segment,
+                # because a listing may have missed a segment in between.
                 segment.place = replace(segment.place, next_base_offset=described.end_offset + 1)
                 holes = [hole for hole in holes if hole.first_offset <= described.end_offset]
                 if holes and all(agrees(described, hole, partition.epochs, watermark) for hole in holes):

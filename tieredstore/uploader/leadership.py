@@ -41,7 +41,7 @@ class Leadership(ABC):
         """Return the partitions that this broker leads now, or None if it leads all local partitions. The uploader
         calls this every second.
 
-        Raise a TieredStoreError if leadership is unknown: the caller uses the last answer for 30 seconds.
+        Raise a TieredStoreError if leadership is unknown: the caller then uses its last answer for up to 30 seconds.
         """
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:  # noqa: B027  subclasses may ignore the call

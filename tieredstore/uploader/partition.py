@@ -278,8 +278,8 @@ class Partition:
             return True
         if named is not None and segment.is_log(named.path("log")):
             return False  # The log was truncated within this segment.
-        # Keep a pinned segment beyond the log's end. A broker that refills the log from the start may still reach its
-        # offsets.
+        # Keep a pinned segment beyond the log's end. A broker that refills the log from the start may still reach the
+        # segment's offsets.
         return segment.is_pinned and end > active
 
     def adopt(self, links: Iterable[Link], now_s: float) -> None:
@@ -403,8 +403,8 @@ class Partition:
     def lag(self) -> list[Segment] | None:
         """Return the segments that end after ``shipped``, in offset order.
 
-        Return None if there are segments but ``shipped`` is unknown, as after a restart. All segments may be in the
-        store already.
+        Return None if there are segments but ``shipped`` is unknown, as after a restart: all segments may then be in
+        the store already.
         """
         with self.lock:
             if self.segments and self.shipped is None:
