@@ -1,4 +1,4 @@
-"""Measures work by counting rather than timing: Python's calls, and peak memory."""
+"""Measurement of work by counting instead of timing: Python's calls, and peak memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOW: Final = re.compile(r"VmRSS:\s+(\d+) kB")
 
 @dataclass
 class Work:
-    """``calls`` of functions, Python's and C's, in all threads; bytes by which the process grew at its peak."""
+    """Number of calls of Python and C functions in all threads, and bytes by which the process grew at its peak."""
 
     calls: int = 0
     peak_bytes: int = 0
@@ -48,8 +48,8 @@ def measured() -> Generator[Work]:
 
 
 def least_traced_peak(work: Callable[[], object], tries: int = 5) -> int:
-    """Return the bytes allocated by Python at the peak of ``work``: the least of some tries, since threads left by
-    other tests may allocate too, but not each time.
+    """Return the bytes that Python allocated at the peak of ``work``, the least of some tries. Threads left by other
+    tests may allocate too, but not in each try.
     """
     peaks: list[int] = []
     tracemalloc.start()

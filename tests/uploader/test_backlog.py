@@ -1,4 +1,4 @@
-"""The cost of each segment while many wait: requests and looks at files. The tests count and do not time."""
+"""Cost of each segment while many wait: the tests count requests and looks at files, and measure no time."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_who_notices_rests_longer_than_it_works(disk: BrokerDisk, monkeypatch: p
 
 
 class HalfDead(SaidSettling):
-    """The broker of one partition's leader does not answer. A request about that partition alone raises."""
+    """Settling without an answer from one partition's leader. A request about that partition alone raises."""
 
     def __init__(self, dead: TopicPartition) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ _library: Any = confluent_kafka
 
 
 class UploaderBeside:
-    """The uploader of one broker, as a separate process."""
+    """Uploader of one broker, as a separate process."""
 
     def __init__(self, node: ClusterNode, servers: str, folder: Path) -> None:
         self._node, self._stack = node, ExitStack()
@@ -90,7 +90,7 @@ def store_of(folder: Path) -> dict[str, str]:
 
 
 class Histories:
-    """The cluster, its uploaders and bucket, and what was written under each id of the topic."""
+    """Cluster with its uploaders and bucket, and the records written under each id of the topic."""
 
     def __init__(self, cluster: KafkaCluster, folder: Path, source: random.Random) -> None:
         self.cluster, self.folder, self.source = cluster, folder, source
@@ -104,7 +104,7 @@ class Histories:
         }
         self.readers = Readers(TOPIC, store_of(folder), cluster.bootstrap_servers, folder)
         self.has_moved_out = False
-        """True once retention has deleted records from the brokers that only the bucket has."""
+        """True once retention has deleted records from the brokers, so that only the bucket has them."""
         self.lives: list[Life] = []
         self.begin_life()
 
@@ -207,9 +207,9 @@ class Histories:
             until(LONG_S, lambda: self.leader == follower)
 
     def elect_uncleanly(self) -> None:
-        """Elect a leader that lacks segments that only the last leader has shipped.
+        """Elect a leader that lacks the newest segments that the former leader has shipped.
 
-        Read again while only brokers have the records that replace them.
+        Let each reader read while only the brokers have the records that replace the lost ones.
         """
         leader, follower = self.leader, self.follower
         self.cluster.brokers[follower].stand_still()

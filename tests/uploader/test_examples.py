@@ -28,7 +28,7 @@ def test_the_unit_starts_what_there_is_and_leaves_it_time_and_files() -> None:
     unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     settings = uploader_settings_from({"uploader.leadership": "static"})
     assert int(unit["TimeoutStopSec"]) > settings.drain_ms / 1000
-    # The service needs all held files and a thousand more.
+    # The service opens all held files, and needs up to 1,024 other descriptors.
     assert int(unit["LimitNOFILE"]) >= settings.hold_max_files + 1024
     assert (unit["Restart"], unit["ExecReload"].rpartition("/")[2]) == ("always", "kill -HUP $MAINPID")
     # Held segments are hard links, which need a writable folder; everything else is read-only.

@@ -57,12 +57,12 @@ def check_whole(store: ObjectStore, disk: BrokerDisk) -> None:
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_each_operation_of_the_store_may_fail(disk: BrokerDisk, moment: Moment) -> None:
-    # An old folder is not listed again. A listing would rediscover the pending segments.
+    # Make the folder old, so that it is not listed again: a listing would find the pending segments anew.
     os.utime(disk.folder, (1, 1))
     for _, inner, store in sweep_of(disk).fail(moment):
         assert run_once(disk.log_dir, store) == []
         check_whole(inner, disk)
-        # One attempt failed but may have stored its object, which was found: nothing is stored twice.
+        # The failed attempt may have stored its object. The next attempt finds it, so nothing is stored twice.
         assert len(extents(inner)) == 3
 
 
@@ -155,9 +155,7 @@ def test_a_store_may_fail_while_a_segment_is_kept_aside(disk: BrokerDisk, moment
 
 @pytest.fixture
 def snapshot(disk: BrokerDisk) -> Path:
-    """Return the name of a snapshot that the broker has not written yet. Its content is in ``late`` in the same
-    folder.
-    """
+    """Return the path of a snapshot that the broker has not written yet; ``late`` in the log directory has its data."""
     path = disk.folder / f"{20:020d}.snapshot"
     path.rename(disk.log_dir / "late")
     return path
@@ -284,7 +282,7 @@ def test_where_the_disk_is_full_the_oldest_deleted_files_are_let_go_and_told(
 
 def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk, store: MemoryObjectStore) -> None:
     waits: list[float] = []
-    # Longer than an attempt may take, but within its grace period.
+    # The upload takes longer than an attempt may, but ends within the grace period.
     slow = ScriptedStore(store).on("put", "*.log", lambda _: waits.append(61.0))
     with uploader_of(disk.log_dir, slow, upload_timeout_ms="60000") as shipping:
         shipping.tries._monotonic = lambda: sum(waits, 0.0)  # pyright: ignore[reportPrivateUsage]

@@ -34,7 +34,7 @@ FOLLOWER = "tests.uploader.test_filling.Follower"
 
 
 class Follower(Leadership):
-    """The leadership of a broker that leads nothing."""
+    """Leadership of a broker that leads nothing."""
 
     def led(self) -> set[TopicPartition]:
         return set()
@@ -283,7 +283,7 @@ def test_holes_less_what_was_shipped(missing: list[tuple[int, int]], shipped: li
 
 
 def test_a_segment_that_only_seems_to_reach_into_a_hole_is_not_stored(tmp_path: Path, store: MemoryObjectStore) -> None:
-    """Both replicas miss a segment, and the follower's one before it has another end than the leader's."""
+    """Both replicas lack a segment, and the follower's segment before it ends earlier than the leader's."""
     leader, follower = replicas(tmp_path)
     for disk in (leader, follower):
         (disk.folder / f"{10:020d}.log").unlink()
@@ -296,7 +296,7 @@ def test_a_segment_that_only_seems_to_reach_into_a_hole_is_not_stored(tmp_path: 
 def test_links_that_only_seem_to_reach_into_a_hole_are_not_kept_for_ever(
     tmp_path: Path, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The follower linked the first segment while a listing missed the second one. Then the partition left it."""
+    """The follower linked the first segment while a listing missed the second one. Then the partition moved."""
     leader, follower = replicas(tmp_path)
     for disk in (leader, follower):
         (disk.folder / f"{10:020d}.log").unlink()

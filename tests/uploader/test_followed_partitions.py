@@ -218,7 +218,7 @@ def test_who_is_deposed_goes_on_holding_what_it_had_not_shipped(replica: Replica
 def test_a_log_truncated_while_another_broker_led_for_a_moment_is_listed_again(
     replica: Replica, store: MemoryObjectStore
 ) -> None:
-    """The folders are not checked in between."""
+    """The uploader does not list the folders while the other broker leads."""
     replica.look()
     replica.lead()
     replica.disk.grow()
@@ -253,7 +253,7 @@ def test_nothing_is_let_go_of_what_a_worker_reads(replica: Replica) -> None:
 def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client would ask the previous leader and, if that is dead, wait ten seconds."""
+    """Otherwise the client would ask the previous leader and, if that is dead, wait ten seconds."""
     replica.look()
     (partition,) = replica.uploader.disk.partitions
     asked: list[bool] = []
@@ -343,8 +343,8 @@ def test_an_idle_partition_is_asked_for_no_more_and_one_that_waits_less_and_less
         for _ in range(3600):
             replica.now_s += 1.0
             replica.uploader.follow()
-        # After 60 s (because the answer is new), then 120, 240, ... up to 960, each shortened at random by up to a
-        # half.
+        # The uploader asks after 60 s (because the answer is new), then after 120, 240, ... up to 960 s. It shortens
+        # each delay at random by up to a half.
         assert 4 <= store.requests.total() <= 12
         leader = BrokerDisk(tmp_path / "leader", segments=2)
         run_once(leader.log_dir, store)

@@ -84,7 +84,7 @@ class Life:
         if self.links is not None:
             self.look()
         elif self.has_moved:
-            # Segments marked deleted before the move are held by the process alone.
+            # Only this process holds the segments marked deleted before the move.
             self.ship()
         self.uploader.close()
         if self.links is not None:

@@ -132,7 +132,7 @@ def test_a_segment_that_may_have_been_truncated_is_quarantined_and_a_hole(
     disk.delete(4)
     assert disk.epochs[0][0] == 7
     run_once(disk.log_dir, store, hold_dir=str(hold_dir))
-    # By the links, the first two segments were replicated. Of the third it is unknown.
+    # The links show that the first two segments were replicated. Nothing shows it of the third one.
     assert extents(store)[:2] == [(0, 9), (10, 19)]
     (hole,) = watermark_of(store).holes[:1]
     assert hole.first_offset == 20
@@ -333,7 +333,7 @@ def test_a_link_that_is_made_after_the_answer_says_that_it_is_replicated(
     disk.delete(5)
     run_once(disk.log_dir, store, hold_dir=str(hold_dir))
     assert extents(store)[:4] == [(0, 9), (10, 19), (20, 29), (30, 39)]
-    # This segment was not closed when an uploader last ran.
+    # The segment of 40 to 49 was not closed when an uploader last ran.
     assert holes_of(store) == [(40, 49)]
 
 

@@ -30,7 +30,7 @@ def moves(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shipped(log_dir: Path) -> MemoryObjectStore:
-    """Return a store with a leader's segments. An unclean election has truncated the last one."""
+    """Return a store with the three closed segments of a leader."""
     store = MemoryObjectStore()
     BrokerDisk(log_dir, segments=4)
     run_once(log_dir, store)
@@ -80,7 +80,7 @@ def test_an_unclean_election_at_each_operation(tmp_path: Path, dies: bool, momen
 
 
 class Steps:
-    """Counts changes below a folder, and dies before or after the one with the given number."""
+    """Counter of the changes below a folder that dies before or after the one with the given number."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.count, self.die_at, self.is_behind = str(folder), 0, -1, False
@@ -115,7 +115,7 @@ def test_dying_at_each_change_of_a_held_file(
 ) -> None:
     """A process that dies while making links leaves nothing that looks like a segment.
 
-    If it dies when its links are all that is left of a segment, the next process finds them. In the end no file is
+    If a process dies when only its links are left of a segment, the next process finds them. In the end, no file is
     left.
     """
     steps = Steps(tmp_path / "0" / "held", monkeypatch)

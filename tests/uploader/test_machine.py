@@ -72,7 +72,7 @@ def state_of(segment: Segment) -> SegmentState:
 
 SEEN, HELD, DOOMED, ONLY_OURS, GONE, LOST = SegmentState
 NEXT_OF_SEGMENTS: Final = {
-    # One rule may delete a segment and list the folder twice, so a state may be skipped.
+    # One rule may delete a segment and list the folder twice, so the machine may not see a state in between.
     SEEN: {HELD, DOOMED, ONLY_OURS, GONE, LOST},
     HELD: {SEEN, DOOMED, ONLY_OURS, LOST},
     DOOMED: {ONLY_OURS, GONE, LOST},
@@ -101,7 +101,7 @@ class ScriptedLeadership(Leadership):
 
 
 class UploaderMachine(RuleBasedStateMachine):
-    """One partition. ``high`` is its high watermark; nothing below it is ever truncated."""
+    """One partition and its uploader. No record below the high watermark, ``settling.high``, is ever truncated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,14 +109,14 @@ class UploaderMachine(RuleBasedStateMachine):
         self.disk = BrokerDisk(self.folder / "logs", segments=3)
         self.store = MemoryObjectStore()
         self.failing: int | None = None
-        """How many operations of the next step succeed. Each operation on the watermark counts as five."""
+        """Number of operations of the next step that succeed. Each operation on the watermark counts as five."""
         self.faulty = FaultyStore(self.store, self._fails)
         self.settling = SaidSettling(high=2 * RECORDS)
         self.now_s = 0.0
         self.epoch_of = dict.fromkeys(self.disk.bases, 0)
         self.unpinned: set[int] = set()
-        """Segments that may be missing in the end. Some were deleted before they were stored, without a pin. Others
-        were never known to be replicated, and no file shows if the log was truncated.
+        """Base offsets of segments that may be missing in the end. Some were deleted before they were stored, without a
+        pin. Others were never known to be replicated, and no file shows if the log was truncated.
         """
         self.states: dict[Segment, SegmentState] = {}
         self.progress = UNKNOWN
@@ -282,7 +282,7 @@ class UploaderMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def _heal(self) -> None:
-        """In the end let every operation succeed. Then the store has everything, except segments in ``unpinned``."""
+        """Let every operation succeed; check that the store then has every closed segment outside ``unpinned``."""
         self.settling.high = MAX_INT64
         for _ in range(3):
             self.uploader.sweep()

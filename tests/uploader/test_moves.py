@@ -42,7 +42,7 @@ def hold_dir(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def settling() -> SaidSettling:
-    """Settle nothing yet, so that segments wait as if the store were unavailable."""
+    """Return a settling of no records, so that segments wait as if the store were unavailable."""
     return SaidSettling(high=0)
 
 
@@ -162,7 +162,7 @@ def test_a_copy_with_other_borders_is_shipped_as_well(
 def test_a_log_that_is_made_anew_from_the_front_takes_nothing_away(
     uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling
 ) -> None:
-    """The disk of a replica was replaced. Its log is empty and begins at 0, until it begins where the leader's does."""
+    """A replica has a new disk. Its log is first empty and begins at 0, then begins where the leader's log does."""
     disk.leave()
     look(uploader)
     anew = BrokerDisk(disk.log_dir, disk.partition, ())
@@ -183,7 +183,7 @@ def test_a_log_that_is_made_anew_from_the_front_takes_nothing_away(
 
 
 class Assigned(Leadership):
-    """A cluster whose leaders and topics the test sets."""
+    """Leadership in a cluster whose leaders and topics the test sets."""
 
     leads = True
     ids: Mapping[str, Uuid | None] | None = None
@@ -198,7 +198,7 @@ class Assigned(Leadership):
 
 
 class Reassigned:
-    """A partition that the cluster gave to another broker. Its old leader shipped 0 to 19 and holds 20 to 29."""
+    """Partition that the cluster gave to another broker. Its old leader shipped 0 to 19 and holds 20 to 29."""
 
     def __init__(self, tmp_path: Path, store: MemoryObjectStore, hold_dir: str, *, first: bool = False) -> None:
         self.store, self.hold_dir, self.now_s = store, hold_dir, 0.0
@@ -211,8 +211,8 @@ class Reassigned:
         self.uploader.run_once()
         self.old.delete(3)
         look(self.uploader, self.old)
-        # The other broker's log begins at 30, where this log began when it joined. It leads from 40 on, in the next
-        # epoch.
+        # The other broker's log begins at 30, where this log began when that broker joined. That broker leads from 40
+        # on, in the next epoch.
         self.new.epochs, self.new.end = ((0, 30), (1, 40)), 30
         self.new.grow(3)
         Assigned.leads = False
@@ -278,7 +278,7 @@ def test_segments_shipped_by_the_new_leader_are_let_go(tmp_path: Path, store: Me
 def test_other_records_of_a_later_leader_are_not_filled_with_what_is_held(
     tmp_path: Path, store: MemoryObjectStore, hold_dir: str, epoch: int
 ) -> None:
-    """If the new log begins with the held segments' epoch, they belong to it. With a later epoch, nobody knows."""
+    """If the new log begins with the held segments' epoch, they belong to it. With a later epoch, they may not."""
     run = Reassigned(tmp_path, store, hold_dir)
     shutil.rmtree(run.new.folder)
     run.new.bases, run.new.end, run.new.epochs = [], 30, ((epoch, 30), (2, 40))
@@ -315,7 +315,8 @@ def test_only_a_topic_that_the_cluster_does_not_know_is_let_go_unshipped(
     run = Reassigned(tmp_path, store, hold_dir)
     Assigned.ids = ids
     run.uploader.follow()
-    # A broker that has just started knows no topic. One such answer is not enough; another topic id is.
+    # A broker that has just started knows no topic, so one such answer drops nothing. One answer with another topic id
+    # drops the segments.
     assert bool(run.uploader.disk.partitions) == (is_kept or ids == {PARTITION.topic: None})
     run.step()
     assert bool(run.uploader.disk.partitions) == is_kept

@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Iterator[int]:
 
 
 class Cache:
-    """A scripted page cache that records dropped pages."""
+    """Scripted page cache that records the dropped pages."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cached: Sequence[int]) -> None:
         self.cached, self.dropped = cached, list[tuple[int, int]]()

@@ -75,7 +75,7 @@ def write_rounds(server: KafkaServer, topics: list[str], written: Written, round
 
 
 class HangingTransaction:
-    """A transaction that begins with the first record of a partition, so that no later record is stable."""
+    """Transaction that begins with the first record of a partition, so that no later record is stable."""
 
     def __init__(self, server: KafkaServer, topic: str, written: Written) -> None:
         self._server, self.topic, self._written = server, topic, written
@@ -85,7 +85,7 @@ class HangingTransaction:
         assert self._producer.flush(TIMEOUT_S) == 0
 
     def is_passed(self, store: FilesystemObjectStore) -> bool:
-        """Return True if a shipped segment has its records or comes after them, because retention had reached them."""
+        """Return True if a segment is shipped: while the transaction hangs, only those that retention reached are."""
         return any(not segment.missing for segment in list_segments(store, topic=self.topic, partition=0))
 
     def end(self) -> None:
@@ -101,7 +101,7 @@ def objects(store: FilesystemObjectStore) -> int:
 
 
 def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
-    """Run writer, transaction, retention and kills at once, then check the invariants."""
+    """Run the writer, the transaction, retention and kills at once, then check the stored records."""
     bucket = folder / "bucket"
     bucket.mkdir()
     store = FilesystemObjectStore(bucket)
@@ -127,7 +127,7 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
         for _ in range(kills):
             with uploader_process(settings, folder / "log") as process:
                 before = objects(store)
-                # Let the uploader ship something; from then on it is killed at a random moment.
+                # Let the uploader ship a segment, then kill it at a random moment.
                 until(120, lambda: objects(store) > before or not writer.is_alive() or process.poll() is not None)  # noqa: B023
                 time.sleep(source.random())
         writer.join(600)

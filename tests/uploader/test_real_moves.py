@@ -76,7 +76,7 @@ class Run:
             assert service.failure is None
 
     def write(self, uploader: Uploader, rounds: int) -> None:
-        """Write about one segment per round. Each closed segment is noticed before the next."""
+        """Write about one segment per round. The uploader notices each closed segment before the next round."""
         for _ in range(rounds):
             self.written.write(self.producer, TOPIC, self.source, 100, None)
             until(LONG_S, lambda: not uploader.held.unheld and not uploader.held.incomplete)
@@ -182,7 +182,7 @@ def test_a_replica_that_moves_twenty_times_loses_nothing(tmp_path: Path, is_link
 
 
 class NoCollector:
-    """Replaces the metrics, because two uploaders in one process would register the same names."""
+    """Replacement of the metrics, as two uploaders in one process would register the same names."""
 
     def __init__(self, *_: object) -> None:
         pass

@@ -147,7 +147,7 @@ class Nobody(Leadership):
 def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch, silence: str
 ) -> None:
-    """Only the upload of a segment has a time limit of its own."""
+    """Only the upload of a segment has a separate time limit."""
     verb, prefix, own = SILENCES[silence]
     for name in ("_FILL_S", "_FOLLOW_S", "_FIRST_EXPIRY_S"):
         monkeypatch.setattr(module, name, 0.05)
@@ -161,7 +161,7 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
     with uploader_of(disk.log_dir, store, None, drain_ms="0", upload_timeout_ms="60000", **own) as uploader:
 
         def fall_silent(_: Operation) -> None:
-            # Set this late: on a busy machine any earlier call may take a second.
+            # Shorten the grace period only here: on a busy machine, any earlier call may take a second.
             uploader.tries._grace_s = -59.0  # pyright: ignore[reportPrivateUsage]
             assert speaks.wait(120)
 

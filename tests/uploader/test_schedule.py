@@ -176,7 +176,7 @@ def test_a_touched_folder_alone_is_listed_and_what_left_it_is_seen_by_the_next_s
 
 
 class Process:
-    """A process with ten workers on a machine of two processors, and the processor time it takes."""
+    """Process with ten workers on a machine of two processors, and the processor time that it takes."""
 
     def __init__(self, workers: int = 10, processors: int = 2) -> None:
         self.now_s = self.taken_s = 0.0

@@ -38,7 +38,7 @@ CONFIG: Final = {
 }
 LONG_S: Final = 600
 MOST_BEHIND: Final = 2000
-"""About twenty segments, in offsets: the writer waits for the uploader, or a busy machine finishes neither."""
+"""Most offsets that the writer may be ahead, about twenty segments; a busy machine would never catch up."""
 
 
 KRAFT: Final = {"internal.segment.bytes": "20000"}
@@ -46,7 +46,7 @@ OLD: Final = {"segment.bytes": "20000"}
 
 
 class Run:
-    """The cluster, its bucket, and the records written to the topic's only partition.
+    """Cluster with its bucket, and the records written to the topic's only partition.
 
     With ``zookeeper``, the uploaders ask it for leaders instead of the brokers. ``first_s`` and ``last_s`` are seconds
     from each change of leaders: to the new leader's first watermark, and to the old leader's last one.
@@ -143,7 +143,7 @@ class Run:
         self.follow(broker)
 
     def follow(self, broker: int) -> None:
-        """Wait until that broker leads, and its uploader has moved the watermark."""
+        """Write until that broker leads and its uploader has moved the watermark."""
         until(LONG_S, lambda: self.leader == broker)
         began_s = old_s = time.monotonic()
         writing = threading.Thread(target=self.write)
@@ -259,7 +259,7 @@ def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(t
             run.write()
             until(LONG_S, lambda: run.is_shipped(1))
             cluster.brokers[2].kill()
-            # Only the first broker has these records. It leads alone and its uploader ships them.
+            # Only the first broker has the next records. It leads alone, and its uploader ships them.
             run.write(3)
             until(LONG_S, lambda: run.is_shipped(1))
         before = watermark_of(run.store, run.partition)
@@ -278,7 +278,7 @@ def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(t
         values = run.written.values[TOPIC, 0]
         for offset in [offset for offset in values if offset >= cut]:
             del values[offset]
-        # A new producer: the new leader would take the old one's sequence numbers for duplicates.
+        # Use a new producer: the new leader would take the old producer's sequence numbers for duplicates.
         run.producer = Producer(
             {"bootstrap.servers": cluster.bootstrap_servers, "batch.size": "4000", "log_level": "0"}
         )

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 class Turns:
-    """Lets two uploaders take turns at random. If one has finished, the other continues."""
+    """Random turns of two uploaders. If one has finished, the other continues."""
 
     def __init__(self, seed: int) -> None:
         self._source = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Which segments are shipped, in what order, and which wait: single runs over a changing disk."""
+"""Single runs over a changing disk: the segments shipped, their order, and the segments that wait."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_
         second.lead(1)
         second.grow(5)
         assert run_once(second.log_dir, store) == []
-        # The first broker leads again. Meanwhile the leader's log begins after the end of the first broker's old log.
+        # The first broker leads again. By then, the leader's log begins after the end of the first broker's old log.
         shutil.rmtree(first.folder)
         first.bases, first.end, first.epochs = [], 60, ((1, 60),)
         first.grow(2)

@@ -36,7 +36,7 @@ ONE, TWO = ("one", 0), ("two", 3)
 
 
 class Cluster:
-    """The nodes that a controller writes."""
+    """Nodes of a cluster, written as a controller writes them."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -89,7 +89,7 @@ def test_leaders_change_and_topics_come_and_go(zookeeper: ZooKeeperServer) -> No
         assert leadership.led() == {ONE}
         cluster.lead(TWO, 1, 1)
         until_led(leadership, [ONE, TWO])
-        cluster.lead(ONE, -1, 1)  # its only replica is dead
+        cluster.lead(ONE, -1, 1)  # the only replica is dead
         until_led(leadership, [TWO])
         cluster.delete("two")
         until_led(leadership, [])
@@ -161,7 +161,7 @@ def test_an_outage_is_told_and_what_changed_meanwhile_is_read(tmp_path: Path, mo
     with start_zookeeper(data, port) as server, zookeeper_client(server.hosts) as client:
         Cluster(client).lead(ONE, 1)
         Cluster(client).lead(TWO, 2)
-    # The watches died with the server.
+    # The server is down when the uploader begins to watch.
     with leadership_of(f"127.0.0.1:{port}") as leadership:
         leadership.watch([ONE, TWO])
         with pytest.raises(BrokerUnavailableError, match="not connected"):

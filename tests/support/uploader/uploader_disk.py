@@ -218,7 +218,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> BrokerDisk:
-    """Return a disk with three closed segments, of 0 to 29, and an active one."""
+    """Return a disk with three closed segments, of offsets 0 to 29, and an active one."""
     return BrokerDisk(tmp_path / "logs", segments=4)
 
 

@@ -21,7 +21,7 @@ Place = tuple[str, int]
 
 
 class Written:
-    """Delivery reports: the value at each offset, and whether its transaction was aborted."""
+    """Delivery reports: the value at each offset, and the offsets of aborted transactions."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
@@ -30,7 +30,7 @@ class Written:
         self.failed: list[object] = []
 
     def write(self, producer: Producer, topic: str, source: random.Random, count: int, outcome: str | None) -> None:
-        """Write records to random partitions, in batches that fit a segment; ``outcome`` is that of a transaction."""
+        """Write records to random partitions, in a transaction with this ``outcome`` if it is given."""
         if outcome is not None:
             producer.begin_transaction()
         for _ in range(count):
@@ -43,7 +43,7 @@ class Written:
             producer.abort_transaction(TIMEOUT_S)
 
     def send(self, producer: Producer, topic: str, partition: int, value: bytes, outcome: str | None) -> None:
-        """Write one record, of a transaction with that outcome if given."""
+        """Write one record; note if ``outcome`` says that its transaction will be aborted."""
         producer.produce(
             topic,
             value,
@@ -63,7 +63,7 @@ class Written:
 
 @contextmanager
 def uploader_process(settings: Path, log: Path, *, measured: bool = False) -> Generator[subprocess.Popen[bytes]]:
-    """Run an uploader until the end of the block at most; ``measured``: with coverage, if it may end by itself."""
+    """Run an uploader, at most until the block ends; ``measured`` collects coverage, if it may end by itself."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             (measured_command if measured else command)("uploader", "-c", settings),

@@ -1,4 +1,4 @@
-"""What the doctor says of an uploader's settings: each line is well, or names the fault and the way out."""
+"""Doctor's checks of an uploader's settings: each line reports that all is well, or names the fault and its remedy."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def damage(disk: BrokerDisk) -> None:
 
 
 def age(disk: BrokerDisk) -> None:
-    """Write the file as brokers before 0.10.1 do, without a cluster."""
+    """Write ``meta.properties`` without a cluster id, as brokers before 0.10.1 do."""
     (disk.log_dir / "meta.properties").write_text("version=0\nbroker.id=1\n")
 
 
@@ -127,7 +127,7 @@ def test_another_file_system_holds_nothing(disk: BrokerDisk) -> None:
 
 @pytest.fixture
 def other_user(disk: BrokerDisk, tmp_path: Path) -> None:
-    """Be another user than the broker for the test, if this one may change."""
+    """Let the user nobody use the folders; skip the test if this process may not change its user."""
     if os.geteuid() != 0:
         pytest.skip("needs root to become another user")
     for folder in (tmp_path, *tmp_path.parents):
@@ -138,7 +138,7 @@ def other_user(disk: BrokerDisk, tmp_path: Path) -> None:
 
 
 def sentence_of(disk: BrokerDisk, check: str) -> str:
-    """Return the sentence of a check as a process of the user nobody makes it."""
+    """Return the sentence of a check that a process of the user nobody makes."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover  in another process
@@ -213,7 +213,7 @@ def test_a_broker_that_does_not_answer_is_unavailable(disk: BrokerDisk, monkeypa
     own = {"leadership": "auto", "broker.id": "1", "kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"}
     code, rows = of(disk, **own)
     assert (code, rows["broker"][0][0]) == (75, Verdict.BAD)
-    # The disk is checked without the broker.
+    # The checks of the disk need no answer of the broker.
     assert rows["log_dir"][0][0] == rows["hold_dir"][0][0] == Verdict.GOOD
 
 

@@ -1,4 +1,4 @@
-"""Hourly snapshots: one for many uploaders, and no failure of theirs stops the upload."""
+"""Hourly snapshots: many uploaders write one per hour, and a failed snapshot does not stop an upload."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_of_uploaders_that_race_for_an_hour_one_writes(
     true_write = Snapshots.write
 
     def write(self: Snapshots, *arguments: Any, **how: Any) -> bool:
-        barrier.wait(60)  # both have seen that there is none
+        barrier.wait(60)  # both have seen that the hour has no snapshot
         return true_write(self, *arguments, **how)
 
     monkeypatch.setattr(Snapshots, "write", write)
@@ -70,7 +70,7 @@ def test_of_uploaders_that_race_for_an_hour_one_writes(
     assert found.cluster_id == CLUSTER_ID
     held = {each.topic: each for each in Snapshots(store, "", None).read(found).topics}
     assert (held[topic].settings, held[topic].partition_count) == ({"retention.ms": "77"}, 2)
-    hourly(both[0]).write()  # the hour has one: the barrier is not reached
+    hourly(both[0]).write()  # the hour has a snapshot, so no write reaches the barrier
     assert len(Snapshots(store, "", None).find_all()) == 1
 
 
