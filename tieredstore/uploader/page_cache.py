@@ -1,5 +1,4 @@
-"""Reading of files without displacing pages in the system's page cache, from which a broker serves its consumers.
-"""
+"""Reading of files without displacing pages in the system's page cache, from which a broker serves its consumers."""
 
 from __future__ import annotations
 
