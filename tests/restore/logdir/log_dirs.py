@@ -61,11 +61,11 @@ def with_logs(plan: PreparedRestore, bucket: ts.Bucket) -> PreparedRestore:
 
 def _with_logs(topic: PreparedTopic, bucket: ts.Bucket) -> PreparedTopic:
     catalog = load_catalog(bucket.manager, topic=topic.topic)
-    logs = [catalog.lineage(topic.topic, number) for number in range(len(topic.partitions))]
-    known = [
-        replace(one, start=log.earliest_offset, stop=log.end_offset) if one.stop == _AS_STORED else one
-        for one, log in zip(topic.partitions, logs, strict=True)
-    ]
+    known = list(topic.partitions)
+    for number, one in enumerate(known):
+        if one.stop == _AS_STORED:
+            log = catalog.lineage(topic.topic, number)
+            known[number] = replace(one, start=log.earliest_offset, stop=log.end_offset)
     return replace(topic, partitions=tuple(known))
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import tieredstore as ts
-from tests.restore.logdir.log_dirs import ALL, fresh_bucket, make_log_dir, prepared, restore, tree, with_logs
+from tests.restore.logdir.log_dirs import ALL, NEW_ID, fresh_bucket, make_log_dir, prepared, restore, tree, with_logs
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.logdir import partition_restore, restoring
 from tieredstore.restore.logdir.log_directory import MARKER
-from tieredstore.restore.logdir.prepared import PreparedRestore
+from tieredstore.restore.logdir.prepared import PreparedPartition, PreparedRestore
 from tieredstore.restore.logdir.restoring import RestoreOptions
 from tieredstore.restore.logdir.segment_copy import copy_span
 from tieredstore.testing.batches import Record, build_batch
@@ -131,6 +131,30 @@ def test_it_can_be_completed_with_other_options(
     restore(bucket, log_dir, plan, then)
     assert logs(stopped) == logs(log_dir)
     assert not (stopped / MARKER).exists()
+
+
+def test_another_log_of_the_topic_is_never_emptied(bucket: ts.Bucket, tmp_path: Path) -> None:
+    """The bucket has no log of partition 1. A producer wrote to it before its broker was stopped."""
+    log_dir, (topic,) = make_log_dir(tmp_path / "logs", {"orders": 2}), prepared(ORDERS).topics
+    topic = replace(topic, partitions=(*topic.partitions, PreparedPartition((1,), 0, 0)))
+    plan = replace(prepared(ORDERS), topics=(topic,))
+    write(log_dir, TopicIdPartition(NEW_ID, "orders", 1), 0)
+    before = tree(log_dir / "orders-1")
+    stop_after(1, bucket, log_dir, plan, RestoreOptions(stop=150))
+    restore(bucket, log_dir, plan)
+    assert tree(log_dir / "orders-1") == before
+
+
+def test_another_log_outside_of_the_window_is_refused(bucket: ts.Bucket, tmp_path: Path) -> None:
+    """If this restore were killed, one with another window would empty the partition."""
+    write(tmp_path / "more", replace(ORDERS, partition=1), 0)
+    bucket.upload(tmp_path / "more")
+    log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 2}), prepared(ORDERS, replace(ORDERS, partition=1))
+    write(log_dir, TopicIdPartition(NEW_ID, "orders", 1), 0)
+    before = tree(log_dir)
+    with pytest.raises(ConfigError, match="orders-1 has another log already"):
+        restore(bucket, log_dir, plan, RestoreOptions(start=250))
+    assert tree(log_dir) == before
 
 
 def logs(log_dir: Path) -> dict[str, bytes | set[bytes]]:

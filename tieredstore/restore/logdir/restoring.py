@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -175,9 +176,10 @@ def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
     """
     emptied: dict[tuple[str, int], tuple[int, int]] = {}
     for topic in prepared.topics:
-        for number in range(len(topic.partitions)):
+        for number, log in enumerate(topic.partitions):
             folder = directory.path / f"{topic.topic}-{number}"
-            if folder.exists():
+            # A partition without a log in the bucket was not restored: its records are a producer's.
+            if log.start < log.stop and folder.exists():
                 _check_id(folder, topic)
                 empty(folder)
                 emptied[topic.topic, number] = (0, 0)
@@ -237,16 +239,15 @@ def _plan_topic(
             open_transactions=options.open_transactions,
         )  # fmt: skip
         yield from _left_out(lineage.partition, log, spans)
-        if not spans:
-            continue
         sizes = tuple(log_size(source, span) for span in spans)
         is_aborting = options.open_transactions == "abort"
         opened = producers_at_end(source, spans).in_transactions if is_aborting else ()
-        markers = AbortMarkers(spans[-1].stop, opened)
+        markers = AbortMarkers(spans[-1].stop if spans else log.stop, opened)
         plan = PartitionRestore(lineage.partition, spans, sizes, target.path / name, markers)
+        # Refuse a folder with another log, even if nothing is restored into it: see ``_discard``.
         if target.work is None and plan.is_complete():
             yield from (_outcome(plan, part, "there", "kept") for part in plan.parts)
-        else:
+        elif spans:
             target.plans.append(plan)
 
 
@@ -291,7 +292,7 @@ def _check_space(plans: Sequence[PartitionRestore]) -> None:
 def _outcome(plan: PartitionRestore, part: Part, code: str, status: Status) -> Outcome:
     outcome = Outcome(action="restore", status=status, code=code).of(plan.partition)
     if isinstance(part, Span):
-        size = part.segment.segment_size_in_bytes
+        size = plan.sizes[bisect_left(plan.spans, part.start, key=lambda span: span.start)]
         return replace(outcome, base_offset=part.start, last_offset=part.stop - 1, size=size, stored_size=size)
     offset = plan.markers.start + plan.markers.opened.index(part)
     aborted = (
