@@ -380,7 +380,7 @@ def test_the_command_compares_a_run_by_its_name(restore: Restore, kafka: KafkaSe
         (["a", "b"], "several topics, --from and --to need --same-offsets"),
         (["a", "--to", "3"], "several topics, --from and --to need --same-offsets"),
         (["plain=", "--same-offsets"], "'plain=' is not a topic: give TOPIC, or TOPIC=NEW"),
-        (["no-run"], "the bucket has no map of offsets of a run no-run"),
+        (["no-run"], "the bucket has no offset map of a run no-run"),
     ],
 )
 def test_wrong_lines(words: list[str], sentence: str, plain: Bucket, kafka: KafkaServer) -> None:

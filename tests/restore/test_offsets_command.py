@@ -100,7 +100,7 @@ def test_a_script_gets_the_same_as_json(store: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["r9"], 3, "no map of offsets of a run r9"),
+        (["r9"], 3, "no offset map of a run r9"),
         (["../r1"], 2, "the run's name (--run) is '../r1'"),
         (["r1", "returns"], 3, "the run r1 did not restore returns: see tieredstore restore offsets r1"),
         (["r1", "orders", 9], 3, "the run r1 did not restore orders-9"),

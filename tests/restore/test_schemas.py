@@ -157,4 +157,4 @@ def test_the_newest_snapshot_with_schemas_counts(registries: Registries) -> None
 def test_schemas_in_a_circle_are_damage(registries: Registries) -> None:
     registries.lost.schemas[3]["references"] = [{"name": "v", "subject": "orders/value", "version": 3}]
     registries.snapshot(TAKEN_MS + 3_600_000)
-    registries.restore("--yes").fails(4, "refer to each other in a circle")
+    registries.restore("--yes").fails(4, "refer to each other in a cycle")

@@ -14,8 +14,8 @@ _UNLIMITED: Final = -1
 
 
 def deleted_spans(spans: Sequence[Span], settings: Mapping[str, str], now_ms: int) -> Sequence[Span]:
-    """Return the segments that a broker would delete by the retention settings of a topic. They are the oldest
-    segments, before the first segment to keep.
+    """Return the segments that a broker would delete by the retention settings of a topic. These are the oldest
+    segments, before the first segment that the broker would keep.
 
     Raise ConfigError for a setting that is not a number.
     """
@@ -32,7 +32,7 @@ def deleted_spans(spans: Sequence[Span], settings: Mapping[str, str], now_ms: in
 
 
 def number_of(settings: Mapping[str, str], name: str) -> int:
-    """Return a setting as a number. Raise ConfigError if it is not a number."""
+    """Return a setting as a number. Raise ConfigError if the setting is not a number."""
     try:
         return int(settings[name])
     except ValueError:

@@ -2,7 +2,7 @@
 versions and ids.
 
 A message begins with the id of its schema. The message is readable only if the registry has the schema under the same
-id. In the mode IMPORT, the registry takes ids and versions from the request, and checks no compatibility.
+id. In the mode IMPORT, the registry takes ids and versions from the request, and does not check compatibility.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class _Present:
 
     @classmethod
     def of(cls, registry: SchemaRegistry, held: RegistrySchemas) -> _Present:
-        """Look up the versions in the registry. Raise ConfigError if it has other schemas under the same ids or
-        versions."""
+        """Look up the versions in the registry. Raise ConfigError if the registry has other schemas under the same ids
+        or versions."""
         subjects = sorted({each.subject for each in held.versions})
         found = [stored.held for subject in subjects for stored in versions_of(registry, subject)]
         modes = {subject: mode for subject in subjects if (mode := mode_of(registry, subject)) is not None}
@@ -95,7 +95,8 @@ class _Present:
 def _import(
     registry: SchemaRegistry, ordered: Sequence[SchemaVersion], present: _Present, *, dry_run: bool
 ) -> Generator[Outcome]:
-    """Register and soft-delete versions in the mode IMPORT. Then restore the subjects' modes, also after an error."""
+    """Register and soft-delete versions in the mode IMPORT. Restore the subjects' modes at the end, even after an
+    error."""
     changed = {each.subject for each in ordered if _place(each) not in present.versions or present.is_to_delete(each)}
     # These subjects are already in the mode IMPORT, because a killed run has not restored their mode.
     left = {subject for subject, mode in present.modes.items() if mode == _IMPORT}
@@ -137,7 +138,7 @@ def _set_levels(registry: SchemaRegistry, held: RegistrySchemas, *, dry_run: boo
 
 
 def _ordered(held: RegistrySchemas) -> Iterator[SchemaVersion]:
-    """Yield all versions in the order of ids, but each version after the versions to which it refers."""
+    """Yield all versions ordered by id, except that a version comes after the versions to which it refers."""
     by_place = {_place(each): each for each in sorted(held.versions, key=lambda each: (each.id, each.version))}
     sorter: TopologicalSorter[_Place] = TopologicalSorter()
     for place, version in by_place.items():
@@ -146,7 +147,7 @@ def _ordered(held: RegistrySchemas) -> Iterator[SchemaVersion]:
     try:
         return iter([by_place[place] for place in sorter.static_order()])
     except CycleError:
-        raise CorruptDataError("the snapshot's schemas refer to each other in a circle") from None
+        raise CorruptDataError("the snapshot's schemas refer to each other in a cycle") from None
 
 
 def _register(registry: SchemaRegistry, version: SchemaVersion) -> None:

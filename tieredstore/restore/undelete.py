@@ -1,12 +1,12 @@
-"""Restores segments that were deleted by mistake, from a bucket that keeps versions.
+"""Restore of segments that were deleted by mistake, from a bucket that keeps versions.
 
 The restore works on stored keys, because a deleted segment of the raw layout has no key in the plugin's form. Readers
-see a segment when its last file exists. This file is the manifest, or the log in the raw layout. That file is therefore
-restored last, after a check of each other file.
+see a segment when its manifest exists (in the raw layout, its log). That file is therefore restored last, after a check
+of each other file.
 
 Until the last object is back, a garbage collection would delete the segment's other objects. These objects look like
 leftovers of an old copy. Later, a garbage collection that asks brokers would delete the whole segment, because the
-brokers have deleted the topic. A legal hold is therefore placed first. It stays until the user releases it.
+brokers have deleted the topic. The restore therefore first places a legal hold, which stays until the user releases it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PLUGIN_FILES: Final = (Suffix.INDEXES.value, Suffix.LOG.value, Suffix.MANIFEST.
 
 @dataclass(frozen=True, slots=True)
 class DeletionTimes:
-    """Limits by the time of deletion in ms since the epoch: ``since_ms`` is inclusive, ``until_ms`` is not."""
+    """Limits for the time of deletion, in ms since the epoch: ``since_ms`` (inclusive) and ``until_ms`` (exclusive)."""
 
     since_ms: int | None = None
     until_ms: int | None = None
@@ -75,8 +75,8 @@ def plan_undelete(store: ObjectStore, prefix: str, scopes: Scopes, times: Deleti
     - ``held``: a hold protects the topic.
     - ``exists``: another topic of the same name exists.
 
-    The whole listing of versions is kept in memory. If an ``apply`` is stopped or killed, no segment is partly visible,
-    and the next ``apply`` completes the work.
+    The plan keeps the whole listing of versions in memory. If an ``apply`` is stopped or killed, no segment is partly
+    visible, and the next ``apply`` completes the work.
 
     Raise ConfigError if the store cannot list versions, or if several deleted topics had the same name. Raise
     ResourceNotFoundError if nothing is left of a topic, neither existing nor deleted segments.
@@ -123,8 +123,8 @@ class _File:
     def hiding(self) -> list[ObjectVersion]:
         """The delete markers that are newer than the newest version, in the order of time.
 
-        Some stores give times in seconds. A delete marker of the same second may be older than the version. Removing it
-        does no harm.
+        Some stores give times in seconds, so a delete marker of the same second may be older than the version. Removing
+        such a marker does no harm.
         """
         newest = self.newest
         above = [one for one in self.markers if newest is None or one.is_latest or one.time_ms >= newest.time_ms]
@@ -132,14 +132,14 @@ class _File:
 
     @property
     def deleted_ms(self) -> int | None:
-        """The time of the first deletion after the newest version, because later deletions had no effect. None if the
-        object exists."""
+        """The time of the first deletion after the newest version, or None if the object exists. Later deletions had no
+        effect."""
         return min((marker.time_ms for marker in self.hiding), default=None)
 
 
 @dataclass(slots=True)
 class _Segment:
-    """The files of one segment by their endings, in the order in which they are restored."""
+    """The files of one segment by their endings, in the order of their restore."""
 
     where: TopicIdPartition
     base_offset: int
@@ -198,8 +198,8 @@ class _Place:
         return FILES if isinstance(self.store, RawStore) else _PLUGIN_FILES
 
     def segments(self, scopes: Scopes) -> Iterator[_Segment]:
-        """List all segments in scope by partition and offset. A deleted segment is listed if it has left a version or a
-        delete marker."""
+        """List all segments in scope by partition and offset. The list includes each deleted segment that has left a
+        version or a delete marker."""
         found: dict[tuple[TopicIdPartition, str], _Segment] = {}
         for prefix, topics in self._listings(scopes):
             for version in self.versions.list(prefix):
@@ -225,8 +225,8 @@ class _Place:
                 yield listing_prefix(self.prefix, topic, scopes.topic_id), [topic]
 
     def _parse(self, stored_key: str) -> tuple[_Segment, str] | None:
-        """Return the segment to which a stored key belongs, and the ending of the file's name. The segment has no
-        object versions yet. Return None if the key belongs to no segment."""
+        """Return the segment of a stored key, still without object versions, and the ending of the file's name. Return
+        None if the key belongs to no segment."""
         if isinstance(self.store, RawStore):
             keys = RawKeys(self.store.prefix, self.store.layout)
             file = keys.parse(stored_key)
@@ -300,7 +300,7 @@ def _hold(store: ObjectStore, prefix: str, topic: str, *, dry_run: bool) -> Outc
     hold = LegalHold(f"undelete-{topic}"[:100], topic, reason="restore undelete")
     outcome = Outcome(
         action="undelete", status="planned" if dry_run else "done", code="held", topic=topic, name=hold.name,
-        reason=f"keeps gc and rm away from {topic} until `tieredstore holds release {hold.name}`",
+        reason=f"gc and rm delete nothing of {topic} until `tieredstore holds release {hold.name}`",
     )  # fmt: skip
     if not dry_run:
         try:
@@ -350,7 +350,7 @@ def _other_lives(segments: Iterable[_Segment], times: DeletionTimes) -> Iterator
 
 def _superseded(segments: Iterable[_Segment]) -> set[str]:
     """Return the names of deleted segments that a newer log has replaced. The newer log began after the segment's
-    deletion, at the segment's offset or before.
+    deletion, at or before the segment's offset.
 
     In the raw layout, a re-created topic has the same keys as the deleted topic. The logs of both topics must not mix.
     """

@@ -89,7 +89,8 @@ class SourceTopic:
 
     @property
     def times_ms(self) -> tuple[int, int] | None:
-        """The earliest and the latest time of records, as far as they are known; None if no time is known."""
+        """The earliest and the latest known time of records; None if no time is known. Without a scan, these are the
+        latest times of segments."""
         if self.scanned is not None:
             first, last = self.scanned.earliest_ms, self.scanned.latest_ms
             return None if first is None or last is None else (first, last)
@@ -129,9 +130,9 @@ def check_transactions(needed_ms: int, longest_ms: int | None) -> Check:
 
 
 def unknown_to_clients(run: str) -> Iterator[Check]:
-    """Yield warnings about quotas and rights, which no request of the client can look up."""
-    yield _skipped("quotas", "the client cannot ask for them: see kafka-configs --describe --entity-type users")
-    detail = f"whether the login may use the transactional id tieredstore-restore-{run} cannot be asked in advance"
+    """Yield warnings about quotas and rights that no client request can look up."""
+    yield _skipped("quotas", "Kafka clients cannot look up quotas: see kafka-configs --describe --entity-type users")
+    detail = f"no request shows in advance if the login may use the transactional id tieredstore-restore-{run}"
     yield _skipped("rights", detail)
 
 
@@ -191,8 +192,8 @@ def _times(source: SourceTopic, target: TargetTopic, now_ms: int) -> Check:
 
 
 def _limit(settings: Mapping[str, str], names: tuple[str, str]) -> tuple[str, int] | None:
-    """Return the name and the value of the limit that applies: the first setting in ``names`` that is not unlimited.
-    Return None if both are unlimited."""
+    """Return the name and the value of the limit that applies: the first setting in ``names`` that has a limit. Return
+    None if both are unlimited."""
     for name in names:
         if name in settings and number_of(settings, name) < MAX_INT64:
             return name, number_of(settings, name)
@@ -293,7 +294,7 @@ class DryRun:
         return max(self.records / RECORDS_PER_S, self.size / BYTES_PER_S)
 
     def refuse(self) -> None:
-        """Raise ConfigError if the target would refuse records or delete them at once. The message has all failed
+        """Raise ConfigError if the target would refuse records or delete them at once. The message names all failed
         checks.
 
         Raise ResourceNotFoundError for a missing topic.
@@ -307,12 +308,12 @@ class DryRun:
 def examine(
     topics: SourceTopics, properties: Mapping[str, str], *, new: NewTopics | None = None, scan: bool = False
 ) -> DryRun:
-    """Check if the target's topics fit the records that a run of ``restore produce`` would restore. With ``scan``, read
-    all records.
+    """Check whether the target's topics can take the records that a run of ``restore produce`` would restore. With
+    ``scan``, read all records.
 
     A missing topic is no obstacle if ``new`` returns the settings for creating it.
 
-    Raise the errors of the brokers. With ``scan``, also raise DataLossError for missing offsets.
+    Raise the brokers' errors and, with ``scan``, DataLossError for missing offsets.
     """
     options, is_rehashed, now_ms = topics.options, topics.options.partitioner != "keep", int(time.time() * 1000)
     checks = [Check("source", Verdict.WARN, sentence) for sentence in topics.lacks]
@@ -335,7 +336,7 @@ def examine(
                 # If the caller gives no number of partitions, the topic gets as many partitions as in the bucket.
                 created = replace(created, partition_count=created.partition_count or source.partition_count)
                 missing[name] = created
-                # The topic gets all other settings from the cluster's defaults. Check them once the topic exists.
+                # All other settings come from the cluster's defaults. They are checked after the topic is created.
                 planned = TargetTopic(name, created.partition_count or 0, 0, _KEEP_ALL | created.settings, {}, None)
                 found = (
                     _retention(source, planned, is_rehashed=is_rehashed, now_ms=now_ms),
@@ -365,7 +366,7 @@ def prepare_target(topics: SourceTopics, properties: Mapping[str, str], new: New
 
 
 def _scan(batches: Iterable[SourceBatch]) -> dict[str, ScannedRecords]:
-    """Read all records, and return the result by topic."""
+    """Read all records, and return the scan's result by topic."""
     scanned: dict[str, ScannedRecords] = {}
     for batch in batches:
         before = scanned.get(batch.where[0], ScannedRecords())

@@ -1,5 +1,4 @@
-"""The offset map of a restore run. It has the old and the new offsets of the run's records. The map is an object in the
-bucket.
+"""The offset map of a restore run: an object in the bucket with the old and the new offsets of the run's records.
 
 This module is separate from ``producing``, because the commands that move consumer groups need only the map.
 
@@ -48,7 +47,7 @@ _LEVEL: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class MappedTopic:
-    """The target topic of a source topic. With ``is_rehashed``, keys were hashed again. A record's partition may then
+    """The target topic of a source topic. With ``is_rehashed``, keys were hashed again, so a record's partition may
     differ between the source and the target."""
 
     target: str
@@ -62,8 +61,8 @@ Where: TypeAlias = Literal["at", "gap", "before", "beyond"]
 class Translation:
     """The target offset for a source offset.
 
-    ``where`` is ``at`` for an offset with a record, and for the end. It is ``gap`` for an offset without a record. Such
-    an offset is translated to the target offset of the next record.
+    ``where`` is ``at`` for an offset with a record, and for the end. It is ``gap`` for an offset without a record,
+    whose translation is the target offset of the next record.
 
     ``where`` is ``before`` or ``beyond`` if the offset is outside the restored range, by ``difference`` offsets.
     """
@@ -77,7 +76,7 @@ class Translation:
 
 @dataclass(frozen=True, slots=True)
 class FirstUnread:
-    """The smallest offset in a target partition that a group may not have read. Used if the run hashed keys again.
+    """The smallest offset in a target partition that a group may not have read, if the run hashed keys again.
 
     ``read_again`` is the maximum number of records from ``offset`` on that the group may read a second time.
     """
@@ -112,13 +111,13 @@ class _PairRuns:
         return self.total[at - 1] if at else 0
 
     def find(self, offset: int) -> int:
-        """Return the index of the first run that ends after source offset ``offset``. If no run does, return the number
-        of runs."""
+        """Return the index of the first run that ends after the source offset ``offset``, or the number of runs if
+        there is no such run."""
         return bisect_right(self.end, offset)
 
     def add(self, run: OffsetRun, *, is_rehashed: bool) -> bool:
-        """Append an offset run, or join it with the last one. Return False if the new offset run does not come after
-        the last one."""
+        """Append an offset run, or join it with the last offset run. Return False if ``run`` does not come after the
+        last offset run."""
         last = self[len(self) - 1] if len(self) else None
         if last is not None and (run.start < last.end or run.target_start < last.target_end):
             return False
@@ -150,8 +149,8 @@ class _PairRuns:
 
 
 class OffsetMap:
-    """The target offsets of the records of a run of ``restore produce``. The map grows during the run, and is saved by
-    :class:`OffsetMapFile`.
+    """The target offsets of the records of a run of ``restore produce``. The map grows during the run;
+    :class:`OffsetMapFile` saves it.
 
     ``topics`` maps the source topics. Not thread-safe.
     """
@@ -165,8 +164,8 @@ class OffsetMap:
         self._mapped: dict[TopicPartition, dict[int, _PairRuns]] = {}
 
     def add_topic(self, source: str, target: str, *, is_rehashed: bool = False) -> None:
-        """Map a source topic to a target topic. Raise ConfigError if the map has another target for it, or another
-        source topic for the target."""
+        """Map a source topic to a target topic. Raise ConfigError if the map has another target for the source topic,
+        or another source topic for the target."""
         topic = MappedTopic(target, is_rehashed)
         for known, there in self.topics.items():
             if (known == source) is not (there.target == target) or (known == source and there != topic):
@@ -342,8 +341,8 @@ class OffsetMap:
 
 
 class OffsetMapFile:
-    """The offset map of a run of ``restore produce`` in the bucket. It also holds the object's etag, which the next
-    save requires. Not thread-safe.
+    """The offset map of a run of ``restore produce`` in the bucket, and the object's etag, which the next save
+    requires. Not thread-safe.
     """
 
     def __init__(self, store: ObjectStore, prefix: str, run: str) -> None:
@@ -385,7 +384,7 @@ def load_map(store: ObjectStore, prefix: str, run: str) -> OffsetMap:
         raw = store.get_small(key, _MOST_STORED)
     except ObjectNotFoundError as error:
         raise ObjectNotFoundError(
-            f"the bucket has no map of offsets of a run {run}: tieredstore restore offsets lists the runs"
+            f"the bucket has no offset map of a run {run}: tieredstore restore offsets lists the runs"
         ) from error
     loaded = OffsetMap.parse(raw, _key("", run))
     if loaded.run != run:
@@ -512,7 +511,7 @@ class _Pair:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The map's line of JSON."""
+    """The line of JSON at the beginning of the map's frame."""
 
     run: str
     topics: list[_Topic]

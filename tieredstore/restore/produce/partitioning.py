@@ -1,10 +1,10 @@
 """The choice of each restored record's target partition, in the way that the applications' Kafka clients choose it.
 
-The hash must be the hash that the applications use. Otherwise, the later records of a key would go to another partition
-than its restored records. Java's clients use murmur2; librdkafka's default partitioner uses CRC-32.
+The hash must be the hash that the applications use. Otherwise, new records of a key would go to another partition than
+the key's restored records. Java's clients use murmur2; librdkafka's default partitioner uses CRC-32.
 
-librdkafka offers both, but a run must know each record's partition before it sends the record. The run verifies offsets
-by the number of records in each partition.
+librdkafka offers both hashes, but a run must know each record's partition before it sends the record. The run verifies
+offsets by the number of records in each partition.
 
 This module needs only the records' keys. It is therefore separate from ``producing``.
 """
@@ -46,11 +46,11 @@ _HASHES: Final[Mapping[Partitioner, Callable[[bytes], int]]] = {"java": lru_cach
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """The rule by which a topic's records are distributed over ``count`` target partitions.
+    """The rule that distributes a topic's records over ``count`` target partitions.
 
-    Clients choose random partitions for records without a key. A restore must be repeatable. Such a record therefore
-    goes to the partition with its source partition's number, modulo ``count``. Java's clients hash an empty key.
-    librdkafka treats an empty key as no key.
+    Clients choose random partitions for records without a key, but a restore must be repeatable. So such a record goes
+    to the partition with its source partition's number, modulo ``count``. Java's clients hash an empty key, but
+    librdkafka treats it as no key.
     """
 
     partitioner: Partitioner
@@ -66,7 +66,7 @@ class Partitioning:
         return [hash_of(key) % count if key else without_key for key in keys]
 
     def shares(self, keys: Sequence[bytes | None], source: int) -> dict[int, Sequence[int]]:
-        """Return the indexes of the keys that belong to each target partition."""
+        """Return the indexes of the keys by target partition."""
         if self.partitioner == "keep":
             return {source: range(len(keys))} if keys else {}
         shares: dict[int, list[int]] = {}

@@ -2,7 +2,7 @@
 
 Each transaction has records of the source, the position after these records, and their new offsets. The newest
 committed position therefore shows exactly which records the target has. If a process is killed, the next process
-continues from this position. After a transient failure, a new producer continues from it.
+continues from this position. After a transient failure, a new producer continues from this position.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from tieredstore.restore.produce.target import TIMESTAMP_TYPE, TargetCluster, Ta
 from tieredstore.restore.produce.transactions import TRANSACTION_MS, Transactions
 
 OnStep: TypeAlias = Callable[[str], object]
-"""A callback that gets the name of each operation before it begins. Tests can then end the process there."""
+"""A callback that gets the name of each operation before the operation begins, so that tests can end the process
+there."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class ProduceRun:
             except TieredStoreError as error:
                 if not error.retryable or time.monotonic() - self._committed_at > self._give_up_s:
                     raise
-                _logger.warning("%s; going on from the last commit", error)
+                _logger.warning("%s; continuing from the last commit", error)
                 time.sleep(_PAUSE_S)
             else:
                 break
@@ -178,8 +179,8 @@ class ProduceRun:
             position = self._begin(transactions, reader, targets, position)
             self._begun = self._begun or position
             if not position.is_produced:
-                # Set CreateTime only after the committed position has recorded the topics' old setting. If this process
-                # is killed, the next process can then restore that setting.
+                # Set CreateTime only after the committed position has recorded the topics' old setting, so that the
+                # next process can restore the setting if this process is killed.
                 cluster.set_times(dict.fromkeys(position.append_times, "CreateTime"))
             position = self._produce(transactions, control, position)
             position = self._map(transactions, control, position)
@@ -226,8 +227,8 @@ class ProduceRun:
         sources: Collection[TopicPartition],
         before: Collection[TopicPartition] | None,
     ) -> list[TopicPartition]:
-        """Return the target partitions for the run's records. Raise ConfigError if these differ from ``before``, the
-        partitions at the beginning of the run.
+        """Return the target partitions for the run's records. Raise ConfigError if they differ from ``before``, the
+        target partitions when the run began.
         """
         options = self._options
         partitions: list[TopicPartition] = []
@@ -351,8 +352,8 @@ class ProduceRun:
         for topic, target in position.topics.items():
             file.map.add_topic(topic, target, is_rehashed=position.partitioner != "keep")
         for (topic, number), source in position.sources.items():
-            # The map uses this end only for a target partition to which the run has written no records. For this
-            # partition, the end is still the end before the run.
+            # The map uses this end only for a target partition without records of the run, where the end has not
+            # changed since the run began.
             end = position.ends.get((position.topics[topic], number), 0)
             file.map.begin((topic, number), source.start, target_start=end)
         for runs in control.offset_runs(position.mapped, position.offset_records):
@@ -362,7 +363,7 @@ class ProduceRun:
         try:
             file.save()
         except PreconditionFailedError as error:
-            # Another process of this run has written the object, and is fenced by now. So raise a retryable error.
+            # Another process of this run, which is fenced by now, has written the object. So raise a retryable error.
             raise StoreUnavailableError(
                 f"the offset map of the run {self._options.run} has changed: {error}"
             ) from error

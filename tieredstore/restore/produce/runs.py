@@ -3,9 +3,9 @@
 This module is separate from ``producing``, because the offset map, the target's checks and the command need only these
 types.
 
-A source record is identified by topic, partition and offset in the bucket. The control topic has two kinds of records
-for a run named RUN. The record with key RUN has the run's newest position. Each record with a key RUN/1, RUN/2 … has
-the offsets of one transaction. The run later moves these offsets to the offset map in the bucket.
+A source record is identified by its topic, partition and offset in the bucket. The control topic has two kinds of
+records for a run named RUN. The record with key RUN has the run's newest position. Each record with a key RUN/1, RUN/2
+… has the offsets of one transaction. The run later moves these offsets to the offset map in the bucket.
 
 All values are JSON (``to_bytes``). A control record is in the same transaction as the source records that it describes.
 """
@@ -27,17 +27,17 @@ from tieredstore.records.settings import OnDataLoss
 from tieredstore.versions import RESTORE_OFFSETS, RESTORE_POSITION
 
 Partitioner: TypeAlias = Literal["keep", "java", "librdkafka"]
-"""The choice of a record's target partition. With ``keep``, it has the number of the source partition. Otherwise, a
-hash of the key decides, as in Java's clients or librdkafka."""
+"""The choice of a record's target partition. With ``keep``, the partition number stays the same. Otherwise, a hash of
+the key decides, as in Java's clients or librdkafka."""
 
 OnProgress: TypeAlias = Callable[[int, int], object]
-"""A callback for each commit. It gets the number of committed records, and the bytes of their keys and values."""
+"""A callback after each commit, which gets the number of committed records and the bytes of their keys and values."""
 
 CONTROL_TOPIC: Final = "__tieredstore_restores"
 """The compacted topic of the target cluster with the positions of all runs. It has one partition."""
 
 SPARSE_RECORDS: Final = 1000
-"""The maximum number of records in an offset run with gaps. A larger number makes the offset map smaller. But a moved
+"""The maximum number of records in an offset run with gaps. A larger number makes the offset map smaller, but a moved
 group may read up to this many records again in each target partition.
 """
 
@@ -50,7 +50,7 @@ class OffsetRun(NamedTuple):
     of a target partition.
 
     The source offsets from ``start`` on are consecutive too, except that ``gaps`` of them are missing. Offsets are
-    missing only if keys are hashed again. The records at these offsets went to other partitions, or do not exist.
+    missing only if keys are hashed again. Records at these offsets went to other partitions, or do not exist.
     """
 
     topic: str
@@ -105,13 +105,13 @@ class SourceRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceOptions:
-    """The topics to restore, and how.
+    """The topics to restore, and the options of the run.
 
     ``topics`` maps source topics to existing target topics. ``topic_ids`` selects one of several source topics that had
     the same name. ``name`` is the run's name. If it is None, the name is derived from the topics.
 
-    ``on_data_loss`` decides about offsets that are in no segment. The run raises an error, or logs these offsets and
-    leaves them out.
+    ``on_data_loss`` decides whether the run raises an error for offsets that are in no segment, or logs them and leaves
+    them out.
     """
 
     topics: Mapping[str, str]

@@ -68,8 +68,8 @@ class SourceBatch:
         return 0 if self.records is None else self.records.num_rows
 
     def rows(self) -> Iterator[Row]:
-        """Yield the records in the form that a producer takes. To save memory, only a few records at a time are Python
-        objects."""
+        """Yield the records in the form that a producer takes. To save memory, convert only a few records at a time to
+        Python objects."""
         records = self.records
         slices = () if records is None else (records.slice(at, _CONVERTED) for at in range(0, len(self), _CONVERTED))
         return chain.from_iterable(map(_rows, slices))
@@ -94,13 +94,13 @@ class SourceTopics(Closing, ABC):
 
     @property
     def lacks(self) -> Sequence[str]:
-        """Sentences for users about data that a backup's records lack, compared with a bucket's records."""
+        """Sentences for users about data that a bucket's records have but a backup's records lack."""
         return ()
 
     @property
     @abstractmethod
     def topic_ids(self) -> Mapping[str, str]:
-        """The id of each topic. For a backup, the id also identifies the backup."""
+        """The id of each topic. In a backup, this id also identifies the backup."""
 
     @abstractmethod
     def ranges(self) -> dict[TopicPartition, SourceRange]:
@@ -118,14 +118,15 @@ class SourceTopics(Closing, ABC):
 
     @abstractmethod
     def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
-        """Return the half-open spans of ``[start, stop)`` that the source has lost, ascending."""
+        """Return the spans of ``[start, stop)`` that the source has lost, in ascending order and with exclusive
+        ends."""
 
     @abstractmethod
     def read(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
         """Yield the records of ``[start, stop)`` in offset order, with the columns ``COLUMNS``."""
 
     def batches(self, ranges: Mapping[TopicPartition, SourceRange], turn: int = 1) -> Generator[SourceBatch]:
-        """Yield the remaining records of the ranges. A few partitions take turns. Each partition's records come in
+        """Yield the remaining records of the ranges, from a few partitions in turns. Each partition's records come in
         offset order.
 
         A partition's turn ends at the end of a batch, once the partition has yielded at least ``turn`` records.
@@ -240,7 +241,7 @@ class BackupTopics(SourceTopics):
 
     @property
     def lacks(self) -> Sequence[str]:
-        """The backup's own sentences."""
+        """The backup's own sentences about missing data."""
         return self._backup.lacks
 
     @property
@@ -249,7 +250,7 @@ class BackupTopics(SourceTopics):
         return self._backup.identities
 
     def ranges(self) -> dict[TopicPartition, SourceRange]:
-        """Return everything."""
+        """Return all offsets of the backup."""
         return {where: SourceRange(start, start, stop) for where, (start, stop) in self._backup.extents().items()}
 
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
@@ -266,7 +267,7 @@ class BackupTopics(SourceTopics):
                 _logger.warning("%s, and are left out", sentence)
 
     def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
-        """Return the holes of the backup."""
+        """Return the spans that are missing in the backup."""
         return self._backup.holes(where, start, stop)
 
     def read(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
@@ -296,7 +297,7 @@ def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBa
 
 def _rows(records: pa.RecordBatch) -> Iterator[Row]:
     times = list(int64_values(records, "timestamp"))
-    # librdkafka replaces the time 0 by the current time. So write 1, the closest time that it accepts.
+    # librdkafka replaces the time 0 by the current time. So write 1, the closest time that librdkafka accepts.
     for row, time in enumerate(times) if 0 in times else ():
         times[row] = time or 1
     keys, values = records.column("key").to_pylist(), records.column("value").to_pylist()
@@ -304,8 +305,8 @@ def _rows(records: pa.RecordBatch) -> Iterator[Row]:
 
 
 def header_lists(column: pa.Array) -> Sequence[Headers | None]:
-    """Return the headers of each record in their order, or None if it has no headers. Names may repeat, and values may
-    be None."""
+    """Return the headers of each record in their order, or None for a record without headers. Names may repeat, and
+    values may be None."""
     assert isinstance(column, pa.ListArray)
     every = column.flatten()
     assert isinstance(every, pa.StructArray)

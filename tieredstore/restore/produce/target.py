@@ -1,7 +1,7 @@
-"""The target cluster of a run of ``restore produce``: looks up topics, creates them, and changes their settings.
+"""The target cluster of a run of ``restore produce``: look-up and creation of topics, and changes of their settings.
 
-This module is separate from ``dry_run``, because ``dry_run`` makes no requests. ``dry_run`` checks the topics found
-here.
+This module is separate from ``dry_run``, because ``dry_run`` makes no requests. ``dry_run`` checks the topics that this
+module looks up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TargetTopic:
 
     @property
     def has_append_times(self) -> bool:
-        """True if records get the broker's time."""
+        """True if the topic gives records the broker's time (LogAppendTime)."""
         return self.settings.get(TIMESTAMP_TYPE) == "LogAppendTime"
 
 
@@ -73,21 +73,21 @@ class NewTopic:
 
 
 NewTopics: TypeAlias = Callable[[str, str], NewTopic | None]
-"""A function that takes a topic's name and its id in the bucket. It returns the settings for creating the topic, or
-None if they are unknown."""
+"""A function that takes a topic's name and its id in the bucket. It returns the topic to create, or None if its
+settings are unknown."""
 
 _NEW_TOPIC: Final = TypeAdapter(NewTopic)
 
 
 class TargetCluster(LiveCluster):
-    """The target cluster: looks up topics, creates them, and changes their settings."""
+    """Client of the target cluster that looks up topics, creates them, and changes their settings."""
 
     def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
         """Raise ConfigError for invalid properties. The constructor does not connect to a broker."""
         super().__init__(properties, isolation="read_committed", timeout_s=timeout_s)
 
     def target(self, topic: str) -> TargetTopic | None:
-        """Return the topic as it is now; None if it does not exist. This takes two requests."""
+        """Return the current state of a topic, by two requests, or None if the topic does not exist."""
         doing = f"topic {topic} of {self._servers} cannot be looked up"
         described = self._answers(
             self._client,
@@ -120,7 +120,7 @@ class TargetCluster(LiveCluster):
         return int(entries["transaction.max.timeout.ms"])
 
     def create(self, topic: str, new: NewTopic) -> None:
-        """Create a topic. Raise BrokerError if the brokers refuse."""
+        """Create a topic. Raise BrokerError if the brokers refuse to create it."""
         self.create_topic(topic, new.partition_count or -1, new.replication_factor or -1, new.settings)
 
     def _brokers(self) -> Collection[int]:
@@ -135,7 +135,7 @@ class TargetCluster(LiveCluster):
         """
         found = self.target(CONTROL_TOPIC)
         if found is None:
-            # Do not use the cluster's default, which may be one replica, or more replicas than brokers.
+            # Do not use the cluster's default, which may be only one replica, or more replicas than there are brokers.
             replicas = min(3, len(self._brokers()))
             try:
                 self.create(CONTROL_TOPIC, NewTopic({"cleanup.policy": "compact"}, 1, replicas))
@@ -152,7 +152,7 @@ class TargetCluster(LiveCluster):
         return found
 
     def existing_target(self, topic: str) -> TargetTopic:
-        """Return the topic as it is now. Raise ResourceNotFoundError if it does not exist.
+        """Return the current state of a topic. Raise ResourceNotFoundError if the topic does not exist.
 
         Retry for a few seconds, because brokers learn of a new topic at different times.
         """

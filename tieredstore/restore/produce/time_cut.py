@@ -64,8 +64,7 @@ class PartitionCut:
 
     - ``earlier_records``: records at ``stop`` or later with times before the cut's time.
     - ``open_transactions``: transactions that began before ``stop`` and end later.
-    - ``older_transactions``: those open transactions that are of an older protocol. Their parts in other partitions are
-      unknown.
+    - ``older_transactions``: open transactions of an older protocol, whose parts in other partitions are unknown.
     - ``split_transactions``: transactions that end before ``stop`` here, but not in another partition.
     """
 
@@ -82,8 +81,8 @@ class PartitionCut:
 
 @dataclass(frozen=True, slots=True)
 class TimeCut:
-    """The cut of all partitions: the offsets where a restore to a time stops. The cut can be saved to a file. Another
-    run with this file stops at the same records.
+    """The cut of all partitions: the offsets where a restore to a time stops. The cut can be saved to a file, so that
+    another run stops at the same records.
     """
 
     time_ms: int
@@ -103,7 +102,7 @@ class TimeCut:
         return {where: known[where] for where in partitions}
 
     def write(self, path: Path) -> None:
-        """Write the file. Raise ConfigError if it cannot be written."""
+        """Write the cut to a file. Raise ConfigError if the file cannot be written."""
         try:
             path.write_bytes(RESTORE_CUT.to_bytes(asdict(self), indent=2))
         except OSError as error:
@@ -111,8 +110,8 @@ class TimeCut:
 
     @classmethod
     def read(cls, path: Path) -> TimeCut:
-        """Read a file. Raise CorruptDataError if it is invalid, and NewerVersionError if a later release has written
-        it. Raise ResourceNotFoundError if it does not exist.
+        """Read the cut from a file. Raise CorruptDataError if the file is invalid, and NewerVersionError if a later
+        release wrote it. Raise ResourceNotFoundError if the file does not exist.
         """
         raw = read_named(
             path, absent="find the end offsets by --to TIME first; --cut-file then writes them to this file"
@@ -132,8 +131,8 @@ is the producer id.
 def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: LogSnapshot) -> TimeCut:
     """Find the cut for a time. ``query`` names the topics, and ``snapshot`` has their logs.
 
-    The search reads each log to its end, beginning with the segment in which the cut is. For missing offsets, raise
-    DataLossError or log them, as the query says.
+    The search reads each log from the segment with the cut to the log's end. For missing offsets, raise DataLossError
+    or log a warning, as the query says.
     """
     reader = TopicReader(lambda: source, query, ReadSettings(columns=("timestamp",)))
     with reader, ThreadPool(READERS, "tieredstore-cut") as pool:
@@ -214,14 +213,14 @@ class TransactionSearch:
         """
         self._source = source
         self._spans = lineage.spans
-        # The index of the segment that has the cut (where a restore to a time stops). If no segment has it, the number
-        # of segments.
+        # The index of the segment with the cut (where a restore to a time stops), or the number of segments if no
+        # segment has the cut.
         self._number = sum(span.stop <= stop for span in lineage.spans)
         self._open: dict[int, LoggedTransaction] = {}
 
     def look_before(self) -> None:
-        """Find the transactions that are open at the cut (where a restore to a time stops). Also find the producers
-        before the cut."""
+        """Find the transactions that are open at the cut (where a restore to a time stops), and the producers before
+        the cut."""
         number, states = self._states_before(self._number)
         self.newest = {state.producer_id: state.producer_epoch for state in states}
         self._open = _open_of(states)
@@ -231,8 +230,8 @@ class TransactionSearch:
 
     def find_late(self, newest: Mapping[int, int]) -> Epochs:
         """Return the transactions that end at the cut (where a restore to a time stops) or later, and that have their
-        own producer epoch. A transaction counts only if some partition has a later epoch of its producer before the
-        cut. That partition may have records of the transaction before the cut.
+        own producer epoch. Leave out a transaction unless some partition has a later epoch of its producer before the
+        cut, because only such a partition may have the transaction's end before the cut.
         """
         late: Epochs = {}
 
@@ -267,7 +266,7 @@ class TransactionSearch:
         return [each for each in (*found, *opened.values()) if each.spans]
 
     def _began_before(self, state: ProducerState, late: Epochs) -> bool:
-        """Return True if a transaction to leave out began before the producer was in this state."""
+        """Return True if a transaction that the restore must leave out began before the producer had this state."""
         if state.current_txn_first_offset >= 0:
             still_open = self._open.get(state.producer_id)
             if still_open is not None and still_open.first == state.current_txn_first_offset:
@@ -311,7 +310,8 @@ class TransactionSearch:
 
 
 def follow(opened: dict[int, LoggedTransaction], header: BatchHeader) -> LoggedTransaction | None:
-    """Add a transactional batch to its transaction. If the batch is a marker, return the transaction that it ends.
+    """Add a transactional batch to its transaction. If the batch is an end marker, return the transaction that the
+    marker ends.
 
     An end marker without a batch before it ends a transaction of protocol v2 that has no records in this partition.
     """
@@ -337,8 +337,7 @@ def merge_spans(transactions: Iterable[LoggedTransaction], stop: int) -> tuple[O
 
 
 def _open_of(states: Iterable[ProducerState]) -> dict[int, LoggedTransaction]:
-    """Return the transactions that are open in these states, by producer. Batches before these states are not
-    included."""
+    """Return the transactions that are open in these states, by producer, without their batches before these states."""
     return {
         state.producer_id: LoggedTransaction(state.producer_id, state.producer_epoch, state.current_txn_first_offset)
         for state in states

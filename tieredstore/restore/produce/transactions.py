@@ -4,8 +4,8 @@ consecutive, and commits them.
 This module is separate from ``producing``, because this module handles the failures of librdkafka's transactions:
 
 - *retryable*: the transaction may be committed or not. The caller begins again with a new producer, whose
-  ``init_transactions`` completes or aborts the old transaction. After that, the control topic shows if the transaction
-  was committed.
+  ``init_transactions`` completes or aborts the old transaction. After that, the control topic shows whether the
+  transaction was committed.
 - *fenced*: another process has begun the run of this name, and continues it.
 - other errors are caused by the cluster's settings or by missing rights.
 """
@@ -33,8 +33,8 @@ Row: TypeAlias = tuple[bytes | None, bytes | None, int, Headers | None]
 """Key, value, timestamp in milliseconds, and headers of a record."""
 
 TRANSACTION_MS: Final = 180_000
-"""Transaction timeout in ms. If a process is gone, a broker aborts its transaction after this time. A new process of
-the same run aborts that transaction at once.
+"""Transaction timeout in ms. After this time, a broker aborts the transaction of a killed process. A new process of the
+same run aborts that transaction at once.
 """
 
 _logger: Final = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ _DEFAULTS: Final = {
     "compression.type": "lz4",
     "linger.ms": "20",
     # Limit the client's queue, because a transaction cannot end before all queued records are sent. Even if quotas slow
-    # down the producer, sending them must not take longer than the transaction timeout.
+    # down the producer, sending the queued records must not take longer than the transaction timeout.
     "queue.buffering.max.kbytes": "32768",
     "transaction.timeout.ms": str(TRANSACTION_MS),
     # The broker limits the size of messages, so librdkafka must not. This setting of librdkafka also limits a batch, so
@@ -106,11 +106,10 @@ class Transactions(Closing):
         """Wait until all records are acknowledged. Return the offset of each partition's first record in the
         transaction.
 
-        After a partition's first record, its other records have consecutive offsets. The method checks this by the
-        first and the last offset. A broker appends an idempotent producer's records in order. The distance between the
-        two offsets must therefore fit the number of records.
+        Check by the first and the last offset that a partition's records have consecutive offsets. A broker appends an
+        idempotent producer's records in order, so the distance between the two offsets must fit the number of records.
 
-        Raise BrokerUnavailableError if an offset is not known, or if another producer wrote between the first and the
+        Raise BrokerUnavailableError if an offset is unknown, or if another producer wrote between the first and the
         last record.
         """
         doing = f"records of the run {self._run} were not acknowledged"
@@ -142,8 +141,8 @@ class Transactions(Closing):
         return firsts
 
     def commit(self) -> None:
-        """Commit the transaction. After an error the transaction may be committed or not. The newest position in the
-        control topic shows which."""
+        """Commit the transaction. After an error, the newest position in the control topic shows whether the
+        transaction was committed."""
         self._carry_out(self._producer.commit_transaction, f"a transaction of the run {self._run} was not committed")
         self._is_open = False
 
@@ -189,7 +188,7 @@ class Transactions(Closing):
                 return
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
-        """Note the report of a record."""
+        """Note the delivery report of a record."""
         if error is not None:
             self._failure = self._failure or (error, f"{message.topic()}-{message.partition()}")
             return
@@ -203,8 +202,8 @@ class Transactions(Closing):
         self._acknowledged[topic, partition] = min(first, known), -1 if known < 0 else max(last, known)
 
     def _carry_out(self, call: Callable[[float], None], doing: str, timeout_s: float | None = None) -> None:
-        """Repeat ``call`` while its errors are retriable. A repeated call continues the work of a call that has timed
-        out."""
+        """Repeat ``call`` while its errors are retriable. After a timeout, the next call continues the work of the
+        previous call."""
         end = time.monotonic() + (timeout_s or self._timeout_s)
         while True:
             try:
@@ -263,7 +262,7 @@ _LASTING: Final = frozenset(
         KafkaError._UNSUPPORTED_FEATURE,
     }
 )
-"""Permanent errors, which would occur again if the same records were sent again."""
+"""Permanent errors: they would occur again if the same records were sent again."""
 
 
 def _configuration(properties: Mapping[str, str], run: str, most_batch_bytes: int) -> dict[str, str]:
