@@ -128,7 +128,7 @@ class Bucket(Closing):
     def each_segment(
         self, *topics: str, start: GivenPlace = None, stop: GivenPlace = None, **which: Unpack[Which]
     ) -> Iterator[Segment]:
-        """Yield the segments of several topics one by one, without keeping them or their manifests in memory."""
+        """Yield the segments of several topics one by one, without keeping segments or manifests in memory."""
         scopes, (first, last) = scopes_of(self.each_segment, topics, which), window_of(start, stop)
         return (segment_of(one, self) for one in self._listed(scopes, first, last))
 
@@ -286,8 +286,8 @@ class Bucket(Closing):
         With ``key_id``, return only the uses of that pair. The result is empty if the pair encrypts nothing.
         ``on_segment`` is called with each segment examined.
 
-        ``on_need`` is called for everything that needs or may need the pair ``key_id``. It is also called for readers
-        that may still cache manifests from before a rotation. The returned rows do not include such readers.
+        ``on_need`` is called for everything that needs or may need the pair ``key_id``. ``on_need`` is also called for
+        readers that may still cache manifests from before a rotation. The returned rows do not include such readers.
         """
         from tieredstore.api.key_pairs import count_uses  # noqa: PLC0415
 
@@ -310,7 +310,7 @@ class Bucket(Closing):
 
         ``level`` sets how much is checked; the levels index and data need the private keys. ``sample`` is the share of
         segments to examine at these levels. ``start`` and ``stop`` restrict the check to segments that may have records
-        in this range. The file ``state`` records which segments were sound; these are not checked again within
+        in this range. The file ``state`` records which segments were sound; such segments are not checked again within
         ``recheck_after``. If the bucket has a broker, the bucket is compared with the broker's metadata topic in both
         directions.
 
@@ -535,8 +535,8 @@ class Bucket(Closing):
 
     @property
     def manager(self) -> RemoteStorageManager:
-        """Kafka's RemoteStorageManager over this bucket. It reads the key files on first use, and is closed with the
-        bucket."""
+        """Kafka's RemoteStorageManager over this bucket. The manager reads the key files on first use, and is closed
+        with the bucket."""
         self._life.check()
         return self._handles.get().managers.get()
 

@@ -32,8 +32,8 @@ def open(
     broker: BrokerLike = None,
     **settings: SettingValue,
 ) -> Bucket:
-    """Return a bucket of segments. It connects to the store at the first request, and reads key files at the first
-    read.
+    """Return a bucket of segments. The bucket connects to the store at the first request, and reads key files at the
+    first read.
 
     ``source`` is a URL (``s3://logs/prod/``), a folder, a settings file (also a broker's ``server.properties``), a
     mapping of settings, or an open bucket; the default is the file that ``TIEREDSTORE_SETTINGS`` names. ``store`` is a

@@ -116,7 +116,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment in the store. It is complete unless objects are ``missing``, or ``damage`` describes a fault.
+    """A segment in the store. The segment is complete unless objects are ``missing``, or ``damage`` describes a fault.
 
     Offsets are inclusive. ``last_offset``, ``size``, ``compressed`` and ``last_time`` are None without a readable
     manifest.

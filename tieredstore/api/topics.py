@@ -195,8 +195,8 @@ class _Held:
         """Return the time up to which the bucket has all records if ``offset`` is the first missing offset; at most
         ``now_ms``.
 
-        This is the greatest timestamp of the segment before the offset. Earlier segments may have a later timestamp,
-        because a producer's clock may have been ahead. Return None if the offset is before all segments.
+        The time is the greatest timestamp of the segment before the offset. Earlier segments may have a later
+        timestamp, because a producer's clock may have been ahead. Return None if the offset is before all segments.
         """
         if not self.held.spans or offset < self.held.spans[0][0]:
             return None

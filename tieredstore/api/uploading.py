@@ -112,7 +112,7 @@ def upload_segments(
 
 @contextlib.contextmanager
 def _name_leftover(metadata: RemoteLogSegmentMetadata) -> Generator[None]:
-    """Log which objects an upload may leave behind if the process ends before it can delete them."""
+    """Log which objects an upload may leave behind if the process ends before it can delete these objects."""
     where = metadata.topic_id_partition
     named = f"{where.topic} -p {where.partition} --segment={metadata.remote_log_segment_id.id}"
     with at_sudden_end(

@@ -121,8 +121,8 @@ def _what_is_wrong(name: str, reader: SettingsReader) -> str:
 
 
 def candidates(reader: SettingsReader) -> frozenset[str]:
-    """Return all names that the user may have meant by an unknown name. They include the properties of each listed key
-    pair."""
+    """Return all names that the user may have meant by an unknown name. The names include the properties of each listed
+    key pair."""
     ids = [key_id.strip() for key_id in reader.values.get(PAIRS, "").split(",")]
     halves = ("public", "private")
     return known_names() | {f"{PAIRS}.{key_id}.{half}.key.file" for key_id in ids if key_id for half in halves}

@@ -115,7 +115,8 @@ def _text_of(name: str, value: object, source: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return the name for a message. Shorten a text that does not look like a name: it may be a line of a key."""
+    """Return the name for a message. Shorten a text that does not look like a name: such a text may be a line of a
+    key."""
     return name if _USUAL_NAME.fullmatch(name) else f"{name[:_SHOWN_OF_STRAY]!r}… ({len(name)} characters)"
 
 
@@ -169,8 +170,8 @@ def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
     prefix = DEFAULT_PREFIX if declared is None else plain(declared)
     if not prefix:
         raise ConfigError(f"{source}: {PREFIX_PROPERTY} is empty; the broker's default is {DEFAULT_PREFIX}")
-    # If any name has the prefix, drop the names without it. They are the broker's own properties; a file has hundreds
-    # of them.
+    # If any name has the prefix, drop the names without it. Such names are the broker's own properties; a file has
+    # hundreds of them.
     ours = {k.removeprefix(prefix): v for k, v in mapping.items() if k.startswith(prefix) and k != PREFIX_PROPERTY}
     if ours:
         return OwnProperties(source, prefix, ours, tuple(k for k in mapping if not k.startswith(prefix)))

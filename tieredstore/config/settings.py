@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
-# The default number of threads that load a catalog. This copies a constant of ``catalog``: the package is in a higher
+# The default number of threads that load a catalog. The number copies a constant of ``catalog``, which is in a higher
 # layer and cannot be imported here.
 _CATALOG_READERS: Final = 16
 

@@ -1,7 +1,7 @@
 """Types of property values, as in Kafka's ``ConfigDef``, with the range that each property allows.
 
-A :class:`Kind` in the annotation of a pydantic field parses the text. It also describes the allowed values, and decides
-if messages may show the text. Errors and the reference use the same description.
+A :class:`Kind` in the annotation of a pydantic field parses the text. The kind also describes the allowed values, and
+decides if messages may show the text. Errors and the reference use the same description.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Outcome(enum.StrEnum):
     FREED = "freed"
     """A batch past retention. Its notification is deleted, and its object will be deleted later."""
     REPAIRED = "repaired"
-    """The damaged objects of the segment were replaced by those of a good copy."""
+    """The damaged objects of the segment were replaced by the objects of a good copy."""
     ROTATED = "rotated"
     """The active key pair now wraps the segment's data key."""
 

@@ -37,9 +37,9 @@ class _Stream(Generic[_Item]):
 class FanIn(Iterator[_Item], Generic[_Item]):
     """Iterator over the items of many streams; ``at_once`` streams run in parallel. Only one thread may read at a time.
 
-    When a thread of this object has finished a stream, it takes the next stream from ``streams``. With ``ordered`` the
-    items come stream by stream, otherwise in the order of arrival. The unread items together weigh at most
-    ``max_weight`` (by ``weigh``), plus one item that the reader waits for.
+    When a thread of this object has finished a stream, the thread takes the next stream from ``streams``. With
+    ``ordered`` the items come stream by stream, otherwise in the order of arrival. The unread items together weigh at
+    most ``max_weight`` (by ``weigh``), plus one item that the reader waits for.
 
     After a stream has failed, no further stream starts. With ``ordered``, the reader gets the items before the failure,
     then the error. Threads start with the first read. Close the iterator to end its streams after their next item.

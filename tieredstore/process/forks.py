@@ -7,7 +7,7 @@ A forked child has a copy of the parent's memory, but not of its threads. This m
 - :func:`leave_to_parent` for objects whose end has effects outside of the process (connections, threads, files).
 
 :class:`~tieredstore.process.per_process.PerProcess` uses these tools for clients. :mod:`tieredstore.metrics` must not
-import this package, so it has its own code to reset itself after a fork.
+import this package, so that module has its own code to reset itself after a fork.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Paused(Protocol):
     """State that no thread may change during a fork."""
 
     def pause(self) -> None:
-        """Finish or stop running work. This is called in the parent before the fork."""
+        """Finish or stop running work. The parent calls this method before the fork."""
 
     def go_on(self) -> None:
         """Resume, in the parent after the fork."""

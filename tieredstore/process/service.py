@@ -221,7 +221,8 @@ class Service:
     def _begin_reload(self) -> None:
         """Reload on a separate thread, so that a slow reload does not block signals.
 
-        Only one reload runs at a time. If a reload is requested while another runs, it runs once more afterwards.
+        Only one reload runs at a time. If a reload is requested while another runs, the reload runs once more
+        afterwards.
         """
         with self._lock:
             if self._is_reloading:
@@ -281,8 +282,8 @@ class Service:
 class _Bell:
     """Wakes a waiting thread when another thread rings the bell, or when the process gets a signal.
 
-    The bell is a socket pair without locks. A signal handler interrupts the main thread's code: it would wait forever
-    for a lock that this code holds.
+    The bell is a socket pair without locks. A signal handler interrupts the main thread's code: the handler would wait
+    forever for a lock that this code holds.
     """
 
     def __init__(self) -> None:

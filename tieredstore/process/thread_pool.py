@@ -27,8 +27,8 @@ _LAST_WORDS_S: Final = 1.0
 
 
 class ThreadPool(Executor):
-    """A pool of at most ``threads`` threads. They start when needed. A forked child starts its own threads, and gets
-    none of the parent's work.
+    """A pool of at most ``threads`` threads. The threads start when needed. A forked child starts its own threads, and
+    gets none of the parent's work.
 
     In a forked child, Python's own pool still counts the parent's threads. So work submitted in the child waits
     forever. Python's pool also keeps a process alive until its last task ends, even if a store does not answer. With

@@ -38,8 +38,8 @@ _WAIT_S: Final = 0.8
 """Maximum seconds that the shell waits for names from the bucket if no usable answer is stored."""
 
 _LOOK_S: Final = 10
-"""Maximum seconds that the child process runs. It may continue after the command has ended, so that the next attempt
-has an answer."""
+"""Maximum seconds that the child process runs. The child may continue after the command has ended, so that the next
+attempt has an answer."""
 
 _FRESH_S: Final = 60.0
 """The age in seconds up to which a stored answer is current. While an older answer is offered, a child reads the bucket

@@ -1,4 +1,5 @@
-"""The start of the program. It lets signals end the process without a traceback, even during the later imports."""
+"""The start of the program. This module lets signals end the process without a traceback, even during the later
+imports."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ def run() -> NoReturn:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _end)
-    # Forbid pydantic's plugins. Pydantic loads the plugins of all installed distributions, and they would see our
-    # settings and secrets.
+    # Forbid pydantic's plugins. Pydantic loads the plugins of all installed distributions, and such plugins would see
+    # our settings and secrets.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from tieredstore.cli.app import running
 

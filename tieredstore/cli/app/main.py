@@ -86,7 +86,8 @@ class Group(TyperGroup):
 
 
 class AllCommands(Group):
-    """All commands of the program. Help lists them by their summaries. A command is imported when it is called."""
+    """All commands of the program. The help lists the commands with their summaries. A command is imported when it is
+    called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -258,8 +259,8 @@ def options(
     if not any(isinstance(handler, _Complaints) for handler in logger.handlers):
         logger.addHandler(_Complaints())
     logger.setLevel(logging.INFO if verbose else logging.NOTSET)
-    # Give the SDKs' loggers a handler. Otherwise, Python would print their warnings beside our sentence about the same
-    # error.
+    # Give the SDKs' loggers a handler. Otherwise, Python would print their warnings in addition to our sentence about
+    # the same error.
     for sdk in ("azure", "botocore", "google", "msal", "urllib3"):
         logging.getLogger(sdk).addHandler(logging.NullHandler())
 
@@ -326,7 +327,7 @@ _MOVED: Final[Mapping[str, str]] = {
 def tell_usage(problem: UsageError) -> int:
     """Report an error of the parser on stderr, in our words. Return the exit code."""
     if type(problem).__name__ == "NoArgsIsHelpError":
-        problem.show()  # this shows the help itself
+        problem.show()  # this error prints the help
     else:
         complain(_SENTENCES.get(type(problem).__name__, _other)(problem))
     return ConfigError.exit_code

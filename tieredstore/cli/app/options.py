@@ -464,7 +464,7 @@ class Work(Group):
 
 @dataclass(frozen=True, slots=True)
 class Apply(Group):
-    """Option ``--yes`` of commands that delete or rewrite: without it they only show their plan.
+    """Option ``--yes`` of commands that delete or rewrite: without the option, they only show their plan.
 
     Commands never prompt, even on a terminal, so that a command line has the same effect in a shell, a script and cron.
     """
@@ -476,7 +476,7 @@ class Apply(Group):
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", rich_help_panel="Work", help="Only show what would be done.")
 ]
-"""Option ``--dry-run`` of commands that only add to a bucket. Without it they act at once."""
+"""Option ``--dry-run`` of commands that only add to a bucket. Without the option, they act at once."""
 
 MinAge: TypeAlias = Annotated[
     str,

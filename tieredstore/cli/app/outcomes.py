@@ -45,7 +45,7 @@ class Words:
     also: Mapping[str, str] = field(default_factory=dict[str, str])
     """Words for the outcome codes of other changes, which do not count as ``done``."""
     exit_codes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The exit code of the command by outcome code. ``show`` reports the items with these outcome codes itself."""
+    """The exit code of the command by outcome code. ``show`` itself reports the items with these outcome codes."""
     has_sizes: bool = True
     none: str | None = None
     """The sentence to print if there were no items."""

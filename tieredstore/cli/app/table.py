@@ -70,7 +70,7 @@ def find_option(name: str) -> Entry | None:
 
 
 def all_entries() -> tuple[Entry, ...]:
-    """Return the core's commands, then those of the installed optional parts."""
+    """Return the core's commands, then the commands of the installed optional parts."""
     return (*_CORE.values(), *wing_entries())
 
 

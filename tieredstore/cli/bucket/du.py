@@ -230,7 +230,7 @@ def _label(row: Usage, *, with_id: bool) -> str:
 
 def _draw(picture: Picture, usage: Mapping[str, Usage], total: Usage, prices: PriceFile | None) -> None:
     """Draw two bars per row: bytes in the bucket, and bytes of the log. The largest rows come first. One row sums up
-    the rest.
+    all other rows.
 
     With prices, draw the cost in the bucket and what the same data would cost on brokers. Report if there is nothing to
     draw.

@@ -58,8 +58,8 @@ def place(
         is_stored = new.topic is None or bool(topic_ids(opened.store, opened.prefix, new.topic))
     print_lines([f"{'would be held' if dry_run else 'held'} by {name}: {_scope(new)}"])
     if not is_stored:
-        # This is only a warning, because a hold may be placed before its segments exist. But a misspelled topic
-        # protects nothing.
+        # Warn, because a hold on a misspelled topic protects nothing. Raise no error, because a hold may be placed
+        # before its segments exist.
         complain(f"no segment of topic {new.topic!r} is stored: check the spelling")
 
 

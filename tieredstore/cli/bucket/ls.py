@@ -477,9 +477,9 @@ def _segment_row(
     has_topic_id: bool = False,
     has_segment_id: bool = False,
 ) -> Row[Segment]:
-    """Declare the fields of a segment. A table lists only complete segments. It has columns of names and ids only if
-    their values differ between rows. If the user asked for first times, a narrow terminal drops SIZE and FORM before it
-    shortens these times to days.
+    """Declare the fields of a segment. A table lists only complete segments. The table has columns of names and ids
+    only if their values differ between rows. If the user asked for first times, a narrow terminal drops SIZE and FORM
+    before it shortens these times to days.
     """
     return Row(
         declare("topic", lambda one: one.topic, text("TOPIC", rank=0 if has_topic else _NEVER)),

@@ -56,7 +56,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Rows(Generic[T]):
-    """Rows of a file. They are generated while they are printed, so the rows before an error are printed too.
+    """Rows of a file. The rows are generated while they are printed, so the rows before an error are printed too.
 
     The output for people has ``heading`` and a table or, without a table, the ``lines`` of each row. ``sums`` is called
     after the last row. The summary adds up the sums of all files.
@@ -87,7 +87,8 @@ class Format:
     noun: str
     views: frozenset[View]
     knows: Callable[[Asked], bool]
-    """A function that returns True for files of the format. It decides by the file's name, settings or first bytes."""
+    """A function that returns True for files of the format. The function decides by the file's name, settings or first
+    bytes."""
     show: Callable[[Asked], AbstractContextManager[Shown]]
     """A function that opens the file and returns its rows or records. The file stays open within the context."""
     topics: Callable[[Path, Sequence[str]], AbstractContextManager[TopicBackup] | None] | None = None

@@ -49,7 +49,7 @@ def write_formatted(
 
 
 def tell_left_out(sentences: Iterable[str]) -> None:
-    """Report on stderr which records were not shown, and how to see them."""
+    """Report on stderr which records were not shown, and how to see these records."""
     for sentence in sentences:
         complain(f"left out: {sentence}; --isolation read_uncommitted shows them")
 

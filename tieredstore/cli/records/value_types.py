@@ -62,7 +62,7 @@ class TopicTypes:
         return ColumnTypes(key(f"{topic}-key"), value(f"{topic}-value"))
 
     def tell_nulls(self) -> None:
-        """Report on stderr how many values were read as null, and why the first one was."""
+        """Report on stderr how many values were read as null, and the reason for the first such value."""
         if self.nulls.count:
             complain(f"{counted(self.nulls.count, 'invalid value')} read as null; the first: {self.nulls.first}")
 

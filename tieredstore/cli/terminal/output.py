@@ -105,7 +105,7 @@ def human_rate(count: int, seconds: float) -> str:
 
 
 def human_count(count: int) -> str:
-    """Return a number for a sentence: ``1,234``. Offsets are not formatted like this, because users type them again."""
+    """Return a number for a sentence: ``1,234``. Never format offsets so, because users type offsets again."""
     return f"{count:,}"
 
 

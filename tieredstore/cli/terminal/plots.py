@@ -1,4 +1,4 @@
-"""Pictures of command output. They have uniform axes. A picture's file is written whole or not at all."""
+"""Pictures of command output. All pictures have uniform axes. A picture's file is written whole or not at all."""
 
 from __future__ import annotations
 

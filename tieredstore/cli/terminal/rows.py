@@ -74,7 +74,7 @@ def attributes(*names: str) -> Row[Any]:
 
 
 def attributes_of(kind: type[DataclassInstance], *but: str) -> Row[Any]:
-    """Declare all fields of a dataclass except ``but``. Only JSON has them."""
+    """Declare all fields of a dataclass except ``but``. Only JSON has these fields."""
     return attributes(*(each.name for each in fields(kind) if each.name not in but))
 
 

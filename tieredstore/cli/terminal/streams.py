@@ -139,8 +139,8 @@ def _text(replaced: TextIO | None, raw: io.RawIOBase) -> io.TextIOWrapper:
 
 
 def _occupy_free_descriptors() -> None:
-    """Occupy the descriptors 0, 1 and 2 if they are free. Otherwise, a file that is opened later would get one of them.
-    Other code would then use that file as a standard stream.
+    """Occupy the descriptors 0, 1 and 2 if they are free. Otherwise, a file that is opened later would get one of these
+    descriptors. Other code would then use that file as a standard stream.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass

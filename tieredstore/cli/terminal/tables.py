@@ -33,7 +33,7 @@ WIDE: Final = 100
 """The rank of columns that only ``--wide`` shows, also in a pipe."""
 
 WANTED: Final = 2
-"""If a table is too wide, columns of a rank above this one are dropped before any cell is shortened."""
+"""If a table is too wide, columns with a higher rank than this are dropped before any cell is shortened."""
 
 _LEAST: Final = 8
 _DAY: Final = len("2026-01-01")
@@ -228,7 +228,8 @@ def _least(column: Column, needed: int) -> int:
 
 
 def _widths(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int], width: int | None) -> list[int]:
-    """Return the width of each shown column. If they are too wide, the widest columns that may be cut get narrower."""
+    """Return the width of each shown column. If the columns are too wide, the widest columns that may be cut get
+    narrower."""
     least = [_least(columns[at], needed[at]) for at in shown]
     most = [needed[at] for at in shown]
     if width is None:

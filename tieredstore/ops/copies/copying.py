@@ -106,7 +106,7 @@ class VerbatimCopies:
         """Write the missing objects. Return the number of bytes sent; 0 if all objects existed.
 
         ``listed`` are the target's objects with the segment's id. Raise SegmentAlreadyExistsError if these objects have
-        other bytes. Raise LeftAloneError if they are too old to be completed.
+        other bytes. Raise LeftAloneError if the objects are too old to be completed.
         """
         standing = {} if listed is None else dict(listed.objects)
         for _ in range(_LOOKS):
@@ -331,7 +331,8 @@ class BucketCopy:
 
     Differences between the two buckets' settings decide what changes (see ``Recoding``). With ``new_data_keys``, each
     encrypted segment is written again under a new data key. A segment's manifest is written last. With ``read_back``,
-    each object is read back and compared after its write. If a run is stopped or killed, the next one completes it.
+    each object is read back and compared after its write. If a run is stopped or killed, the next run completes the
+    copy.
     """
 
     source: Bucket

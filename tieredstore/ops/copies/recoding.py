@@ -1,8 +1,8 @@
 """Decides how segments change when they are copied to a bucket with other settings.
 
-A property changes only if the two buckets' settings differ in it. If they agree, it stays unchanged even in segments
-that were written with other settings. A ``Recoding`` decides about each segment, and a ``Transcoder`` writes the
-segments that change.
+A property changes only if the two buckets' settings differ in it. If the settings agree, the property stays unchanged
+even in segments that were written with other settings. A ``Recoding`` decides about each segment, and a ``Transcoder``
+writes the segments that change.
 
 Only ``copying`` imports this module. ``copying`` itself copies the unchanged segments. Together the two modules would
 be too long for one file.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tieredstore.transform.keyring import KeyRing
 
 _LEVEL: Final = 3
-"""The zstd level of Aiven's plugin. It applies to segments that are recompressed only because another property
+"""The zstd level of Aiven's plugin. This level applies to segments that are recompressed only because another property
 changes."""
 
 

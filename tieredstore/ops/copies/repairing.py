@@ -296,8 +296,8 @@ class _Repairing:
             store.replace(key, self._body(good, change), change.etag)
 
     def _body(self, good: _GoodCopy, change: _Change) -> Generator[bytes]:
-        """Yield the good copy's bytes. Raise SegmentCorruptError at the end if they differ from the verified bytes.
-        This error aborts the write, so the store keeps the old object.
+        """Yield the good copy's bytes. Raise SegmentCorruptError at the end if these bytes differ from the verified
+        bytes. This error aborts the write, so the store keeps the old object.
         """
         objects, digest = good.segment.stored.objects, Digest()
         try:

@@ -77,8 +77,8 @@ class Shipper:
     Topic id and broker id come from ``partition.metadata`` and ``meta.properties`` unless given. ``on_progress`` gets
     the number of log bytes just finished. Several threads may use one shipper for different segments.
 
-    ``around_upload`` returns a context manager. It is entered before the first object of a copy is written. It is left
-    after the copy is complete or undone.
+    ``around_upload`` returns a context manager. The shipper enters this manager before it writes the first object of a
+    copy, and leaves the manager after the copy is complete or undone.
     """
 
     committed: CommittedSegments

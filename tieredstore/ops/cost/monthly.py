@@ -170,8 +170,8 @@ class MonthlyCost:
 
     @property
     def saved(self) -> float | None:
-        """The cost on brokers minus the bucket's cost. It is negative if the bucket costs more. None without prices of
-        brokers."""
+        """The cost on brokers minus the bucket's cost. The difference is negative if the bucket costs more. None
+        without prices of brokers."""
         return None if self.brokers is None else self.brokers - self.bucket
 
 
@@ -182,7 +182,8 @@ def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
     growth_stored, growth_size = sums.new.stored_size * factor, sums.new.size * factor
     writes = sums.new_writes * factor
     reads = sums.direct_reads * use.direct_reads_per_month + sums.broker_reads * use.broker_reads_per_month
-    # This is an upper limit: when the whole bucket is listed, one page of the listing may cover several topics.
+    # The number of requests is an upper limit: when the whole bucket is listed, one page of the listing may cover
+    # several topics.
     lists = sums.all.objects / LISTING_PAGE * use.listings_per_month
     reads_of_all = use.direct_reads_per_month + use.broker_reads_per_month
     kafka = None if prices.kafka is None else _kafka_cost(sums, growth_size, prices.kafka, use.direct_reads_per_month)
@@ -206,7 +207,7 @@ def _kafka_cost(sums: CostSums, growth_size: float, prices: KafkaPrices, direct_
     # Leave out the newest part of the log, which the brokers hold anyway.
     replaced = max(0.0, sums.all.size - growth_size / MONTH_DAYS * prices.local_days)
     replicas = replaced * prices.replication_factor / GIB
-    # This is the probability that sender and receiver are in different zones, if replicas are spread evenly.
+    # ``crossing`` is the probability that sender and receiver are in different zones, if replicas are spread evenly.
     crossing = (prices.zones - 1) / prices.zones
     moved = replicas * prices.moved_per_month
     read = sums.all.size / GIB * direct_reads

@@ -1,7 +1,8 @@
 """The first checks after a failure: settings, keys, store and caches.
 
-If a check fails, the checks that do not depend on it are still made. If ``write`` is true, :func:`checked` writes a few
-objects below ``!tieredstore/doctor/``, and deletes them again. Otherwise it writes nothing.
+If a check fails, all checks that do not depend on the failed check are still made. If ``write`` is true,
+:func:`checked` writes a few objects below ``!tieredstore/doctor/``, and deletes them again. Otherwise it writes
+nothing.
 """
 
 from __future__ import annotations
@@ -206,8 +207,8 @@ def _reads(version: int) -> str:
 
 
 def _version_of(found: tuple[ObjectStore, ObjectInfo, StateKind]) -> tuple[str, StateKind, int | None]:
-    """Return an object's key, kind and version. The version is 0 if the object states none. It is None if the object
-    was just deleted, or belongs to another tool."""
+    """Return an object's key, kind and version. The version is 0 if the object states none. The version is None if the
+    object was just deleted, or belongs to another tool."""
     store, info, kind = found
     most = CATALOG_HEAD_BYTES if kind is CATALOG else HEAD_BYTES
     try:

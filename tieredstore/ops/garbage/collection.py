@@ -101,7 +101,7 @@ class GarbageCollection:
     """Deletes garbage. With ``dry_run``, deletes nothing. Memory does not grow with the listing.
 
     Only keys of segments under ``prefix`` count. Manifests and legal holds are checked again right before each
-    deletion. If a run is stopped or killed, the next one deletes the rest.
+    deletion. If a run is stopped or killed, the next run deletes the rest.
 
     With ``brokers``, segments that the brokers no longer need are garbage too. The brokers may have no record of a
     segment. Such segments are only reported. With ``unknown_too``, they are deleted. Ages are counted up to
@@ -211,7 +211,8 @@ def find_garbage(
 def _forgotten(state: SegmentState | None) -> Forgotten | None:
     """Return why the brokers no longer need the segment.
 
-    Return None if the brokers list the segment or are deleting it. They restart an interrupted deletion themselves.
+    Return None if the brokers list the segment or are deleting it. The brokers restart an interrupted deletion
+    themselves.
     """
     if state is None:
         return Forgotten.NEVER_NAMED

@@ -1,4 +1,4 @@
-"""Legal holds. They protect segments, by topic or offsets, from deletion by any tool and any user.
+"""Legal holds, which protect segments, by topic or offsets, from deletion by any tool and any user.
 
 A legal hold is an object in the bucket, ``<prefix>!tieredstore/holds/<name>.json``. Deleting tools on all machines read
 it repeatedly. An unreadable hold protects everything.
@@ -102,7 +102,7 @@ def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
 
 
 def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
-    """Remove a legal hold, even an unreadable one. Raise ObjectNotFoundError if it does not exist."""
+    """Remove a legal hold, even an unreadable one. Raise ObjectNotFoundError if the hold does not exist."""
     LegalHold(name)
     key = _key(prefix, name)
     store.head(key)

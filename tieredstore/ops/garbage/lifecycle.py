@@ -62,7 +62,7 @@ def add_abort_rule(
 
     Raise ConfigError for fewer days than twice ``upload_max_age_ms``. Raise PreconditionFailedError if another process
     changes the rules during each attempt. Raise StoreError if a rule of the same name does something else. Also raise
-    it if the bucket's rules after the change are not the earlier rules plus the new one.
+    StoreError if the bucket's rules after the change are not the earlier rules plus the new one.
     """
     least = least_days(upload_max_age_ms)
     if days < least:

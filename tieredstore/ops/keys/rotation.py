@@ -42,7 +42,8 @@ class RotationStep(Step[SegmentObjects | StoredSnapshot]):
 
 
 _Change: TypeAlias = Callable[[str, bytes], bytes]
-"""A function that takes a key pair's id and the data key wrapped by this pair. It returns the object's new bytes."""
+"""A function that takes a key pair's id and the data key wrapped by this pair. The function returns the object's new
+bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,8 @@ class Rotation:
     """Wraps data keys with the active pair of a key ring.
 
     A data key that the active pair already wraps costs no RSA operation. Each new wrapping is opened and compared
-    before it is written. The write is conditional, so it never restores an object that was deleted meanwhile. A
-    ``dry_run`` does everything but write.
+    before it is written. The write is conditional, so it never restores an object that was deleted during the rotation.
+    A ``dry_run`` does everything but write.
 
     If a run is stopped or killed, each object is either unchanged or rotated. The next run does the rest.
     """

@@ -69,7 +69,8 @@ def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
 
 
 def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> float | None:
-    """Return the time until which readers may need a replaced key pair. They need it for manifests in their caches.
+    """Return the time until which readers may need a replaced key pair. Readers need the pair for the manifests in
+    their caches.
 
     The time is by the store's clock.
 

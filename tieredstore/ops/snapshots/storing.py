@@ -177,7 +177,8 @@ class Snapshots:
     def data_key(self, stored: StoredSnapshot) -> tuple[WrappedDataKey | None, Callable[[str, bytes], bytes]]:
         """Return a snapshot's wrapped data key, and a function that replaces it. The key is None without encryption.
 
-        The function takes a key pair's id and the data key wrapped by this pair. It returns the object's new content.
+        The function takes a key pair's id and the data key wrapped by this pair. The function returns the object's new
+        content.
 
         Raise CorruptDataError, NewerVersionError and ObjectNotFoundError.
         """

@@ -107,7 +107,7 @@ class _IndexCheck:
         self.result = CheckedIndexes()
 
     def open_one_by_one(self, manager: RemoteStorageManager, why: CorruptDataError) -> dict[IndexType, bytes]:
-        """Return the indexes that can be decrypted. Report each of the others."""
+        """Return the indexes that can be decrypted. Report each of the other indexes."""
         encryption, ring = self._stored.manifest.encryption, manager.key_ring
         info = self._subject.objects.find(Suffix.INDEXES)
         total = self._stored.manifest.segment_indexes.total_size

@@ -89,7 +89,8 @@ class LogWalk:
         return self._chunk[first:] if first >= 0 else self._chunk[:0]
 
     def checksum(self, header: BatchHeader) -> int:
-        """Compute the checksum of the batch with this header. It must be the batch that :meth:`view` returned last."""
+        """Compute the checksum of the batch with this header, which must be the batch that :meth:`view` returned
+        last."""
         crc = crc32c.crc32c if header.magic == 2 else zlib.crc32
         position = header.position + (21 if header.magic == 2 else 16)
         stop, value = header.position + header.size_in_bytes, 0
@@ -100,7 +101,7 @@ class LogWalk:
         return value
 
     def _piece(self, start: int, stop: int) -> memoryview:
-        """Return some of the bytes from ``start`` up to ``stop``, at least one. They are valid until the next load."""
+        """Return one or more bytes from ``start`` up to ``stop``. The bytes are valid until the next load."""
         if start < self._begin:
             return memoryview(self._tail_from(start))[: stop - start]
         self.skip_to(start + 1)
@@ -156,8 +157,8 @@ class BatchChecks:
         start = self._metadata.start_offset
         self._offsets = indexes.offsets or read_offset_index(b"", start)
         self._times = indexes.times or read_time_index(b"", start)
-        # A ``BatchRun`` is native code that checks nearly all batches, many in one call. It also counts how far the log
-        # and the indexes have been compared.
+        # A ``BatchRun`` is native code that checks nearly all batches, many in one call. The run also counts how far
+        # the log and the indexes have been compared.
         self._run = BatchRun(start, *self._offsets.columns, *self._times.columns)
         aborted = indexes.aborted or ()
         self._aborted = {(entry.producer_id, entry.last_offset): entry for entry in aborted}
@@ -322,7 +323,7 @@ class BatchChecks:
             self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
 
     def _settle(self) -> None:
-        """Compare the latest batch with the leader epochs and the indexes. Its offsets are confirmed by now."""
+        """Compare the latest batch with the leader epochs and the indexes. The batch's offsets are confirmed by now."""
         if self._pending is None:
             return
         header, run = self._pending, self._run
@@ -369,8 +370,8 @@ class BatchChecks:
             # Skip a marker without records before it. Such a marker ends nothing, and Kafka does not index it.
             if first is not None:
                 self._txn_finding(f"it lacks {what} aborts")
-        # Ignore differences that result from other producers' records or from compaction. They do not matter to
-        # readers.
+        # Ignore differences that result from other producers' records or from compaction. Such differences do not
+        # matter to readers.
         elif first is not None and first < entry.first_offset:
             self._txn_finding(
                 f"it gives {entry.first_offset} as the first offset of {what} aborts, but the transaction's first "
@@ -483,8 +484,7 @@ class _PointerLook:
             _chunk_finding(self._checks, self._log, error)
 
     def check_end(self) -> None:
-        """Check the log from the index's last entry on. If the index is empty, the log is short: check the whole
-        log."""
+        """Check the log from the index's last entry on. If the index is empty, check the whole log, which is short."""
         number = len(self._index) - 1
         start = position = self._index[number].position if number >= 0 else 0
         last = -1

@@ -152,7 +152,8 @@ class _LogSoFar:
         if extent.end > reach:
             first = max(start, reach + 1)
             self._left_until = max(self._left_until, extent.end)
-            # Record the offsets after ``reach`` as missing for now. The next segment of the newer epoch may have them.
+            # Record the offsets after ``reach`` as missing for now. The next segment of the newer epoch may have these
+            # offsets.
             self._left.append(_LeftBehind(subject, extent, newest, [(first, extent.end)]))
         elif self._epoch_at(extent.end) != epoch:
             detail = (

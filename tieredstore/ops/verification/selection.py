@@ -1,5 +1,5 @@
-"""Selects the segments to check and the level of each check. The segments are all, a sample, new ones, or ones not
-checked before."""
+"""Selects the segments to check and the level of each check. A selection has all segments, a sample, new segments, or
+segments not checked before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Verifies a bucket. Lists it in key order, checks each segment, and compares the segment with earlier ones."""
+"""Verifies a bucket: lists the segments in key order, checks each segment, and compares the segment with earlier
+ones."""
 
 from __future__ import annotations
 
