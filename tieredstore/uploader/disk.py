@@ -312,9 +312,7 @@ _EVENTS: Final = ("FileCreatedEvent", "FileMovedEvent", "FileDeletedEvent")
 
 
 class _Handler:
-    """Receives a folder's file system events: watchdog calls ``dispatch``. The event's file does not matter, because
-    the next listing finds it.
-    """
+    """Receives a folder's file system events: watchdog calls ``dispatch``, and the next listing finds the file."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change

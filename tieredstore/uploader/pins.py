@@ -219,7 +219,7 @@ def _raise_limit(max_files: int) -> int:
 _FIRST_PAUSE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 960.0
 _AT_ONCE: Final = 50
-"""Maximum number of upload watermarks to read in one round. Thousands of new partitions then cause no burst of
+"""Maximum number of upload watermarks to read in one round, so that thousands of new partitions cause no burst of
 requests.
 """
 
@@ -274,8 +274,9 @@ class FollowedPartitions:
 
 
 def _mark_replicated(followed: Iterable[Partition]) -> None:
-    """Mark segments as replicated if they are below the high watermark of the broker's checkpoint. No clean election
-    truncates them."""
+    """Mark segments as replicated if they are below the high watermark of the broker's checkpoint, because no clean
+    election truncates such segments.
+    """
     highs: dict[Path, dict[tuple[str, int], int]] = {}
     for partition in followed:
         folder = partition.folder

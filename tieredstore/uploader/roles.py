@@ -1,7 +1,7 @@
 """Assigns each partition its role: led, followed, ignored or leaving (see ``Role``).
 
-This is a separate module because roles do not depend on uploads. Only leadership, topic settings and the log
-directories decide about roles.
+This is a separate module because roles do not depend on uploads, only on leadership, topic settings and the log
+directories.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _DELETED_S: Final = 60.0
-"""A topic counts as deleted if the broker does not know it for this long. A broker that has just started knows no
-topics."""
+"""A topic counts as deleted only if the broker does not know it for this long, because a broker that has just started
+knows no topics.
+"""
 
 _NO_ID: Final = Uuid(bytes(16))
 
@@ -61,7 +62,7 @@ class Roles:
             if self._broker is not None and entering:
                 self._broker.look_anew()
             for partition in entering:
-                # List the folder again. While this broker followed, its log may have been truncated. Links or
+                # List the folder again, because its log may have been truncated while this broker followed. Links or
                 # descriptors may then keep files that the broker has replaced.
                 if partition.role is not Role.IGNORED:
                     self._disk.relist(partition)

@@ -120,8 +120,8 @@ class Schedule:
             partition.turn.not_before_s = self._monotonic() + delay_s * (0.5 + random.random() / 2)  # noqa: S311
             said, partition.turn.error = partition.turn.error, error.with_traceback(None)
             self._give_back(partition)
-        # If the store is unavailable or denies access, all partitions fail with the same error. The health check logs
-        # this error once.
+        # Do not log here if the store is unavailable or denies access: all partitions then fail with the same error,
+        # which the health check logs once.
         if str(said) != str(error) and not isinstance(error, StoreUnavailableError | AccessDeniedError):
             _logger.warning("%s: %s; retrying until it succeeds", partition.where, error)
 

@@ -97,8 +97,8 @@ class _Threads:
         return lambda stop: self.again(name, stop, ask, _SETTLED_S)
 
     def lead(self) -> None:
-        """Refresh leadership. If this broker leads a new partition, check the folders at once. The partition's files
-        must be opened before the broker deletes them.
+        """Refresh leadership. If this broker leads a new partition, check the folders at once, so that the partition's
+        files are opened before the broker deletes them.
         """
         if self._uploader.ask_leadership():
             self._changed.set()
@@ -128,7 +128,7 @@ class _Threads:
                 if watch.watch(led):
                     whole_at_s = 0.0
                     continue
-                # Pause in proportion to the check's own time. Under constant events, checks must not take the
+                # Pause in proportion to the check's own time. Otherwise, under constant events, checks would take the
                 # interpreter from the upload threads.
                 stop.wait(min(_LONGEST_REST_S, _RESTS * spent_s))
                 self._pause(stop, _INCOMPLETE_S if held.incomplete else whole_at_s - time.monotonic())
@@ -148,8 +148,8 @@ class _Threads:
                 self._uploader.ask_topics()
 
     def fill(self, stop: Stop) -> None:
-        """Look for holes about once a minute, at random times. Replicas that look at different times do not repeat
-        work.
+        """Look for holes about once a minute, at random times, so that replicas look at different times and do not
+        repeat work.
         """
         while not stop.wait(_FILL_S * (0.5 + random.random())):  # noqa: S311
             self._uploader.fill_holes()
@@ -179,7 +179,9 @@ class _Threads:
                 hourly.write()
 
     def watch_time(self, stop: Stop) -> None:
-        """End the process if a thread is stuck in a store. Threads cannot be killed; a restarted process continues."""
+        """End the process if a thread is stuck in a store, because a thread cannot be killed. A restarted process
+        continues.
+        """
         while not stop.wait(1.0):
             lost = self._uploader.tries.find_lost()
             if lost is not None:

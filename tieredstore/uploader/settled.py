@@ -85,8 +85,7 @@ class BrokerSettling:
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
         """Send two requests to each broker that leads one of the partitions."""
         names = [partition.name for partition in partitions]
-        # Read the last stable offset first. That offset may become out of date, but it is never above the high
-        # watermark.
+        # Read the last stable offset first: it may become out of date, but is then never above the high watermark.
         stable = self._broker.ends(names, stable=True)
         highs = self._broker.ends(names, stable=False)
         return {
@@ -193,7 +192,7 @@ class Answers:
 class Inquiries:
     """Asks for the high watermarks and last stable offsets of partitions. Any thread may read the answers.
 
-    Two threads divide the partitions between them.
+    Two threads divide the partitions: one asks about silent partitions, one about all others.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
 A step reads the partition's progress and closes a gap before the next segment. If a segment's files are gone or cannot
 be uploaded, the step records the segment as a hole. If a segment is not replicated yet or has an open transaction, the
-step waits. The watermark object may lag. Each offset before the watermark is in a segment with a stored manifest, or in
-a recorded hole.
+step waits. The watermark object may lag behind the uploads, but is never ahead: each offset before the watermark is in
+a segment with a stored manifest, or in a recorded hole.
 """
 
 from __future__ import annotations
@@ -443,8 +443,8 @@ class _Work:
         have missed a file that was being renamed, or an earlier process linked only some segments. If the missing
         segment is neither listed now nor stored by another uploader, record a hole.
 
-        The stored producer snapshot is the snapshot at the assumed end. The correct snapshot belongs to the missing
-        segment and may be lost too.
+        The stored producer snapshot is then that of the assumed end. The snapshot of the true end belongs to the
+        missing segment, and may be lost too.
         """
         partition = self.partition
         self._relist()
@@ -566,7 +566,7 @@ def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None
     """Return the start of the first leader epoch after the upload watermark's epoch, or None if there is no such epoch.
 
     If retention has truncated the epoch checkpoint, the later epoch seems to begin at the log's present start. In this
-    case, read the epoch's true start from the batches of earlier segments. They are marked deleted but still on disk.
+    case, read the epoch's true start from the batches of earlier segments, which are marked deleted but still on disk.
     """
     later = [start for epoch, start in partition.epochs if epoch > watermark.leader_epoch >= 0]
     if not later or partition.epochs[0][0] <= watermark.leader_epoch:

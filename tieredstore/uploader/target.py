@@ -80,8 +80,8 @@ class Target:
         """In the raw layout, move the watermark of Pinterest's uploader up to ``watermark``. Call this after reading
         this package's watermark, and before moving it.
 
-        Pinterest's readers know only the watermark of Pinterest's uploader. Through these calls, that watermark never
-        falls behind this package's watermark. Even a process killed between the two writes does no harm.
+        Pinterest's readers know only the watermark of Pinterest's uploader. With this order of calls, that watermark
+        never falls behind this package's watermark, even if the process is killed between the two writes.
         """
         segment = watermark.segment
         if segment is None or not self.settings.endpoint.is_raw:
@@ -98,8 +98,8 @@ class Target:
         The files are stored in the plugin's format with the same encryption, so the same commands read them.
         """
         prefix = f"{self.settings.key_prefix}{QUARANTINE}"
-        # Quarantined segments of a raw bucket are stored in the plugin's format too. The raw layout has no encryption,
-        # and no place for damaged segments.
+        # Quarantined segments of a raw bucket are stored in the plugin's format too, because the raw layout has no
+        # encryption, and no place for damaged segments.
         own = {"key_prefix": prefix, "chunk_size": min(self.settings.chunk_size, _QUARANTINE_CHUNK)}
         settings = self.settings.model_copy(update={**own, "endpoint": EndpointSettings()})
         with RemoteStorageManager(settings, store=self.store) as manager:

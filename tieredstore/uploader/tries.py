@@ -21,7 +21,7 @@ _Result = TypeVar("_Result")
 _LOOK_S: Final = 0.5
 
 GRACE_S: Final = 120.0
-"""Time for an expired attempt to return. The timeouts of a single request are shorter."""
+"""Time for an expired attempt to return. It is longer than the timeouts of a single request."""
 
 
 @dataclass(slots=True)
@@ -115,8 +115,8 @@ class WatchedStore(DelegatingStore):
     """Forwards each call to the store ``inner`` within ``watch``, which limits the call's time. In a listing, the limit
     applies to each object.
 
-    If the body of a write is an iterator, this class sets no limit. The caller that uploads the segment limits the
-    whole upload.
+    If the body of a write is an iterator, this class sets no limit, because the caller that uploads the segment limits
+    the whole upload.
     """
 
     def __init__(self, inner: ObjectStore, watch: Watch) -> None:

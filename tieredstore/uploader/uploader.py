@@ -167,8 +167,8 @@ class Uploader(Closing):
         return self.held
 
     def ask_leadership(self) -> bool:
-        """Ask which partitions this broker leads. Return True if this broker leads a new partition. The caller then
-        opens the new partition's files before the broker deletes them.
+        """Ask which partitions this broker leads. Return True if this broker leads a new partition, so that the caller
+        opens its files before the broker deletes them.
 
         On an error the last answer stays valid for a while; then ``health`` reports the error.
         """
@@ -260,8 +260,8 @@ class Uploader(Closing):
         try:
             while True:
                 target = self.target
-                # The manager runs its calls on this thread. The thread is watched, and can be abandoned like a separate
-                # thread.
+                # The manager runs its calls on this thread, because this thread is watched, and can be abandoned like a
+                # separate thread.
                 with self._watch(target, partition), target.manager.on_this_thread():
                     step = self._shipper.step(target, partition, self.inquiries.standing(partition))
                 if not goes_on or step not in MOVED_ON or self._monotonic() > end_s:
@@ -451,8 +451,8 @@ class Uploader(Closing):
         is_in_doubt = partition.progress.state is ProgressState.IN_DOUBT
         if first is None and not is_in_doubt and not self._shipper.must_begin(partition):
             return False
-        # Wait for the partition's first listing. Segments that an earlier process linked may no longer be part of the
-        # log.
+        # Wait for the partition's first listing, because segments that an earlier process linked may no longer be part
+        # of the log.
         if partition.role is not Role.LED or partition.first_active is None:
             return False
         if not self.topics.knows(partition.where.topic):

@@ -76,7 +76,7 @@ class WatermarkStore:
         self._committed, self._made_id = committed, made_id
         self._is_layout_known = False
         # A segment's manifest never changes, so cache its metadata. With an unreliable store, a new attempt then
-        # repeats only failed requests. Otherwise, it would need hundreds of successes in a row.
+        # repeats only the failed requests; otherwise it would need hundreds of successes in a row.
         self._known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
 
     def load(
@@ -173,8 +173,9 @@ class WatermarkStore:
                 yield entry.metadata
 
     def mark_holes(self, where: TopicIdPartition) -> None:
-        """Write a separate object that marks the partition as having holes. One listing then finds all marked
-        partitions."""
+        """Write a separate object that marks the partition as having holes, so that one listing finds all marked
+        partitions.
+        """
         self._store.put(hole_key(self._prefix, where), b"its watermark has holes\n")
 
     def unmark(self, where: TopicIdPartition) -> None:
