@@ -71,7 +71,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 def excerpt(foreign: object, most: int = 120) -> str:
     """Shorten a text from elsewhere (a manifest, a store, a broker, a setting) for a message.
 
-    A text longer than ``most`` characters (40 or more) becomes its beginning, its end and its length.
+    Of a text longer than ``most`` characters (at least 40), return the beginning, the end and the length.
     """
     text = str(foreign)
     if len(text) <= most:
@@ -85,7 +85,7 @@ def excerpt(foreign: object, most: int = 120) -> str:
 def quoted(foreign: object, most: int = 60) -> str:
     """Quote a value from elsewhere, shortened as by :func:`excerpt`.
 
-    For a value that is neither text nor bytes, compute only the shown part of its ``repr``: the value may be large.
+    Of a large list or map, compute ``repr`` only for the part that the message shows.
     """
     if isinstance(foreign, bytes):
         foreign = foreign.decode("utf-8", "replace")
@@ -121,7 +121,8 @@ class ConfigError(TieredStoreError, ValueError):
 
 
 class NewerVersionError(ConfigError):
-    """A later release of tieredstore wrote the object or file. It stays unchanged. Upgrade tieredstore to use it."""
+    """A later release of tieredstore wrote the object or file, so this release leaves it unchanged. Upgrade
+    tieredstore."""
 
 
 class EncryptionError(TieredStoreError):
@@ -135,10 +136,10 @@ class KeyRingError(EncryptionError, ConfigError):
 
 
 class WrongKeyError(KeyRingError):
-    """The key ring has another key pair under the manifest's key id: this pair does not open the data key.
+    """The key ring's key pair with the manifest's key id does not open the data key, so it is another pair.
 
-    A damaged data key in a manifest causes the same error: the format does not distinguish the two cases. So the exit
-    code is that of unreadable data.
+    A damaged data key in a manifest causes the same error, because the format cannot distinguish the two cases. So the
+    exit code is that of unreadable data.
     """
 
     exit_code = 4
@@ -157,8 +158,8 @@ class InvalidSegmentError(TieredStoreError):
 
 
 class SegmentConflictError(InvalidSegmentError):
-    """A file with other bytes already has the segment's name. The raw layout names segments only by partition and
-    offset."""
+    """A file with other bytes already has the segment's name, because the raw layout names segments only by partition
+    and offset."""
 
 
 class SegmentTooLargeError(TieredStoreError):
@@ -190,7 +191,7 @@ class ObjectNotFoundError(ResourceNotFoundError):
 
 
 class PreparedGoneError(ResourceNotFoundError):
-    """The prepared bytes of an object have disappeared from the store, and no object has its key."""
+    """The bytes prepared for an object have disappeared from the store, and the object itself does not exist either."""
 
 
 class SchemaNotFoundError(ResourceNotFoundError):
@@ -240,13 +241,13 @@ class InvalidValueError(TieredStoreError):
 
 
 class SegmentAlreadyExistsError(TieredStoreError):
-    """A manifest with this segment id already exists; nothing was written."""
+    """A manifest with this segment id already exists, so nothing was written."""
 
     exit_code = 5
 
 
 class FencedError(TieredStoreError):
-    """Another member of the group, or another process of the pipeline, has taken over: nothing was committed."""
+    """Another member of the group, or another process of the pipeline, has taken over, so nothing was committed."""
 
     exit_code = 5
 
@@ -256,7 +257,7 @@ class AlreadyClosedError(TieredStoreError):
 
 
 class KeyServiceError(EncryptionError):
-    """The key management service that sealed a private key refused or failed a request."""
+    """The key management service that sealed a private key refused a request, or did not carry it out."""
 
     exit_code = 6
 
@@ -331,7 +332,8 @@ class RangeNotSatisfiableError(StoreError):
 
 
 class PreconditionFailedError(StoreError):
-    """An object exists despite ``if_absent``, or the object's etag differs, or the object is absent."""
+    """The write required ``if_absent`` but the object exists, or it required an etag but the object has another one or
+    is absent."""
 
     exit_code = 5
 

@@ -27,7 +27,7 @@ PACKAGES: Final = {
     "pyarrow": "arrow", "pyiceberg": "iceberg", "pyspark": "spark", "requests": "avro", "socks": "s3",
     "thriftpy2": "thrift", "watchdog": "uploader",
 }  # fmt: skip
-"""The optional packages by their import names, each with the name of an extra that installs it."""
+"""The extra that installs each optional package, by the package's import name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Extra:
     name: str = ""
 
     def missing(self, error: ModuleNotFoundError) -> ConfigError | None:
-        """Return the error for users; None if the module is not from an optional package."""
+        """Return the ConfigError for a missing module; None if the module is not from an optional package."""
         package = (error.name or "").partition(".")[0]
         if package not in PACKAGES:
             return None
@@ -85,7 +85,7 @@ def install_command(extra: str) -> str:
 
 
 _ONE_RUN: Final = ("archive-v", "builds-v", "environments-v")
-"""Prefixes of the folders in uv's cache that are environments for a single run."""
+"""Prefixes of the folders in uv's cache that hold the environment of a single ``uvx`` run."""
 
 
 def _pip(python: Path) -> str:
@@ -113,7 +113,7 @@ def _extras_in(requirement: str) -> list[str]:
 
 
 def _receipt(path: Path) -> tuple[list[str], list[str]]:
-    """Return the extras in uv's record of an installed tool, and ``--with`` for each additional package."""
+    """Return the extras in uv's record of an installed tool, and a ``--with`` option for each additional package."""
     import tomllib  # noqa: PLC0415  for this file alone
 
     required = tomllib.loads(path.read_text())["tool"]["requirements"]
@@ -130,7 +130,7 @@ def _requirement(origin: Mapping[str, Any], extras: set[str]) -> str:
     listed = f"[{','.join(sorted(extras))}]"
     folder = _folder_of(origin)
     if folder is not None:
-        # Show the folder in the way that a user would type it inside the repository's clone.
+        # In the repository's clone, show the folder as a user types it: ``.``.
         place = "." if folder == Path.cwd() else str(folder)
         return ("-e " if origin["dir_info"].get("editable") else "") + shlex.quote(place + listed)
     if not origin:

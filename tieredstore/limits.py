@@ -1,4 +1,4 @@
-"""The limits of Java's integers. They also limit the numbers in Kafka and in the stored format."""
+"""The limits of Java's integers, and so of the numbers in Kafka and in the stored format."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 TopicPartition: TypeAlias = tuple[str, int]
-"""A topic's name and a partition number. The topic id is not specified."""
+"""A topic's name and a partition number, without a topic id."""
 
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 """Kafka's ``isolation.level``."""
 
 DEFAULT_ISOLATION: Final[Isolation] = "read_committed"
-"""The default isolation of every reader. The reader does not return records that a transaction may still abort."""
+"""The default isolation of every reader: it returns no records of aborted or open transactions."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -65,7 +65,7 @@ class Latest:
 
 
 Place: TypeAlias = int | AtTime | Last | Earliest | Latest
-"""The start or end of a partition's read, as requested, before the log is known. A number is an offset."""
+"""A requested start or end of a read. The partition's log then determines its offset. A number is an offset."""
 
 Places: TypeAlias = Place | Mapping[TopicPartition, Place]
 """One place (start or end) for all partitions, or one for each partition."""
@@ -99,9 +99,9 @@ class Uuid:
 
     @classmethod
     def spelled(cls, text: str) -> Uuid | None:
-        """Return the uuid that Kafka writes as ``text``, or None.
+        """Return the uuid that Kafka writes as ``text``; None if Kafka writes no uuid so.
 
-        Base64 has several spellings of the same 16 bytes. :meth:`parse` accepts all of them, this method only Kafka's.
+        Base64 has several spellings of the same 16 bytes: :meth:`parse` accepts all of them, this method only Kafka's.
         """
         # The last character has spare bits, which are 0 in Kafka's spelling, so refuse other values.
         if _SPELLED(text) is None:
@@ -130,10 +130,9 @@ class Uuid:
 
 @dataclass(frozen=True, slots=True)
 class TopicId:
-    """A topic's id, and whether the id proves which incarnation of the topic is meant.
+    """A topic's id. ``is_real`` is True if the id identifies one incarnation of the topic.
 
-    Kafka's own id is real. An id that a layout derives from the topic's name is the same for all incarnations, and
-    proves nothing.
+    Kafka's own id is real. An id that a layout derives from the topic's name is not: all incarnations have the same.
     """
 
     value: Uuid
@@ -165,7 +164,7 @@ class TopicIdPartition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RemoteLogSegmentId:
-    """One attempt to copy one segment: every attempt has its own ``id``."""
+    """The id of one attempt to copy a segment: each further attempt has another ``id``."""
 
     topic_id_partition: TopicIdPartition
     id: Uuid
@@ -238,10 +237,9 @@ class _PositionalReader(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file that stays open, so that it is readable even after another process deletes its name.
+    """A file that stays open, so that it is readable even after another process deletes the file.
 
-    ``path`` is the name under which the file was opened. The owner closes the file after the last read. Safe from
-    several threads.
+    ``path`` is the path by which the file was opened. The owner closes the file after the last read. Thread-safe.
     """
 
     path: Path
@@ -256,7 +254,7 @@ class OpenFile:
     def read_bytes(self) -> bytes:
         """Return the whole content of the file."""
         size = os.fstat(self.descriptor).st_size
-        # Usually this single call is enough. For small files, a reader object would cost more than the read.
+        # Read without a reader object, which costs more than reading a small file. Usually this single call is enough.
         content = os.pread(self.descriptor, size + 1, 0)
         if len(content) == size:
             return content
@@ -275,7 +273,7 @@ SegmentFile: TypeAlias = Path | OpenFile
 class LogSegmentData:
     """The files of one closed segment (Kafka's class of this name).
 
-    ``leader_epoch_index`` is the text of the leader-epoch checkpoint cut at the segment's end.
+    ``leader_epoch_index`` is the text of the leader-epoch checkpoint, without the epochs that begin after the segment.
     """
 
     log_segment: SegmentFile
@@ -325,13 +323,13 @@ GivenProperties: TypeAlias = Mapping[str, SettingValue]
 
 
 def name_of(where: TopicPartition) -> str:
-    """Return a partition's name for a sentence."""
+    """Return a partition's name for messages."""
     return f"{where[0]}-{where[1]}"
 
 
 def human_bytes(count: int) -> str:
     """Format ``count`` bytes for a person: ``1.5 MiB``."""
-    # No unit is larger than GiB, so that a reader can compare large sizes without conversion.
+    # GiB is the largest unit, so that large sizes are comparable without conversion.
     size = float(count)
     for unit in ("B", "KiB", "MiB"):
         if abs(size) < 1024:
@@ -359,18 +357,19 @@ def can_be_topic(name: str) -> bool:
 _DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
 _SECONDS_OF_CENTURIES: Final = range(946_684_800, 4_102_444_800)  # the years 2000 to 2099
 _BEYOND_LOGS: Final = 10**12
-"""An offset that no log reaches: 100,000 records per second would need more than a hundred days. Times in milliseconds
-since 1970 are larger.
+"""An offset that no log reaches: at 100,000 records per second, it takes more than a hundred days. A larger number is
+probably a time in milliseconds since 1970.
 """
 _WAY_TO_WRITE_A_TIME: Final = "a time is written 2026-01-31T08:00:00Z, or @ and the milliseconds since 1970"
 _NAMED: Final = 3
 
 
 def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
-    """Raise ConfigError for an offset that is probably meant as a time, or that is beyond the ends of all these logs.
+    """Raise ConfigError for an offset that is probably meant as a time, or that is beyond the end of each log in
+    ``ends``.
 
-    ``ends`` maps the names of the logs to their last offset plus 1. The check protects users who write a time as a
-    number. A deletion up to this offset would delete everything, and a read from it would return nothing.
+    ``ends`` maps a log's name to its last offset plus 1. The check protects users who write a time as a number: as an
+    offset, it would make a deletion delete all records, and a read return none.
     """
     if offset >= _BEYOND_LOGS:
         raise ConfigError(f"{offset} is not an offset of a log; {hint_of_number(offset) or _WAY_TO_WRITE_A_TIME}")
@@ -383,9 +382,7 @@ def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
 
 
 def hint_of_number(offset: int) -> str | None:
-    """Return a hint that shows how to write the time that a number may mean. Return None for a number that cannot be a
-    time.
-    """
+    """Return a hint on how to write a time; None unless the number looks like a date, seconds or milliseconds."""
     if _DAY.fullmatch(str(offset)):
         try:
             return f"a day is written {datetime.strptime(str(offset), '%Y%m%d').replace(tzinfo=UTC):%Y-%m-%d}"

@@ -70,13 +70,13 @@ def scan(
 ) -> pl.LazyFrame:
     """Return a topic as a lazy frame. Each ``collect`` reads the topic again.
 
-    Unused columns are not decoded, and records that predicates on partition, offset and time exclude are not fetched.
-    ``start`` and ``stop`` (exclusive) can be an offset or a time.
+    Only the columns that the query uses are decoded. Records that predicates on partition, offset or time exclude are
+    not fetched. ``start`` and ``stop`` (exclusive) can be an offset or a time.
 
-    ``settings`` is a settings file, properties, or an open manager. The manager must stay open. Without a manager, each
-    ``collect`` opens its own. ``topic_id`` selects the topic if several topics had this name, one after the other. The
-    other parameters are as in ``read_topic``. If a read fails, Polars raises its own error, which contains this
-    package's error as text. For a topic of MemQ batches, add ``$batches`` to its name.
+    ``settings`` is a settings file, properties, or an open manager. A given manager must stay open; otherwise each
+    ``collect`` opens its own. If the topic was deleted and re-created, choose an incarnation by ``topic_id``. The other
+    parameters are as in ``read_topic``. If a read fails, Polars raises its own error, which contains this package's
+    error as text. For a topic of MemQ batches, add ``$batches`` to its name.
     """
     check_topic(topic)
     check_client(client)
@@ -124,7 +124,8 @@ def _frames(
     with closing(table.scan(columns, pruning)) as read:
         for batch in read:
             frame: Any = frame_of(batch)
-            # Apply the whole predicate, because the scan's condition is only a part of it and may select more rows.
+            # Apply the whole predicate, because the scan's condition ``pruning`` may select more rows than the
+            # predicate.
             frame = frame if predicate is None else frame.filter(predicate)
             frame = frame.select(wanted)
             if left is not None:
@@ -150,16 +151,16 @@ def _table(
 
 
 def arrow_condition(predicate: pl.Expr) -> Any:
-    """Return an Arrow condition that holds for every row for which the predicate holds; None if this function
+    """Return an Arrow condition that is true for at least the rows that the predicate selects; None if this function
     understands no part of the predicate.
 
-    Polars exports an expression as JSON. The form of this JSON may change between versions. So a part that this
-    function does not understand excludes no rows.
+    Polars exports an expression as JSON, whose form may change between versions. So a part that this function does not
+    understand excludes no rows.
     """
     untyped: Any = predicate
     try:
         return _necessary(json.loads(untyped.meta.serialize(format="json")))
-    except Exception:  # without a condition the read is slower but loses no row
+    except Exception:  # without a condition, the read fetches all rows and then filters them
         _logger.debug("the predicate of Polars is not understood", exc_info=True)
         return None
 
@@ -182,8 +183,8 @@ _BETWEEN: Final = {"Both": ("GtEq", "LtEq"), "Left": ("GtEq", "Lt"), "Right": ("
 
 
 def _necessary(node: Any) -> Any:
-    """Return a condition that is true for all rows for which the node is true. For AND, use the known parts; for OR,
-    use both parts or none."""
+    """Return a condition that is true for at least the rows for which the node is true; None if there is none. For AND,
+    one known part is enough. For OR, both must be known."""
     match node:
         case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
             parts = [part for part in (_necessary(left), _necessary(right)) if part is not None]
@@ -255,7 +256,8 @@ def _scalar(name: str, literal: Any) -> Any:
 
 
 def _among(name: str, literal: Any) -> Any:
-    """Return a condition for a list of numbers. The JSON contains the list as an Arrow stream."""
+    """Return the condition that a column's value is in a list of numbers. The JSON contains the list as an Arrow
+    stream."""
     match name, literal:
         case "offset" | "partition", {"Scalar": {"List": octets}}:
             table = pa.ipc.open_stream(io.BytesIO(bytes(octets))).read_all()

@@ -1,4 +1,4 @@
-"""Redaction of texts from elsewhere, so that credentials and queries of URLs never appear in a message."""
+"""Redaction of credentials and queries in URLs, for messages that contain texts from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from typing import Final
 
 _USER: Final = re.compile(r"//[^\s'\"]*@|\b[A-Za-z][\w+.-]*:[^\s'\"]*@")
-"""Matches the user and password of a URL. The match begins at ``//``, or at the word before the first colon. It ends at
-the last ``@``, because passwords may contain slashes.
+"""Matches the user and password of a URL, from ``//``, or the word before the first colon, to the last ``@``. The match
+may contain slashes, because passwords may.
 """
 _QUERY: Final = re.compile(r"\?[^\s'\")]+")
-"""Queries may contain signatures."""
+"""Matches the query of a URL, because it may contain a signature."""
 
 
 def redacted(text: object) -> str:

@@ -2,7 +2,7 @@
 
 https://docs.confluent.io/platform/current/schema-registry/develop/api.html describes the registry's protocol. Readers
 request schemas by id and by subject. The schema of an id never changes, so each id is requested once. Snapshots and
-their restore use :meth:`SchemaRegistry.ask`.
+restores send all their requests by :meth:`SchemaRegistry.ask`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ _MAX_SCHEMA_BYTES: Final = 8 << 20
 
 _KEPT: Final = 1_000
 _REFUSED_S: Final = 60.0
-"""The seconds for which an id without a readable schema is not requested again. Thousands of messages may have this id.
+"""The seconds for which an id without a readable schema is not requested again, because thousands of messages may have
+this id.
 """
 
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
@@ -67,7 +68,7 @@ _Kept = TypeVar("_Kept")
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """The addresses of a registry, and the credentials."""
+    """The addresses of a registry, and the credentials for it."""
 
     urls: tuple[str, ...]
     user_info: str | None = field(default=None, repr=False)
@@ -110,12 +111,12 @@ class RegistrySettings:
 
 
 class SchemaRegistry:
-    """Client of a schema registry. Gets schemas by id or by subject; :class:`~tieredstore.values.Avro` takes it as
+    """A client that gets schemas from a registry, by id or by subject. Pass it to :class:`~tieredstore.values.Avro` as
     ``lookup``.
 
-    A registry is thread-safe and picklable. A forked child opens its own connections. Requests are retried for at most
-    a minute after transient errors. Raises RegistryUnavailableError if the registry still does not answer,
-    RegistryDeniedError for refused credentials.
+    The client is thread-safe and picklable, and a forked child opens its own connections. After transient errors, it
+    retries requests for at most a minute, then raises RegistryUnavailableError. It raises RegistryDeniedError for
+    refused credentials.
     """
 
     def __init__(self, url: str | None = None, properties: Mapping[str, str] | None = None) -> None:
@@ -137,7 +138,7 @@ class SchemaRegistry:
         """Return the schema with this id. Raise SchemaNotFoundError if the registry does not have it, ConfigError if it
         is unreadable.
 
-        Both errors are remembered for a minute.
+        For a minute, raise the same error again without a request.
         """
         known = self._of_id.get(number)
         if known is not None:
@@ -202,7 +203,7 @@ class SchemaRegistry:
     def _add_references(
         self, answer: _Answer, what: str, reading: _References, above: tuple[tuple[str, int], ...]
     ) -> None:
-        """Collect the schemas that this schema refers to, each after its own references."""
+        """Add the schemas that ``answer`` refers to to ``reading``, each after the schemas that it itself refers to."""
         for place in _places(answer, what):
             if place in reading.texts:
                 continue
@@ -224,7 +225,7 @@ class SchemaRegistry:
         return cast("_Answer", answer)
 
     def _asked(self, path: str, what: str, method: str, body: Mapping[str, Json] | None, attempt: Attempt) -> object:
-        # Use the next address at each attempt.
+        # Each attempt uses the next of the registry's addresses, because one of its servers may be down.
         url = self.settings.urls[(attempt.number - 1) % len(self.settings.urls)]
         try:
             with (
@@ -243,7 +244,7 @@ class SchemaRegistry:
 
 @dataclass(slots=True)
 class _References:
-    """Counts the references of one schema, and limits their number, total size and time for requests."""
+    """The references of one schema, with limits of their total size and of the time for all requests."""
 
     what: str
     deadline: Deadline
@@ -287,7 +288,7 @@ def _session(settings: RegistrySettings) -> requests.Session:
         session.headers["Authorization"] = f"Basic {b64encode(settings.user_info.encode()).decode()}"
     if settings.ca_location is not None:
         session.verify = settings.ca_location
-        # Ignore the environment: a CA bundle named there would override the configured one.
+        # Ignore environment variables, because a CA bundle in REQUESTS_CA_BUNDLE would override the configured one.
         session.trust_env = False
     session.cert = settings.certificate
     return session

@@ -1,6 +1,6 @@
 """Further types of the API, for annotations: rows, totals, and types of keys and values.
 
-Each name is imported on first use, like the names of the package itself.
+Each name is imported on first use, like the names of ``tieredstore`` itself.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The kinds of state that tieredstore keeps in buckets and on disks, and their versions.
 
-JSON objects begin with their version, as in ``{"version":1,"topic":…``, because a release must read the version first.
-A kind's version rises with each change that an earlier release would misread.
+JSON objects begin with their version, as in ``{"version":1,"topic":…``, so that a release can read the version before
+the rest. A kind's version rises with each change that an earlier release would misread.
 
 A release reads and continues all earlier versions. It refuses later versions and leaves them unchanged: see
 :class:`~tieredstore.errors.NewerVersionError`.
 
-The table also has the kinds of optional packages. So ``doctor --for`` knows every object, even if its package is not
-installed.
+The table also has the kinds of optional packages, so that ``doctor --for`` knows every object even if its package is
+not installed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class StateKind:
-    """One kind of state. ``releases`` has each release that raised the version, with the new version; the oldest comes
-    first.
+    """One kind of state. ``releases`` lists each release that raised the version, with the new version, oldest first.
 
-    ``place`` is a regular expression that matches the end of a key of this kind. It is None if the kind is never in a
+    ``place`` is a regular expression that matches the end of the keys of this kind; None for a kind that is never in a
     bucket.
     """
 
@@ -45,11 +44,11 @@ class StateKind:
 
     @property
     def version(self) -> int:
-        """The version that this release writes. It is also the latest version that this release reads."""
+        """The version that this release writes, and the latest that it reads."""
         return max(version for _, version in self.releases)
 
     def version_for(self, release: tuple[int, int]) -> int:
-        """Return the latest version of this kind that a release reads; 0 if the release does not know the kind."""
+        """Return the latest version of this kind that ``release`` reads; 0 if ``release`` does not know the kind."""
         return max((version for since, version in self.releases if _parse(since) <= release), default=0)
 
     def to_bytes(self, document: Mapping[str, object], *, indent: int | None = None) -> bytes:
@@ -59,7 +58,7 @@ class StateKind:
         return text.encode() + b"\n"
 
     def refuse_newer(self, version: int, where: str) -> None:
-        """Raise NewerVersionError if only a later release could have written this version."""
+        """Raise NewerVersionError if the version is later than this release's."""
         if version > self.version:
             raise NewerVersionError(
                 f"{where} is a {self.name} of version {version}, and this release reads up to version "
@@ -73,10 +72,10 @@ class StateKind:
         where: str,
         error: type[CorruptDataError] = CorruptDataError,
     ) -> _Value:
-        """Parse an object's bytes into ``kind``, a class of the fields without the version. ``raw`` is None if the
+        """Parse an object's bytes into ``kind``, a class with all fields except the version. ``raw`` is None if the
         object is too large.
 
-        Raise ``error`` if the bytes do not match the class; the message names a field. Raise NewerVersionError for a
+        If the bytes do not match the class, raise ``error``; its message names a field. Raise NewerVersionError for a
         later version.
         """
         match = _HEAD.match(raw or b"")
@@ -151,8 +150,8 @@ RESTORE_POSITION: Final = StateKind("position of a restore", None)
 RESTORE_OFFSETS: Final = StateKind("list of restored offsets", None)
 
 KINDS: Final[Sequence[StateKind]] = tuple(each for each in vars().values() if isinstance(each, StateKind))
-"""All kinds of state with a version. Marker objects (for gaps in watermarks, and for key rotations) have none, because
-only their keys matter.
+"""All kinds of state that have a version. Marker objects (for gaps in watermarks, and for key rotations) have no
+version, because only their keys matter.
 """
 
 

@@ -68,19 +68,19 @@ class AttachedTopics:
 
     @property
     def error(self) -> TieredStoreError | None:
-        """The TieredStoreError that ended a scan, or None. The error that DuckDB raises contains only the text of this
-        error."""
+        """The TieredStoreError that ended a scan, or None. Use it for its class: DuckDB's own error contains only its
+        text."""
         return next((table.error for table in self._tables.values() if table.error is not None), None)
 
     def close(self) -> None:
-        """Remove the tables from the connection and end running reads. After this, an unfinished result of a query
-        cannot be read to its end."""
+        """Remove the tables from the connection and end running reads, so that unread rows of a query's result are
+        lost."""
         try:
             self._connection.abort()
             self._unregister()
         except _DUCK.Error:
-            # Ignore the error. It means that the connection is closed, or that it has an unfinished result. Further
-            # reads of that result fail once the tables are closed.
+            # Ignore the error: either the connection is closed, or a query's result is not read to its end. Reading
+            # that result fails after the tables are closed below.
             _logger.debug("the connection kept the tables", exc_info=True)
         finally:
             self._close_tables()
@@ -142,20 +142,20 @@ def attach(
 ) -> AttachedTopics:
     """Attach topics of a bucket (by default all) to ``connection`` as tables: ``SELECT … FROM orders``.
 
-    ``settings`` name the store: a settings file, properties, settings or an open manager. The manager stays open. Each
-    scan reads the topic again. A scan does not decode unused columns, and does not fetch records that conditions on
-    partition, offset or time exclude. ``start``, ``stop`` (exclusive) and ``partitions`` restrict every table.
+    ``settings`` name the store: a settings file, properties, settings or an open manager, which stays open. Each scan
+    reads the topic again. It decodes only the columns that the query uses, and does not fetch records that conditions
+    on partition, offset or time exclude. ``start``, ``stop`` (exclusive) and ``partitions`` restrict every table.
     ``start`` and ``stop`` are offsets or times. Keys and values are text by default. ``types`` sets other types for
-    some topics. If a topic was deleted and re-created, several topics had its name. ``topic_ids`` choose one of them:
+    some topics. If a topic was deleted and re-created, several topics had its name: choose one by ``topic_ids``, as in
     ``{"orders": "<topic id>"}``. The other parameters are those of ``read_topic``.
 
-    A topic of batches becomes a table too, unless a topic of segments has the same name. In that case, add it to
-    ``topics`` as ``orders$batches``; this name is always valid. Without ``topics``, this call lists the names of all
-    topics.
+    A topic of batches becomes a table too, unless a topic of segments has the same name. In that case, add the topic of
+    batches to ``topics`` as ``orders$batches``; this form is valid for every topic of batches. Without ``topics``, this
+    call lists the names of all topics in the bucket.
 
     Raises ConfigError for topics whose names differ only in case, because DuckDB ignores case. Raises ConfigError too
-    if the connection already has a table or view with a topic's name. The topic would hide that table or view. A table
-    ``orders`` that you create later is found as ``memory.orders`` until the topics are removed.
+    if the connection already has a table or view with a topic's name, because the topic would hide it. A table
+    ``orders`` that you create later is hidden by the topic: write ``memory.orders`` until the topics are removed.
     """
     topics, ids = _check_arguments(connection, topics, types, client), topic_ids_of(topic_ids)
     numbers, window = partition_set(partitions), window_of(start, stop)
@@ -190,7 +190,7 @@ def attach(
 def _check_arguments(
     connection: object, topics: object, types: Mapping[str, object] | None, client: object
 ) -> Sequence[str] | None:
-    """Check the arguments' types and return the topics. Raise ConfigError for a wrong type."""
+    """Return the topics as a sequence. Raise ConfigError if an argument has a wrong type."""
     if not isinstance(connection, duckdb.DuckDBPyConnection):
         raise wrong_kind("connection", connection, "a duckdb.DuckDBPyConnection, as duckdb.connect() gives")
     check_client(client)
@@ -202,8 +202,8 @@ def _check_arguments(
 
 
 def _check_named(argument: str, given: Mapping[str, object], names: Sequence[str]) -> None:
-    """Raise ConfigError if ``given`` has an entry for a topic that is not attached. The topic's name may be misspelt.
-    The entry would then have no effect.
+    """Raise ConfigError if ``given`` has an entry for a topic that is not attached: such an entry has no effect, and
+    the topic's name is probably misspelt.
     """
     missing = [topic for topic in given if topic not in names]
     if missing:
@@ -217,8 +217,8 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
     for name in names:
         quoted = name.replace('"', '""')
         try:
-            # This looks the name up as FROM does, but ignores Python's variables. FROM uses a variable only if no table
-            # has that name.
+            # Look the name up as FROM does, but without Python's variables: a topic may have a variable's name, because
+            # FROM uses a variable only if no table has that name.
             connection.sql("SELECT * FROM pragma_table_info(?)", params=[f'"{quoted}"'])
         except _DUCK.CatalogException:
             continue
@@ -228,8 +228,7 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
                 f"the connection already has a table or view {name}, which the topic would hide: attach other topics "
                 "(topics), or use another connection"
             )
-        # An earlier attachment may have been closed without removing its table. Replace a table whose attachment is
-        # closed.
+        # Replace the table of a closed attachment: the connection may have refused to remove it.
         if not table.is_closed:
             raise ConfigError(f"topic {name} is already attached to the connection: close the earlier attachment first")
 

@@ -1,4 +1,4 @@
-"""A query over topics with DuckDB: its tables, its rows, and its errors, each as one sentence."""
+"""A query over topics with DuckDB: the tables that it reads, its rows, and one-sentence errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _RESERVED: Final = '; offset is an SQL keyword: write "offset"'
 
 
 class QueryRows(ArrowStream):
-    """Rows of a query, read when needed and only once. An error of DuckDB is replaced by the error that caused it."""
+    """Rows of a query, read on demand and only once. Instead of DuckDB's error, raises the error that caused it."""
 
     def __init__(self, reader: pa.RecordBatchReader, cause_of: Callable[[Exception], TieredStoreError]) -> None:
         self.schema: Any = reader.schema
@@ -88,9 +88,9 @@ class QueryRows(ArrowStream):
 class QueryTables(Closing):
     """The connection of one query, with the topics that the query names as tables. Not thread-safe; close it.
 
-    All uses of a topic in the query see the topic at the same moment. The SQL cannot use Python's variables, and DuckDB
-    installs no extension by itself. The SQL may read and write local files and install extensions, unless
-    ``is_sandboxed``.
+    If the query names a topic several times, each scan reads the same snapshot of it. The SQL cannot use Python's
+    variables, and DuckDB installs no extension by itself. Unless ``is_sandboxed``, the SQL itself may read and write
+    local files and install extensions.
     """
 
     def __init__(
@@ -102,7 +102,8 @@ class QueryTables(Closing):
         batches: BatchTables | None = None,
         is_sandboxed: bool = False,
     ) -> None:
-        """Open a connection. ``types_of`` returns the types of a topic; by default the types in ``options`` apply.
+        """Open a connection. ``types_of`` returns a topic's types of keys and values; by default those in ``options``
+        apply.
 
         ``batches`` are topics of batches. Each has a table ``topic$batches``, and also a table ``topic`` if no topic of
         segments has that name.
@@ -147,17 +148,18 @@ class QueryTables(Closing):
         except RecursionError:
             raise ConfigError("the query is nested too deeply: simplify it") from None
         except RuntimeError as error:
-            # Raise the interrupt here. While DuckDB waits, it drops the exception that a signal handler raises.
+            # A signal handler's exception is lost while DuckDB waits: DuckDB raises this RuntimeError instead. So raise
+            # the interrupt here.
             if str(error) == "Query interrupted":
                 raise KeyboardInterrupt from None
             raise
         return QueryRows(reader, self._cause_of)
 
     def _cause_of(self, error: Exception) -> TieredStoreError:
-        """Return the cause of DuckDB's error: the error of a table that could not be read. If there is none, return a
+        """Return the error of the table that made DuckDB's query fail. If all tables could be read, return a
         ConfigError about the query.
 
-        If a signal caused the error, raise the interrupt instead.
+        If a signal ended the query, raise the interrupt instead.
         """
         for table in self._tables_read():
             table.check_interruption()
@@ -173,7 +175,7 @@ class QueryTables(Closing):
         return self._refusal(str(error))
 
     def _refusal(self, text: str) -> TieredStoreError:
-        """Convert DuckDB's message to an error with one sentence."""
+        """Convert DuckDB's message to an error whose message is one sentence, with a hint."""
         if (missing := _NO_TABLE.search(text)) is not None:
             return self._absent(missing[1])
         first, *others = [line.strip() for line in text.split("\n")]
@@ -187,8 +189,8 @@ class QueryTables(Closing):
         return ConfigError(f"the query: {excerpt(first, 500)}{excerpt(hint, 300)}")
 
     def _field_of_value(self, name: str) -> str:
-        """Return a hint on how to read ``name`` as a field of the JSON values. Return an empty text if the user
-        probably meant a column.
+        """Return a hint on how to read ``name`` as a field of the JSON values, or an empty text if ``name`` resembles a
+        column's name.
         """
         if difflib.get_close_matches(name, TOPIC_COLUMNS, n=1, cutoff=0.75):
             return ""
@@ -210,13 +212,13 @@ class QueryTables(Closing):
     def interrupt(self) -> None:
         """Interrupt the running query. Any thread or a signal handler may call this.
 
-        Call this even if a signal handler raises an exception. Otherwise DuckDB may wait for its own threads, which
-        still run.
+        A signal handler that raises an exception must call this too. Otherwise DuckDB may wait until its threads have
+        finished the query.
         """
         self._connection.interrupt()
 
     def drop_failed(self) -> None:
-        """After a query, forget the tables that could not be read, so that the next query opens them again."""
+        """Close the tables that the last query could not read, so that the next query opens them again."""
         tables: dict[str, Any]
         for tables in (self._tables, self._batch_tables):
             for name, table in list(tables.items()):
@@ -258,7 +260,7 @@ class QueryTables(Closing):
                     self._register(name, parsed[0], TopicDataset(batches))
                     continue
             if parsed is None or topic is None:
-                continue  # DuckDB itself reports an unknown name; the name may also be a table of DuckDB
+                continue  # leave other names to DuckDB: it finds its own tables, and reports an unknown name
             table = self._table(topic)
             content: object
             match parsed[1]:
@@ -282,7 +284,7 @@ class QueryTables(Closing):
             )
 
     def _register(self, name: str, topic: str, content: object) -> None:
-        # Refuse names that differ only in case. DuckDB ignores case and would use one table for both names.
+        # Refuse names that differ only in case: DuckDB ignores case and would use one table for both names.
         check_distinct((self._registered.setdefault(name.lower(), topic), topic), "ask for one of them in a query")
         self._connection.register(name, content)
 
@@ -300,8 +302,8 @@ class QueryTables(Closing):
         try:
             names = set(self._connection.get_table_names(sql))
         except _DUCK.BinderException:
-            # DuckDB raises this error, for example, for ``value.*`` of a topic that is not a table yet. So find the
-            # names in the query's syntax tree.
+            # For example, DuckDB cannot bind ``value.*`` before the topic is a table. So find the names in the query's
+            # syntax tree.
             names = set(self._parse_names(sql))
         else:
             # DuckDB leaves out the names of its built-in views. So add the topics that have such a name.
@@ -343,7 +345,7 @@ def _has_failed(table: TopicTable | BatchTable) -> bool:
 
 
 def _stumbles_over_offset(refusal: str, sql: str) -> bool:
-    """Return True if DuckDB's message is about the word OFFSET. The word is both a keyword and a column of topics."""
+    """Return True if DuckDB's message is about the word OFFSET, which is both a keyword and a column of topics."""
     near = _NEAR.search(refusal)
     if near is None:
         return False
@@ -351,7 +353,8 @@ def _stumbles_over_offset(refusal: str, sql: str) -> bool:
 
 
 def _check_nesting(sql: str) -> None:
-    """Raise ConfigError for brackets nested too deeply, because DuckDB's parser recurses for each subquery."""
+    """Raise ConfigError for too deeply nested brackets: DuckDB's parser recurses for each, and could overflow the
+    stack."""
     depth = 0
     for match in _BRACKETS.finditer(sql):
         depth += 1 if match[0] in "([{" else -1 if match[0] in ")]}" else 0
@@ -360,5 +363,5 @@ def _check_nesting(sql: str) -> None:
 
 
 def _name_of(kind: type[BaseException]) -> str:
-    """Return the class's name in the form in which the last line of a traceback shows it."""
+    """Return the class's name as the last line of a traceback shows it."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -44,7 +44,7 @@ class AwsKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """If the key is an ARN, use the region in it. For an id or an alias, use the region in the SDK's own
+        """If the key is an ARN, use the ARN's region. For an id or an alias, use the region in the SDK's own
         settings."""
         region = _REGION.match(key)
         # The caller retries, so turn off the SDK's retries.

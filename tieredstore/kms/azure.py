@@ -37,10 +37,11 @@ _ALGORITHM: Final = KeyWrapAlgorithm.rsa_oaep_256
 
 
 class AzureKeySource(KeySource):
-    """An RSA key, by its URL ``https://VAULT/keys/NAME``. If the URL ends with ``/VERSION``, that version seals new
+    """An RSA key, by its URL ``https://VAULT/keys/NAME``. If the URL ends with ``/VERSION``, this version seals new
     secrets.
 
-    Each secret records the version that sealed it, because the vault's key may be rotated.
+    Each sealed secret begins with the key version that sealed it, because the key may be rotated before the secret is
+    opened.
     """
 
     def __init__(self, key: str, credential: TokenCredential, **options: object) -> None:
@@ -74,8 +75,8 @@ class AzureKeySource(KeySource):
             raise _translate(error, self._url) from error
         version = str(result.key_id).removeprefix(f"{self._url}/")
         if not _VERSION.fullmatch(version):
-            # Without the permission to get the key, the SDK does not know the key's version. So the error message names
-            # this permission.
+            # The SDK learns the key's version only with the permission keys/get. So the error message names this
+            # permission.
             raise KeyServiceDeniedError(
                 f"Azure Key Vault does not say which version of {self._url} it has used for sealing: allow keys/get, "
                 "or put the version at the end of the URL"

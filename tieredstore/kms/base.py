@@ -9,9 +9,9 @@ from typing import Self
 class KeySource(ABC):
     """A key that never leaves a key management service, and that seals short secrets.
 
-    Each method makes one request without retries, because the caller retries. Each raises KeyServiceDeniedError,
-    KeyServiceUnavailableError for a transient fault, KeyRingError for a secret that another key sealed, or
-    KeyServiceError for any other fault.
+    Each method makes one request without retries, because the caller retries. Each raises KeyServiceDeniedError for
+    refused credentials or permissions, KeyServiceUnavailableError for a transient fault, KeyRingError for a secret that
+    another key sealed, and KeyServiceError for any other fault.
     """
 
     @classmethod
@@ -20,7 +20,7 @@ class KeySource(ABC):
         """Make the key from the settings ``private.key.kms.key`` and ``private.key.kms.endpoint.url``, without a
         request to the service.
 
-        Raise ConfigError for an invalid name.
+        Raise ConfigError for an invalid name of a key.
         """
 
     @abstractmethod

@@ -21,8 +21,8 @@ _Result = TypeVar("_Result")
 
 
 def ask_service(what: str, request: Callable[[], _Result], policy: RetryPolicy | None = None) -> _Result:
-    """Return the result of ``request``. Raise KeyServiceUnavailableError, which names ``what``, after the last retry or
-    the deadline.
+    """Return the result of ``request``. After the last retry or the deadline, raise KeyServiceUnavailableError; its
+    message names ``what``.
 
     Raise KeyServiceError for an invalid answer.
     """
@@ -30,8 +30,8 @@ def ask_service(what: str, request: Callable[[], _Result], policy: RetryPolicy |
 
 
 def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
-    # The SDKs do not limit the time of an answer that arrives byte by byte. So run the request on another thread, and
-    # abandon it at the deadline.
+    # The SDKs do not limit the total time of an answer, because each byte restarts their timeout. So run the request on
+    # another thread, and abandon it at the deadline.
     pool = ThreadPool(1, "tieredstore-kms")
     try:
         future = pool.submit(request)
@@ -42,8 +42,8 @@ def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
         except TieredStoreError:
             raise
         except Exception as error:
-            # An invalid answer, such as a proxy's page or an empty body, makes the SDKs raise errors of any class. So
-            # translate every error.
+            # For an invalid answer, such as a proxy's page or an empty body, the SDKs may raise an error of any class.
+            # So translate every error.
             raise KeyServiceError(f"the service's answer cannot be used ({type(error).__name__})") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -46,7 +46,7 @@ _DENIED: Final = (exceptions.Forbidden, exceptions.Unauthorized, auth_exceptions
 
 
 class _Client(Protocol):
-    """The part of ``KeyManagementServiceClient`` that is used; its types are partly unknown."""
+    """The part of ``KeyManagementServiceClient`` that this module uses. The client's own types are incomplete."""
 
     def encrypt(self, *, request: EncryptRequest, retry: None, timeout: float) -> EncryptResponse: ...
 
@@ -79,8 +79,8 @@ class GcpKeySource(KeySource):
                 f"the key {key} of Google Cloud KMS cannot be used, because no login was found: "
                 f"{excerpt(redacted(error))}"
             ) from error
-        # The attributes ``_session`` and ``_auth_request`` are not public (seen in google-cloud-kms 3 and google-auth
-        # 2).
+        # The attributes ``_session`` and ``_auth_request`` are not public; they exist in google-cloud-kms 3 and
+        # google-auth 2.
         _staying(getattr(transport, "_session"))._auth_request = _request(login)  # noqa: B009
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
 

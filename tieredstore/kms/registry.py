@@ -35,7 +35,7 @@ _SERVICES: Final = {
 def key_source(service: str, key: str, endpoint_url: str | None = None) -> KeySource:
     """Return the service's key; raise ConfigError for an unknown service, or if its SDK is not installed.
 
-    Raise KeyServiceUnavailableError if the SDK is not ready by the deadline. The SDK may look for credentials on the
+    Raise KeyServiceUnavailableError if the SDK is not ready by the deadline, because it may look for credentials on the
     network.
     """
     named = _SERVICES.get(service) or _load_installed(service)

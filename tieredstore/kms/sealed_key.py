@@ -1,9 +1,9 @@
 """A sealed private key: a JSON text that is stored instead of the private key's PEM text.
 
 A new AES key encrypts the private key (PKCS#8, DER) by AES-256-GCM (NIST SP 800-38D). The service encrypts this AES
-key. The names of service and key pair are authenticated. So the text of another pair cannot replace this text. The
-addresses of the service and its key come only from the settings. If they came from the text, an attacker who replaces
-the text could redirect the credentials.
+key. The names of service and key pair are authenticated, so that the text of another pair cannot replace this text. The
+addresses of the service and its key come only from the settings. If they came from the text, an attacker could replace
+the text, and so redirect the credentials to another server.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> b
 
 
 def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeySource) -> bytes:
-    """Return the private key in ``text``. ``name`` stands for the text in error messages.
+    """Return the private key in the sealed ``text``. Error messages call the text ``name``.
 
     Raise KeyRingError if the text is not a sealed key, is damaged, or belongs to another pair or service key. Raise
     KeyServiceError if the service fails.
@@ -86,7 +86,8 @@ def _parse(text: bytes, name: str) -> dict[str, str]:
 
 
 def _context(service: str, pair: str) -> bytes:
-    # Use a JSON list, so that different names always give different bytes. The number is the format's version.
+    # Use a JSON list, so that different names always give different bytes: joined texts could be equal. The number is
+    # the format's version.
     return json.dumps([_FORMAT, 1, service, pair]).encode()
 
 

@@ -44,7 +44,7 @@ _LATER: Final = (
 
 
 class _Transit(Protocol):
-    """The part of ``hvac.Client.secrets.transit`` that is used; the SDK has no types."""
+    """The part of ``hvac.Client.secrets.transit`` that this module uses. The SDK itself has no types."""
 
     def encrypt_data(self, name: str, plaintext: str, *, mount_point: str) -> Mapping[str, Mapping[str, str]]: ...
 
@@ -77,7 +77,7 @@ class VaultKeySource(KeySource):
         return cls(key, cast("_Transit", client.secrets.transit))
 
     def seal(self, secret: bytes) -> bytes:
-        """Seal the secret by one ``encrypt`` request. Return Vault's text, which names the version of the key."""
+        """Seal the secret by one ``encrypt`` request. Return the sealed text, which contains the key's version."""
         plaintext = base64.b64encode(secret).decode()
         try:
             answer = self._transit.encrypt_data(self._key, plaintext, mount_point=self._mount)
@@ -95,8 +95,8 @@ class VaultKeySource(KeySource):
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> TieredStoreError:
-        # A server or a proxy may repeat its input, which contains the token or a key in base64. So remove long words
-        # from the error message.
+        # The answer of a server or proxy may repeat the request, which contains the token or a key in base64. So remove
+        # long words from the error message.
         key, why = f"{self._mount}/{self._key}", excerpt(_ECHO.sub("…", redacted(error)))
         if isinstance(error, _LATER):
             return KeyServiceUnavailableError(f"Vault cannot use {key} now: {why}")

@@ -2,8 +2,8 @@
 
 Counting needs no library and costs two to three microseconds per store call. The first use of the registry ``REGISTRY``
 imports Prometheus's client. Call :func:`serve_metrics` to serve the registry, or pass it to your own exporter. A forked
-child counts from zero, and does not serve its parent's metrics. Only the counts of inherited readers and caches
-continue. docs/reference/metrics.md lists the names of the metrics, next to the plugin's names.
+child counts from zero, except for inherited readers and caches, whose counts continue. The child does not serve its
+parent's metrics. docs/reference/metrics.md lists the metrics, and the name of each in the Java plugin.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import Prometheus's client on first use. The client imports an HTTP server, and that takes forty milliseconds."""
+    """Import Prometheus's client on first use, because its import takes forty milliseconds (it imports an HTTP
+    server)."""
     if name not in {"REGISTRY", "serve_metrics"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tieredstore.metrics import exposition  # noqa: PLC0415  imports an HTTP server

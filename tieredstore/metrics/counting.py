@@ -1,4 +1,5 @@
-"""Counters of this process, and functions that count. They need no library: ``exposition`` exports them."""
+"""Counters of this process, and functions that count. Counting needs no library: only ``exposition``, which exports the
+counters, imports Prometheus's client."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Total:
 
 @dataclass(slots=True)
 class Distribution:
-    """A histogram's values for one combination of labels. The last of ``counts`` counts values above all bounds."""
+    """A histogram's values for one combination of labels. The last element of ``counts`` is the number of values above
+    all bounds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
     sum: float = 0.0
@@ -49,7 +51,8 @@ class Distribution:
 
 
 class Counter:
-    """A total for each combination of labels. Without labels, a counter exports its total from the start."""
+    """A total for each combination of labels. A counter without labels exports its total even before the first
+    count."""
 
     def __init__(self, name: str, meaning: str, labels: Labels = ()) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
@@ -71,7 +74,7 @@ class Counter:
 
     @contextmanager
     def count_exceptions(self) -> Generator[None]:
-        """Count the exception that ends the block."""
+        """Add 1 if an exception ends the block."""
         try:
             yield
         except Exception:
@@ -79,13 +82,13 @@ class Counter:
             raise
 
     def totals(self) -> list[tuple[Labels, Total]]:
-        """Return the totals so far."""
+        """Return a copy of the totals."""
         with self._lock:
             return [(labels, Total(total.value, total.created)) for labels, total in self._totals.items()]
 
 
 class Histogram:
-    """Counts of durations by bucket, for each combination of labels."""
+    """For each combination of labels, the number of durations in each bucket."""
 
     def __init__(self, name: str, meaning: str, labels: Labels = ()) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
@@ -107,7 +110,7 @@ class Histogram:
             distribution.sum += seconds
 
     def distributions(self) -> list[tuple[Labels, Distribution]]:
-        """Return the distributions so far."""
+        """Return a copy of the distributions."""
         with self._lock:
             return [
                 (labels, Distribution(list(found.counts), found.sum, found.created))
@@ -116,16 +119,16 @@ class Histogram:
 
 
 Snapshot: TypeAlias = Callable[[], Mapping[str, float]]
-"""A function that returns the totals so far, by name. A name that ends with ``entries`` or ``bytes`` is a current
-value, which may fall.
+"""A function that returns a source's values by name: totals since its start, or current values (see ``levels`` below).
 """
 
 
 class Snapshots:
     """Sums the snapshots of all living sources of one kind. Counts of a closed source stay in the totals.
 
-    ``levels`` names current values, which may fall. If a level's name ends with ``_max``, its total is the maximum of
-    all sources, not their sum. This object is appended to ``among``, the list of snapshots to export.
+    ``levels`` are the names of values that may rise and fall, such as sizes; all other values only rise. For a level
+    whose name ends with ``_max``, return the maximum of all sources, not their sum. This object is appended to
+    ``among``, the list of snapshots to export.
     """
 
     def __init__(
@@ -195,10 +198,10 @@ SEGMENT_FETCH_REQUESTED_BYTES: Final = Counter(
     "tieredstore_segment_fetch_requested_bytes", "Bytes of the requested ranges, counted before they are read."
 )
 FETCH: Final = Snapshots("tieredstore_fetch")
-"""Requests and fetches of readers: each remote storage manager is a source of these metrics."""
+"""Requests and fetches by readers, summed over all remote storage managers."""
 
 CHUNK_CACHE: Final = Snapshots("tieredstore_chunk_cache")
-"""Counters of chunk caches: each cache is a source of these metrics."""
+"""Counters of chunk caches, summed over all caches."""
 
 # Subclasses must come first: for example, StoreThrottledError is a subclass of StoreUnavailableError.
 _KINDS: Final = (
@@ -212,13 +215,14 @@ _KINDS: Final = (
 
 
 def kind_of(error: BaseException) -> str:
-    """Return the error's class in metrics: throttled, transient, denied, missing, precondition, corrupt or other."""
+    """Return the label ``kind`` of an error in metrics: throttled, transient, denied, missing, precondition, corrupt or
+    other."""
     return next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), "other")
 
 
 @dataclass(slots=True)
 class StoreCall:
-    """One running call of a store. ``elsewhere_s`` counts the seconds of the call that were spent outside the store."""
+    """One running call of a store. ``elsewhere_s`` is the part of its duration that was spent outside the store."""
 
     elsewhere_s: float = 0.0
 
@@ -233,7 +237,8 @@ def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
     start = perf_counter()
     try:
         yield call
-    # Python raises GeneratorExit if a reader stops early. That is no failure, so count no error.
+    # A reader that stops early closes the generator, so that Python raises GeneratorExit. That is no failure: count no
+    # error.
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -244,19 +249,19 @@ def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
 
 
 def count_error(store: str, operation: str, error: BaseException) -> None:
-    """Count an error of a store call for several objects, if the error concerns only one of them."""
+    """Count an error that concerns one object of a store call for several objects."""
     _ERRORS.add(1, store, operation, kind_of(error))
 
 
 def count_objects(store: str, how: str, objects: int, byte_count: int = 0) -> None:
-    """Count objects, and their bytes, that went ``up`` or ``down`` or were ``deleted``."""
+    """Count objects, and their bytes. ``how`` is ``up`` for written, ``down`` for read, or ``deleted``."""
     _OBJECTS.add(objects, store, how)
     if byte_count:
         _BYTES.add(byte_count, store, how)
 
 
 def _begin_again() -> None:
-    """Reset the counts in a forked child, because parent and child would otherwise both export the parent's counts."""
+    """Reset the counts in a forked child. Otherwise, parent and child would both export the parent's counts."""
     everything: list[Counter | Histogram | Snapshots] = [*COUNTERS, *HISTOGRAMS, *SNAPSHOTS]
     for each in everything:
         each.begin_again()

@@ -1,6 +1,7 @@
 """Export of the counters to Prometheus: a separate registry, and its HTTP server.
 
-This module is separate from ``counting``, because this module imports Prometheus's client, and with it an HTTP server.
+Prometheus's client is slow to import, because it imports an HTTP server. So ``counting``, which each process imports,
+is a separate module.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class HistogramCollector(Collector):
 
 
 class SnapshotsCollector(Collector):
-    """Exports the sums of several snapshots. Each scrape calls ``every``, which returns the snapshots to sum."""
+    """Exports the totals of each Snapshots object in ``every``. Each scrape iterates over ``every`` again."""
 
     def __init__(self, every: Iterable[Snapshots]) -> None:
         self._every = every
@@ -78,7 +79,7 @@ class SnapshotsCollector(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Return one metric for each name."""
+        """Return one metric for each name: a gauge for a level, a counter otherwise."""
         for snapshots in list(self._every):
             for name, value in sorted(snapshots.totals().items()):
                 family = GaugeMetricFamily if name in snapshots.levels else CounterMetricFamily
@@ -92,7 +93,7 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> Callable[[], None]:
     """Serve ``REGISTRY`` by HTTP for Prometheus. Return a function that stops the server.
 
     By default only this machine can connect; set ``host`` to serve other machines. Raise OSError if the port is taken.
-    A forked child neither serves nor blocks the port.
+    A forked child does not serve, and closes its copy of the socket so that the port becomes free with the parent.
     """
     server, thread = start_http_server(port, host, REGISTRY)
     _servers.add(server)
@@ -117,7 +118,7 @@ def _register_all() -> None:
 
 
 def _begin_again() -> None:
-    """Replace locks in a forked child, because the threads that held them during the fork do not exist there."""
+    """Replace locks in a forked child, because the threads that held them during the fork do not exist in the child."""
     while _servers:
         _servers.pop().server_close()
     CollectorRegistry.__init__(REGISTRY)

@@ -1,5 +1,4 @@
-"""The log of one partition as a reader sees it: bucket and broker as one. The package contains only pure functions and
-values."""
+"""The log of one partition as a reader sees it: the bucket's and the broker's part in one. All functions are pure."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 No I/O.
 
 Leader epoch and offset identify a record. After an unclean election, the bucket may have records of a former leader
-that are no longer part of the log. In that case, the former leader's epoch ends at a lower offset at the broker than in
-the bucket.
+that are no longer part of the log. Then this leader's epoch ends at a lower offset at the broker than in the bucket,
+which shows where the logs diverge.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The offset ``at`` where the log was truncated under a later leader. The bucket's records from there on are no
-    longer part of the log.
+    """A truncation of the log under a later leader. The bucket's records from offset ``at`` on are no longer part of
+    the log.
 
     ``left`` is the bucket's last leader epoch.
     """
@@ -33,15 +33,15 @@ class Cut:
     source: Literal["broker", "watermark"]
 
     def sentence(self, lineage: Lineage) -> str:
-        """Return a sentence about the cut, for the log file. A cut loses no records of the present log, so it is no
-        error."""
+        """Return a sentence about the cut, for the log file. It is no error, because a cut loses no records of the
+        present log."""
         return (
             f"offsets {self.at} to {lineage.end_offset - 1} of {lineage.partition} in the bucket are not read: a later "
             f"leader epoch than {self.left} truncated the log at offset {self.at}"
         )
 
     def applied(self, lineage: Lineage) -> Lineage | None:
-        """Return the bucket's log up to this cut. If the bucket has a later epoch now, the cut no longer applies:
+        """Return the bucket's log up to this cut. If the bucket's last epoch has changed, the cut no longer applies, so
         return the log unchanged.
         """
         return lineage.until(self.at) if last_epoch(lineage) == self.left else lineage
@@ -49,8 +49,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The result of comparing the bucket's log with the broker's. It is valid until one of the first three fields has
-    another value in the present logs.
+    """The result of comparing the bucket's log with the broker's. It is valid while the first three fields are equal to
+    the values of the present logs.
 
     ``live_epoch`` is None if no broker was asked.
     """
@@ -62,7 +62,7 @@ class History:
 
 
 def last_epoch(lineage: Lineage) -> int:
-    """Return the leader epoch of the bucket's last record; -1 if the segments name no epochs."""
+    """Return the leader epoch of the bucket's last record; -1 if the segments' metadata has no epochs."""
     return lineage.epochs[-1][0] if lineage.epochs else NO_EPOCH
 
 

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Life(NamedTuple):
-    """The incarnation (topic id) of a topic to read. ``stored`` is this incarnation in the bucket; ``is_live`` is True
-    if the broker has this incarnation too.
+    """The incarnation of a topic to read. ``stored`` is this incarnation in the bucket, or None if the bucket lacks it.
+    ``is_live`` is True if the broker has this incarnation.
 
-    If the bucket does not have the broker's topic id, ``others`` has the bucket's topic ids.
+    If the bucket lacks the broker's topic id, ``others`` are the ids that the bucket has for this topic.
     """
 
     stored: Incarnation | None
@@ -26,8 +26,8 @@ class Life(NamedTuple):
 def choose_life(
     catalog: Catalog, layout: KeyLayout, topic: str, *, live: Uuid | None = None, wanted: Uuid | None = None
 ) -> Life:
-    """Find the incarnation that bucket and broker share. ``live`` is the broker's topic id, ``wanted`` the requested
-    id.
+    """Choose the incarnation to read: by default, the broker's. ``live`` is the broker's topic id, ``wanted`` the
+    requested id.
 
     If the broker's id is unknown or not the wanted id, choose from the bucket: the wanted incarnation or, if no id is
     wanted, the bucket's only incarnation.
@@ -45,8 +45,8 @@ def choose_life(
 
 
 def others_than(catalog: Catalog, read: Incarnation, choose: str) -> list[str]:
-    """Return a list with one sentence, which names the other incarnations of a topic. If there are no others, the list
-    is empty.
+    """Return a list with one sentence, which names the topic's incarnations besides ``read``. If there are none, the
+    list is empty.
 
     ``choose`` tells the user how to read another incarnation.
     """
@@ -58,8 +58,8 @@ def others_than(catalog: Catalog, read: Incarnation, choose: str) -> list[str]:
 
 
 def contradict(layout: KeyLayout, topic: str, one: Uuid | None, other: Uuid | None) -> bool:
-    """Return True if two ids of a topic certainly differ. None, and an id that was derived from the topic's name, may
-    stand for any id (see ``KeyLayout.topic_id``)."""
+    """Return True if two ids certainly belong to different incarnations of a topic. They may be the same incarnation if
+    one is None or was derived from the topic's name (see ``KeyLayout.topic_id``)."""
     if one is None or other is None:
         return False
     return layout.topic_id(topic, one).contradicts(layout.topic_id(topic, other))

@@ -58,7 +58,8 @@ class PartitionLog:
         return TopicIdPartition(self.derived_id or self.topic_id, self.topic, self.partition)
 
     def is_of(self, topic_id: Uuid) -> bool:
-        """Return True if records that were read under ``topic_id`` may come from this log."""
+        """Return False if ``topic_id``, with which records were read, certainly belongs to another incarnation of the
+        topic."""
         read, own = TopicId.of(topic_id, self.derived_id), TopicId.of(self.topic_id, self.derived_id)
         return not read.contradicts(own)
 
@@ -88,12 +89,12 @@ class PartitionLog:
     def end_from(self, start: int) -> int:
         """Return the end of the readable records from ``start`` on; ``start`` if no record is readable yet.
 
-        The bucket's last records may belong to a transaction without an outcome. If the broker has deleted them, the
-        end is the seam (where the broker's part begins). The records become readable when the bucket has the segment
-        with the outcome.
+        The bucket's last records may belong to a transaction whose outcome is in a later segment. If the broker has
+        already deleted these records, they are readable only after the bucket has that segment. Until then, the end is
+        the seam (where the broker's part begins).
         """
-        # The broker's log may begin after the seam, but not after the bucket's last offset. Then the records from the
-        # seam to ``live_start`` are in the bucket. They only wait for the outcome of their transaction.
+        # If the broker's log begins after the seam but not after the bucket's end, the records in between are in the
+        # bucket. They only wait for the outcome of their transaction.
         waits = self.lineage is not None and self.seam < (self.live_start or 0) <= self.lineage.end_offset
         return max(start, self.seam) if waits and start < (self.live_start or 0) else self.end
 
@@ -108,7 +109,7 @@ class PartitionLog:
         return int(stored + self._bytes_per_offset() * max(0, stop - max(start, self.seam)))
 
     def _bytes_per_offset(self) -> float:
-        """Estimate the size of the broker's records from the bucket's latest segment."""
+        """Estimate the bytes per offset at the broker from the bucket's latest segment."""
         if self.lineage is None:
             return _ASSUMED_RECORD_BYTES
         last = self.lineage.spans[-1].segment

@@ -25,7 +25,7 @@ class LogBounds(Protocol):
 
     @property
     def derived_id(self) -> Uuid | None:
-        """The id that replaces the topic's id if the bucket stores no topic ids."""
+        """The id, derived from the topic's name, that replaces the topic's id if the bucket stores no topic ids."""
         ...
 
     @property
@@ -54,8 +54,8 @@ class LogBounds(Protocol):
         ...
 
     def epoch_before(self, offset: int) -> int | None:
-        """Return the leader epoch of the record before ``offset``. If only a later epoch is known, return this one. If
-        no epoch is known, return None."""
+        """Return the leader epoch of the record before ``offset``. If only a later epoch of the log is known, return
+        the later epoch; if none is known, return None."""
         ...
 
 
@@ -90,7 +90,7 @@ class Standing:
 
 
 def stand(position: Position, log: LogBounds, answer: EpochEnd | None = None) -> Standing:
-    """Decide where a reader continues. ``answer`` is the end of the position's leader epoch at the broker."""
+    """Decide where a reader continues. ``answer`` is the broker's answer to where the position's leader epoch ends."""
     begins = _begins_below(position, log, answer)
     if begins is not None:
         return Standing("cut", max(begins, log.earliest))
@@ -104,7 +104,7 @@ def stand(position: Position, log: LogBounds, answer: EpochEnd | None = None) ->
 
 
 def is_stale(position: Position, log: LogBounds) -> bool:
-    """Return True if the bucket's records after the position have an older epoch and no broker was asked."""
+    """Return True if no broker was asked, and the bucket's last record is after the position but has an older epoch."""
     if position.epoch is None or log.lineage is None or log.live_epoch is not None:
         return False
     is_older = NO_EPOCH < last_epoch(log.lineage) < position.epoch
@@ -112,16 +112,17 @@ def is_stale(position: Position, log: LogBounds) -> bool:
 
 
 def needs_answer(position: Position, log: LogBounds) -> bool:
-    """Return True if the leader has a later epoch. The broker must then be asked where the position's epoch ends."""
+    """Return True if the leader has a later epoch, so that the broker must be asked where the position's epoch ends."""
     return position.epoch is not None and log.live_epoch is not None and log.live_epoch > position.epoch
 
 
 def _begins_below(position: Position, log: LogBounds, answer: EpochEnd | None) -> int | None:
-    """Return the start of the epoch after the position's epoch. Return None if the position is not beyond that
-    start."""
+    """Return the offset at which an epoch later than the position's begins, if this offset is before the position.
+    Otherwise, return None."""
     offset, epoch, cut = position.offset, position.epoch, log.cut
     begins: list[int] = []
-    # If the broker knows the position's epoch, use the broker's answer instead of the cut.
+    # If the broker knows the position's epoch, its answer replaces the cut, which compares only the bucket's last
+    # epoch.
     is_answered = answer is not None and answer.epoch == epoch
     if cut is not None and not is_answered and (epoch is None or epoch <= cut.left):
         begins.append(cut.at)

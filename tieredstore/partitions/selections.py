@@ -19,10 +19,9 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics with names that match ``pattern`` as a whole (a regular expression for Python's
-    ``re``).
+    """All partitions of each topic whose whole name matches ``pattern`` (a regular expression of Python's ``re``).
 
-    Names that match ``without`` are excluded. An empty ``without`` excludes nothing.
+    Topics whose whole name matches ``without`` are excluded. An empty ``without`` excludes nothing.
     """
 
     pattern: str
@@ -46,7 +45,7 @@ Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 
 def named_topics(selection: Selection) -> list[str] | None:
-    """Return the named topics, sorted, each once. Return None for a pattern, which must be matched first."""
+    """Return the named topics, sorted, each once. Return None for a pattern: it names no topics until it is matched."""
     match selection:
         case Subscribe(topics=topics):
             return sorted(set(topics))
@@ -57,7 +56,7 @@ def named_topics(selection: Selection) -> list[str] | None:
 
 
 def selected_topics(selection: Selection, known: Iterable[str]) -> list[str]:
-    """Return the ``known`` topics that are selected or have a selected partition, sorted."""
+    """Return those of the ``known`` topics that are selected, or have a selected partition. Sort them."""
     match selection:
         case SubscribePattern():
             return sorted(filter(selection.has, set(known)))

@@ -1,6 +1,7 @@
-"""Places of topics (store and prefix) and layouts of keys. All other packages see one store with the plugin's keys.
+"""Places of topics (each a store and a prefix), and layouts of keys. All other packages see one store with the plugin's
+keys.
 
-A place is a store and a prefix. These wrappers of a place's store translate keys:
+These wrappers of stores translate between the plugin's keys and the stored keys:
 
 - :class:`~tieredstore.places.routed.RoutedStore` sends each topic to its place;
 - :class:`~tieredstore.places.entropy.EntropyStore` puts hash bits after the prefix;

@@ -19,8 +19,8 @@ class Endpoint:
     """A store and a prefix.
 
     If ``url`` is None, the endpoint uses the store of the settings. If ``prefix`` is None, the prefix comes from the
-    URL or, without a URL, from ``key.prefix``. ``storage`` has the properties ``storage.*`` that differ at this place,
-    as pairs of name and text.
+    URL or, without a URL, from ``key.prefix``. ``storage`` are pairs of name and text: the properties ``storage.*`` for
+    this place that differ from the settings.
     """
 
     url: str | None = None
@@ -29,11 +29,9 @@ class Endpoint:
 
 
 class EndpointProvider(ABC):
-    """Chooses the place of each topic. Every process that reads or writes creates an instance of the subclass from the
-    settings.
+    """Chooses the place of each topic. Every process that reads or writes creates its own provider from the settings.
 
-    A topic must get the same endpoint in every process and at all times. Readers do not look for data at other
-    endpoints.
+    A topic must get the same endpoint in every process and at all times, because readers look for data only there.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -60,7 +58,7 @@ class RulesProvider(EndpointProvider):
         return next((endpoint for rule, endpoint in self._rules if rule.holds(topic)), Endpoint())
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return one storage place for each routing rule."""
+        """Return the endpoints of the rules."""
         return [endpoint for _, endpoint in self._rules]
 
 

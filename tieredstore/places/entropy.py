@@ -1,5 +1,4 @@
-"""A store that adds hash bits to the stored keys of segments, after the prefix. It shows the keys without these
-bits."""
+"""A store that inserts hash bits after the prefix into the stored keys of segments. It lists the keys without them."""
 
 from __future__ import annotations
 
@@ -21,17 +20,17 @@ from tieredstore.process.thread_pool import ThreadPool
 _logger: Final = logging.getLogger(__name__)
 
 _MOST_LISTINGS: Final = 256
-"""Maximum number of folders to list in parallel. If there are more, one listing covers all folders, and is sorted in
-memory."""
+"""Maximum number of folders to list in parallel. If there are more folders, list all of them by one listing, and sort
+it in memory."""
 
 _PAGE: Final = 1000
 
 
 class LaidOutStore(MappedStore):
-    """A place with a layout that is recorded in the bucket. The record is checked before the first request, and written
-    before the first segment.
+    """A place whose layout is recorded in the bucket. Checks the record before the first request, and writes it before
+    the first segment.
 
-    Only keys of segments change. Other objects, such as this project's own state, keep their keys.
+    Only segments are stored under other keys. Other objects, such as this project's own state, keep their keys.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout) -> None:
@@ -43,8 +42,7 @@ class LaidOutStore(MappedStore):
         return f"{type(self).__name__}({self.inner!r}, {self.prefix!r}, {self.layout!r})"
 
     def look_first(self, key: str, *, writes: bool) -> None:
-        """Check once that the bucket has no record of another layout. Two threads may both check, which does no
-        harm."""
+        """Check once that no other layout is recorded in the bucket. Two threads may both check, which does no harm."""
         if not self._is_checked:
             self._is_recorded = check_layout(self.inner, self.prefix, self.layout)
             self._is_checked = True
@@ -90,7 +88,8 @@ class EntropyStore(LaidOutStore):
         return key
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List a single partition with one listing. For several partitions, merge one listing per folder of bits."""
+        """List a single partition with one listing. For several partitions, list each folder of bits, and merge the
+        listings."""
         self.look_first(prefix, writes=False)
         path = prefix.removeprefix(self.prefix) if prefix.startswith(self.prefix) else None
         if path is not None and path.startswith(STATE):
@@ -126,8 +125,8 @@ class EntropyStore(LaidOutStore):
         return bits_folder(self.layout.cluster or "", where, self.layout.bits)
 
     def _after(self, folder: str, outer_prefix: str, start_after: str) -> str | None:
-        """Translate ``start_after`` of a listing to the keys of one folder; None if all requested keys come after
-        it.
+        """Translate ``start_after`` to a key in ``folder``; return None if all requested keys come after
+        ``start_after``.
         """
         if not start_after.startswith(self.prefix):
             return None
@@ -135,7 +134,7 @@ class EntropyStore(LaidOutStore):
 
 
 def begin_all(listings: Iterable[Iterator[ObjectInfo]]) -> list[Iterator[ObjectInfo]]:
-    """Fetch the first page of each listing in parallel. To merge listings, the first entry of every listing is
+    """Fetch the first page of each listing, in parallel: to merge listings, the first entry of every listing is
     needed."""
 
     def begin(listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:

@@ -11,8 +11,8 @@ from tieredstore.errors import TieredStoreError
 
 
 class MappedStore(DelegatingStore):
-    """Passes every call on to ``inner``, with the key that the object has there. A subclass translates keys, and
-    implements listings."""
+    """Passes every call on to ``inner``, with the object's key in ``inner``. Subclasses translate keys, and implement
+    listings."""
 
     @abstractmethod
     def inner_key(self, key: str) -> str:
@@ -23,7 +23,8 @@ class MappedStore(DelegatingStore):
         """Return the key under which an object of ``inner`` is shown; None if it is hidden."""
 
     def look_first(self, key: str, *, writes: bool) -> None:
-        """Hook for subclasses, called before each request for ``key``, or for keys that begin with ``key``."""
+        """Hook for subclasses. It is called before each request for ``key``, and before each listing with the prefix
+        ``key``."""
 
     def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:
         """Return ``inner``, and the key in it."""
@@ -53,11 +54,11 @@ class MappedStore(DelegatingStore):
                 yield replace(write, key=key)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Write an object under ``staging_prefix``. ``inner`` may have its own way of staging, which is not used."""
+        """Write an object under ``staging_prefix``, even if ``inner`` has its own way of staging."""
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """Copy the staged object to its final key, then delete the staged object."""
+        """Copy the staged object to its final key, then delete the staging copy."""
         ObjectStore.publish(self, prepared)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
@@ -69,7 +70,7 @@ class MappedStore(DelegatingStore):
     def see_listing(self, listed: Iterable[ObjectInfo], prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         """Yield the entries of a listing of ``inner``, in the same order, under the keys that this store shows.
 
-        Leave out entries whose new keys do not begin with ``prefix``, or do not come after ``start_after``."""
+        Leave out entries whose shown keys do not begin with ``prefix``, or do not come after ``start_after``."""
         for info in listed:
             key = self.outer_key(info.key)
             if key is not None and key.startswith(prefix) and (start_after is None or is_behind(key, start_after)):

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def open_places(settings: Settings) -> ObjectStore:
-    """Open the settings' store with all places that the settings name. Without a layout and other places, this is the
-    plain store."""
+    """Open the settings' store with all places that the settings name. If they name no layout and no other places,
+    return the store without wrappers."""
     with contextlib.ExitStack() as opened:
         store = opened.enter_context(contextlib.closing(open_wrapped(settings)))
         placed_store = place_store(store, settings)
@@ -27,7 +27,7 @@ def place_store(store: ObjectStore, settings: Settings) -> ObjectStore:
     closes all stores."""
     if settings.endpoint.is_default:
         return store
-    # Import layouts only when needed: most buckets have the plugin's layout.
+    # Import layouts only when needed, because most buckets have the plugin's layout.
     from tieredstore.places.layouts import lay_out_places  # noqa: PLC0415
 
     return lay_out_places(store, settings)

@@ -25,8 +25,8 @@ _PIECE: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RawDescription:
-    """Facts about a raw segment. ``end_offset`` is the last offset of the last batch. Readers do not use an index that
-    does not fit the log."""
+    """Facts about a raw segment. ``end_offset`` is the last offset of the last batch. If an index does not fit the log,
+    readers ignore it."""
 
     end_offset: int
     max_timestamp_ms: int
@@ -36,7 +36,7 @@ class RawDescription:
 
 
 def describe_raw(segment: RawSegment, read: Callable[[str, int, int], bytes]) -> RawDescription:
-    """Describe a segment by four small reads. If an index is not usable, read all batch headers instead.
+    """Describe a segment by four small reads or, if an index is not usable, by reading all batch headers.
 
     ``read(ending, start, stop)`` reads a file of the segment. Raise BatchCorruptError for a damaged log.
     """
@@ -81,7 +81,7 @@ class _Description:
         if size == 0 or size % _OFFSET_ENTRY:
             return None
         raw = self._read(INDEX, size - _OFFSET_ENTRY, size)
-        if not any(raw):  # Kafka had not yet trimmed the preallocated file
+        if not any(raw):  # the entry is zeros, because Kafka had not yet trimmed the preallocated file
             try:
                 entries = read_offset_index(self._read(INDEX, 0, size), self._base)
             except BatchCorruptError:
@@ -150,8 +150,7 @@ class _Description:
             entries = read_offset_index(self._read(INDEX, 0, self._segment.files[INDEX].size), self._base)
             positions += [entry.position for entry in entries if entry.position]
         while epochs[-1][0] < last.partition_leader_epoch:
-            # Epochs only grow, so bisection finds the right two index entries. The next epoch's first batch is between
-            # them.
+            # Find the next epoch's first batch. Epochs only grow, so bisection finds the two index entries around it.
             number = bisect_right(positions, epochs[-1][0], key=self._epoch_at)
             following = next(
                 header for header in self._headers(positions[max(0, number - 1)])

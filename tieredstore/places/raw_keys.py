@@ -1,10 +1,10 @@
 """Keys of Pinterest's layout: ``<prefix>[<bits>/]<cluster>/<topic>-<partition>/<base offset>.<ending>``.
 
-The files of a segment have the endings ``index``, ``timeindex`` and ``log``. Each partition also has two other objects.
-``offset.wm`` is the base offset of the last stored segment, in 20 digits. ``_metadata`` is the list by which
-Pinterest's consumer finds segments (see ``raw_metadata``).
+The files of a segment have the endings ``index``, ``timeindex`` and ``log``. Each partition also has two other objects:
+``offset.wm`` contains the base offset of the last stored segment, in 20 digits. ``_metadata`` lists the segments for
+Pinterest's consumer (see ``raw_metadata``).
 
-The layout stores no ids. They are derived from keys and listings.
+The layout stores no ids of topics and segments, so this module derives them from keys and listings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ INDEX: Final = "index"
 TIME_INDEX: Final = "timeindex"
 LOG: Final = "log"
 FILES: Final = (INDEX, TIME_INDEX, LOG)
-"""A segment's files, in the order in which they are written. The log comes last, and commits the segment."""
+"""A segment's files, in the order in which they are written. The log is written last, because it commits the
+segment."""
 
 WATERMARK: Final = "offset.wm"
 
@@ -57,8 +58,8 @@ class RawSegment:
         return self.files[LOG].size if LOG in self.files else 0
 
     def objects(self, prefix: str, cluster: str) -> list[ObjectInfo]:
-        """Return the segment as the plugin's objects, sorted by key. If all files of the segment exist, the objects
-        include a manifest. Readers get the manifest from memory."""
+        """Return the segment as the plugin's objects, sorted by key. If all files of the segment exist, include a
+        manifest, which ``RawStore`` makes when a reader requests it."""
         digest = self.id(cluster)
         path = main_path(RemoteLogSegmentId(self.where, digest), self.base_offset)
         indexes = [self.files[ending] for ending in (INDEX, TIME_INDEX) if ending in self.files]
@@ -129,7 +130,7 @@ class RawKeys:
 
 
 def raw_topic_id(cluster: str, topic: str) -> Uuid:
-    """Derive a topic's id from its name. If a topic is created again, its id stays the same."""
+    """Derive a topic's id from its name, so that a topic that is created again has the same id."""
     return _make_id("topic", cluster, topic)
 
 

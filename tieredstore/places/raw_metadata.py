@@ -1,8 +1,8 @@
 """``_metadata``: a partition's list of segments for Pinterest's consumer.
 
 If ``_metadata`` exists, Pinterest's consumer reads only the segments in this list, and looks up times in it. So the
-list must have every whole segment, and no deleted segment. A writer first stores a segment, then adds its entry. A
-deleter first removes the entry.
+list must have every whole segment, and no deleted segment. For this, a writer first stores a segment, then adds its
+entry; a deleter first removes the entry, then deletes the segment.
 
 The object is JSON as Gson writes it. Each change is a conditional replace.
 """
@@ -39,8 +39,8 @@ _Long: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=MAX_INT64)]
 
 @dataclass(frozen=True, slots=True, order=True)
 class NamedSegment:
-    """One segment in ``_metadata``. Times must ascend with offsets, so the time of an entry may differ from the time of
-    the broker's log file."""
+    """One segment in ``_metadata``. Times must ascend with offsets, so an entry's time may differ from the modification
+    time of the broker's log file."""
 
     timestamp_ms: Annotated[_Long, Field(alias="timestamp")]
     base_offset: Annotated[_Long, Field(alias="baseOffset")]
@@ -91,11 +91,10 @@ def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], eta
 def complete_entries(
     entries: Collection[NamedSegment], logs: Collection[int], whole: Mapping[int, int]
 ) -> tuple[NamedSegment, ...]:
-    """Return entries for all whole segments. Keep existing ``entries`` for which a log is stored.
+    """Return ``entries`` without those whose log is missing, and with new entries for whole segments that have none.
 
     ``logs`` has the base offsets of stored logs. ``whole`` maps the base offset of each whole segment to a time.
-    Readers take entries in the order of their times. So the time of a new entry lies between the times of its
-    neighbours.
+    Readers sort entries by time, so a new entry gets a time between those of its neighbours by offset.
     """
     kept = {entry for entry in entries if entry.base_offset in logs}
     known = {entry.base_offset: entry.timestamp_ms for entry in kept}
@@ -116,16 +115,17 @@ def complete_entries(
 
 
 class MetadataKeeper:
-    """Keeps each partition's ``_metadata`` up to date with its segments. Safe from several threads and processes."""
+    """Keeps each partition's ``_metadata`` up to date with its segments. Several threads and processes may do so at
+    once."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
-        """Create a keeper. ``store`` must show the raw layout's objects under the plugin's keys, which begin with
+        """Create a keeper. ``store`` must show the raw layout's objects under the plugin's keys. All keys begin with
         ``prefix``."""
         self._store, self._prefix = store, prefix
 
     def name_all(self, folder: str, times: Mapping[int, int] | None = None) -> None:
-        """Add entries for all whole segments of a partition; ``times`` has the modification times of log files, by base
-        offset.
+        """Add entries for all whole segments of a partition. ``times`` maps the base offsets of the caller's segments
+        to the modification times of their log files.
 
         ``folder`` is the partition's folder in the plugin's keys. The call makes one listing and two small requests.
         """
@@ -137,17 +137,17 @@ class MetadataKeeper:
 
         is_certain = False
         while not is_certain:
-            # If ``_change`` added entries of other segments than the caller's, list the folder again. Another process
-            # may just have deleted those segments.
+            # If ``_change`` added entries of other segments than the caller's, list the folder again, because another
+            # process may have deleted those segments since the listing.
             added, was_there = self._change(folder, complete, creates=True)
             is_certain = was_there and not added - set(known)
 
     def forget(self, folder: str, base_offsets: Collection[int], *, are_deleted: bool = False) -> None:
-        """Remove the entries of segments. Call this before their files are deleted, and again afterwards with
+        """Remove the entries of segments. Call this before deleting their files, and again afterwards with
         ``are_deleted=True``.
 
-        The second call replaces ``_metadata`` even if no entry changes. An uploader may have listed the files before
-        the deletion. Its conditional write then fails, and it lists the files again.
+        The call afterwards replaces ``_metadata`` even if no entry changes. So the conditional write of an uploader
+        that listed the files before the deletion fails, and the uploader lists the files again.
         """
 
         def without(entries: tuple[NamedSegment, ...]) -> tuple[NamedSegment, ...]:
@@ -174,8 +174,8 @@ class MetadataKeeper:
         creates: bool = False,
         replaces: bool = False,
     ) -> tuple[set[int], bool]:
-        """Apply ``change`` to the entries. Return the base offsets that ``change`` added. The second result is False if
-        this call created the object."""
+        """Apply ``change`` to the entries. Return the base offsets that ``change`` added, and False if this call
+        created the object (True otherwise)."""
         key = f"{folder}{METADATA}"
         where = partition_of(folder.removeprefix(self._prefix))
         assert where is not None
@@ -206,7 +206,7 @@ class MetadataKeeper:
         is None if the object is absent.
         """
         try:
-            # Read the etag first. If another process then replaces the object before its content is read, the
+            # Read the etag before the content: if another process replaces the object between the two reads, the later
             # conditional write fails.
             etag = self._store.head(key).etag or ""
             entries = parse_metadata(self._store.get_small(key, _MAX_BYTES) or b"")

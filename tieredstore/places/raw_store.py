@@ -1,5 +1,5 @@
-"""A store that shows the files of Pinterest's layout as the plugin's objects: log, indexes and manifest. The manifest
-is created in memory.
+"""A store that shows the files of Pinterest's layout as the plugin's objects: log, indexes and a manifest, which is
+created in memory.
 
 This module is separate from ``layouts``, which chooses between ``RawStore`` and ``EntropyStore``.
 """
@@ -47,11 +47,12 @@ _Value = TypeVar("_Value")
 class RawStore(LaidOutStore):
     """Shows each segment's ``.index``, ``.timeindex`` and ``.log`` as ``.indexes``, ``.log`` and ``.rsm-manifest``.
 
-    Pinterest's layout stores no topic ids, so each id is derived from the topic's name. A key with another id leads to
-    the same files, because the id is ignored. The keys of the uploader's watermarks have no topic id.
+    Pinterest's layout stores no topic ids, so listed keys contain an id that is derived from the topic's name. Requests
+    ignore the id in a key: a key with another id leads to the same files. The keys of the uploader's watermarks have no
+    topic id.
 
-    A writer stores each file under a key of the plugin's layout that has the file's ending. ``.indexes`` and manifests
-    cannot be written. Deleting a manifest deletes the log, and with it the segment.
+    To write a file, use the plugin's key with the file's own ending, such as ``.timeindex``. ``.indexes`` and manifests
+    cannot be written. Deleting a manifest deletes the log, and thus the segment.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout, chunk_size: int = 1 << 22) -> None:
@@ -68,8 +69,8 @@ class RawStore(LaidOutStore):
     # Keys
 
     def inner_key(self, key: str) -> str:
-        """Return the stored key of a file. The keys of manifests and ``.indexes``, which are not stored, stay
-        unchanged."""
+        """Return the stored key of a file. Return the keys of manifests and ``.indexes`` unchanged, because these
+        objects are not stored."""
         path = key[len(self.prefix) :] if key.startswith(self.prefix) else ""
         if path.startswith(_WATERMARKS):
             return f"{self.prefix}{_WATERMARKS}{_without_id(path[len(_WATERMARKS) :])}"
@@ -109,8 +110,8 @@ class RawStore(LaidOutStore):
     # Reading
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read an object of the raw layout. For ``.indexes``, join both stored index files. For a manifest, make one
-        from the segment's files.
+        """Read a stored file. For ``.indexes``, join both stored index files; for a manifest, make one from the
+        segment's files.
         """
         parsed = self._object(key)
         if parsed is None:
@@ -165,7 +166,7 @@ class RawStore(LaidOutStore):
         return super().replace(key, body, etag)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete the stored files of these objects. For a manifest, this is the log.
+        """Delete the files of these objects. The file of a manifest is the log.
 
         Before deleting a log, remove the log's entry from Pinterest's ``_metadata``.
         """
@@ -174,13 +175,13 @@ class RawStore(LaidOutStore):
         for folder, base_offsets in logs.items():
             self._metadata.forget(folder, base_offsets)
         self.inner.delete(file for key in every for file in self._files(key))
-        # Remove the entries of the deleted segments once more. A concurrent writer may have added them while the
-        # segments still existed.
+        # Remove the deleted segments' entries once more, because a concurrent writer may have added them before the
+        # files were deleted.
         for folder, base_offsets in self._base_offsets(every, {Suffix.MANIFEST}).items():
             self._metadata.forget(folder, base_offsets, are_deleted=True)
 
     def _base_offsets(self, keys: Iterable[str], suffixes: Collection[Suffix]) -> dict[str, set[int]]:
-        """Group the keys' base offsets by their partition's folder."""
+        """Return the base offsets of the keys with these suffixes, by the partition's folder."""
         known: defaultdict[str, set[int]] = defaultdict(set)
         for key in keys:
             parsed = parse_key(self.prefix, key)
@@ -199,8 +200,7 @@ class RawStore(LaidOutStore):
     # Listing
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List one partition without holding its listing in memory. For several partitions, hold the whole listing and
-        sort it."""
+        """List one partition page by page. For several partitions, load the whole listing into memory and sort it."""
         self.look_first(prefix, writes=False)
         path = prefix[len(self.prefix) :] if prefix.startswith(self.prefix) else ""
         if path.startswith(STATE):
@@ -218,8 +218,7 @@ class RawStore(LaidOutStore):
 
     def _of_partition(self, where: TopicIdPartition, path: str, start_after: str | None) -> Iterator[RawSegment]:
         folder = self._keys.folder(where)
-        # The name is the part after the two folders, up to the offset. The prefix may contain only the first digits of
-        # the offset.
+        # The name after the two folders begins with the offset, of which the prefix may contain only the first digits.
         name = path.split("/", 2)[2].partition("-")[0]
         after: str | None = None
         in_folder = f"{self.prefix}{path.rpartition('/')[0]}/"
@@ -232,8 +231,8 @@ class RawStore(LaidOutStore):
         if STATE.startswith(path) and path:
             return
         topic = path.partition("/")[0]
-        # ``topic`` becomes a prefix of the raw folders' names. If the prefix matches too many folders, their entries
-        # are filtered out later.
+        # ``topic`` becomes a prefix of the raw folders' names. It may also match folders of other topics; ``list``
+        # filters their entries out.
         if "/" in path:
             topic = _without_id(path).partition("/")[0] + "-"
         elif not topic.endswith("-"):
@@ -260,7 +259,7 @@ class RawStore(LaidOutStore):
             self._known.keep(self._name(segment), segment)
             yield segment
 
-    # Objects made from a segment
+    # Objects that are made from a segment's files
 
     def _make_object(self, key: str, parsed: ObjectKey) -> bytes:
         segment = self._segment(parsed)
@@ -351,7 +350,7 @@ class RawStore(LaidOutStore):
 
 
 class _Recent(Generic[_Value]):
-    """A cache of at most ``most`` values. The value stored first is dropped first. Thread-safe."""
+    """A cache of at most ``most`` values. If it is full, it drops the value that was stored first. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most

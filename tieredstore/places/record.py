@@ -1,5 +1,4 @@
-"""``<prefix>!tieredstore/layout.json`` records the layout of the keys under a prefix. All writers then use the same
-layout.
+"""``<prefix>!tieredstore/layout.json`` records the layout of the keys under a prefix, so that all writers use the same.
 
 The first writer that stores a segment in a layout other than the plugin's writes ``layout.json``. The object never
 changes afterwards.
@@ -24,7 +23,7 @@ from tieredstore.format.keys import parse_key
 from tieredstore.versions import LAYOUT_RECORD
 
 STATE: Final = "!tieredstore/"
-"""Keys with this text right after ``key.prefix`` belong to this project's own state, not to segments."""
+"""Keys that begin with ``key.prefix`` and this text belong to this project's own state, not to segments."""
 
 _NAME: Final = f"{STATE}layout.json"
 _MAX_BYTES: Final = 4096
@@ -102,8 +101,8 @@ def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
     """Record ``layout`` if no layout is recorded. Raise ConfigError if another layout is recorded, even by a concurrent
     writer.
 
-    Also raise ConfigError if segments already exist under the plugin's keys. Readers of ``layout`` would not find these
-    segments.
+    Also raise ConfigError if segments exist under the plugin's keys, because readers with ``layout`` would not find
+    them.
     """
     if check_layout(store, prefix, layout):
         return
@@ -120,23 +119,23 @@ def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
 
 
 def _unwrap(store: ObjectStore) -> ObjectStore:
-    """Return the store inside the wrappers that do not affect the layout."""
+    """Remove the wrappers that do not affect the layout, and return the store inside."""
     while isinstance(inner := getattr(store, "inner", None), ObjectStore) and not hasattr(store, "layout"):
         store = inner
     return store
 
 
 def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
-    """Return the layout that is recorded under the prefix, or None. Return None also if ``store`` was opened with a
+    """Return the layout that is recorded under the prefix; None if none is recorded, or ``store`` was opened with a
     layout.
 
     The look-up takes one request, or two if a layout is recorded.
     """
     if hasattr(_unwrap(store), "layout"):
-        return None  # a store with a layout compares it with the recorded one before the first request
+        return None  # such a store itself compares its layout with the recorded one, before its first request
     try:
-        # Most stores have no recorded layout, so send a HEAD first. Its answer has no body that a faulty store could
-        # corrupt.
+        # Most stores have no recorded layout, so send a HEAD first: unlike a GET's, its answer has no body that a
+        # faulty store could corrupt.
         store.head(layout_key(prefix))
     except ObjectNotFoundError:
         return None

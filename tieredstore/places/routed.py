@@ -39,7 +39,8 @@ _MOST_TOPICS: Final = 4096
 class Place:
     """An endpoint with its opened store. The keys of its segments begin with ``prefix``.
 
-    ``is_own_store`` is True if this place uses the same store as the first place. Only the first place then closes it.
+    ``is_own_store`` is True if this place uses the same store as the first place, so that only the first place closes
+    it.
     """
 
     endpoint: Endpoint
@@ -49,17 +50,17 @@ class Place:
 
 
 def places_of(store: ObjectStore, prefix: str) -> tuple[Place, ...]:
-    """Return the places of ``store``. The first one is the settings' own place. A store that is not routed is the only
-    place."""
+    """Return the places of ``store``, beginning with the settings' own place. If the store is not routed, it is the
+    only place."""
     return store.places if isinstance(store, RoutedStore) else (Place(Endpoint(), store, prefix),)
 
 
 class RoutedStore(DelegatingStore):
-    """A store that sends each request for a topic's object to the topic's place. Its keys begin with the prefix of the
-    settings' own place.
+    """A store that sends each request for a topic's object to the topic's place. Callers use keys with the prefix of
+    the settings' own place.
 
-    A topic's objects are its segments, its watermarks, and its records in quarantine. All other objects are at the
-    settings' own place.
+    A topic's objects are its segments, its watermarks, and its records in quarantine. Requests for any other object go
+    to the settings' own place.
     """
 
     def __init__(self, places: Sequence[Place], provider: EndpointProvider) -> None:
@@ -136,16 +137,15 @@ class RoutedStore(DelegatingStore):
             raise failures[0]
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Write an object under ``staging_prefix``. The places may have their own ways of staging, which are not
-        used."""
+        """Write an object under ``staging_prefix``, even if the key's place has its own way of staging."""
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """Copy the staged object to its final key, then delete the staged object."""
+        """Copy the staged object to its final key, then delete the staging copy."""
         ObjectStore.publish(self, prepared)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Discard the write at its key's place."""
+        """Discard the write at the place of its key."""
         if isinstance(write, Prepared):
             return ObjectStore.discard(self, write)
         store, there = self.target(write.key)
@@ -167,7 +167,8 @@ class RoutedStore(DelegatingStore):
                     yield replace(write, key=key)
 
     def now_ms(self) -> int | None:
-        """Return the earliest time of all places' clocks; None if a place has no clock.
+        """Return the time of the slowest clock of all places, so that no object seems older than it is; None if a place
+        has no clock.
 
         With the earliest time, no object seems older than it is."""
         times = [admin_of(place.store).now_ms() for place in self.places]
@@ -175,7 +176,7 @@ class RoutedStore(DelegatingStore):
         return min(known) if len(known) == len(times) else None
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return the sentences about retention of deleted objects from all places."""
+        """Return sentences about how long each place retains deleted objects."""
         return [sentence for place in self.places for sentence in admin_of(place.store).kept_after_delete()]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
@@ -195,8 +196,7 @@ class RoutedStore(DelegatingStore):
         )
 
     def caller(self) -> str:
-        """Return the identities under which the places send requests. A place that does not know its identity is left
-        out."""
+        """Return the identities under which the places send requests, without places that do not know theirs."""
         return "; ".join(dict.fromkeys(filter(None, (admin_of(place.store).caller() for place in self.places))))
 
     def close(self) -> None:
@@ -214,8 +214,8 @@ class RoutedStore(DelegatingStore):
         if path.startswith(_OF_TOPICS):
             path = path[len(STATE) :].partition("/")[2]
         topic_folder, slash, rest = path.partition("/")
-        # Complete the path for the parser, because a listing's prefix may end after the topic's folder. The added parts
-        # do not matter.
+        # A listing's prefix may end after the topic's folder, so add any partition for the parser. Only the topic is
+        # used.
         where = partition_of(f"{topic_folder}/0/{rest}") if slash else None
         return None if where is None else where.topic
 
@@ -252,8 +252,7 @@ class RoutedStore(DelegatingStore):
                 self._tell(key, place)
 
     def _tell(self, key: str, place: Place) -> None:
-        """Warn once about a topic that has objects at this place although the rules name another place for the
-        topic."""
+        """Warn once about a topic that has objects at ``place`` although the rules name another place for it."""
         topic = self._where(key)
         if topic is not None and topic not in self._told:
             self._told.add(topic)

@@ -13,7 +13,8 @@ __all__ = ["TOPIC_COLUMNS", "ColumnTypes", "ReadPlan", "TopicRead", "read_topic"
 
 
 def __getattr__(name: str) -> object:
-    """Import a name's module at its first use, because the commands' help needs names of formats but not pyarrow."""
+    """Import a module on first use of its name, because the commands' help needs only names of formats, but not
+    pyarrow."""
     match name:
         case "TOPIC_COLUMNS" | "ColumnTypes" | "topic_schema":
             from tieredstore.query import topic_columns  # noqa: PLC0415  see above

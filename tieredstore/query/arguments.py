@@ -1,5 +1,5 @@
-"""Checks arguments, because callers may not use a type checker. The error for a wrong type is one sentence with the
-argument's name.
+"""Checks arguments, for callers without a type checker. The error for a wrong type is one sentence with the argument's
+name.
 
 The errors do not show the argument's value, because it may be a password.
 """
@@ -19,7 +19,7 @@ Partitions: TypeAlias = "int | Sequence[int] | None"
 """One partition, several (a ``range`` too), or None for all."""
 
 TopicIdLike: TypeAlias = "Uuid | str | None"
-"""Kafka's topic id. It selects one of several topics that had the same name, one after the other."""
+"""Kafka's topic id. It selects one incarnation of a topic that was deleted and re-created."""
 
 _A_MANAGER: Final = "a RemoteStorageManager that is open"
 
@@ -50,7 +50,7 @@ def check_topic(topic: object) -> None:
 
 
 def check_source(source: object) -> None:
-    """Raise ConfigError if the source has no segments to read, for example because it is a settings object."""
+    """Raise ConfigError if the source is no open manager, for example if it is a settings object."""
     if not hasattr(source, "fetch_log_segment"):
         raise wrong_kind("source", source, _A_MANAGER)
 
@@ -62,7 +62,7 @@ def check_map(name: str, given: object, wanted: str) -> None:
 
 
 def check_client(client: object) -> None:
-    """Raise ConfigError unless the argument is a mapping of a Kafka client's properties, or None."""
+    """Raise ConfigError unless the argument is None or a mapping with the properties of a Kafka client."""
     check_map("client", client, 'a map of properties, as {"bootstrap.servers": "localhost:9092"}')
 
 
@@ -78,7 +78,7 @@ def topic_id_of(given: TopicIdLike, name: str = "topic_id") -> Uuid | None:
 
 
 def topic_ids_of(given: Mapping[str, TopicIdLike] | None, name: str = "topic_ids") -> dict[str, Uuid]:
-    """Return the ids of topics by name. Raise ConfigError for an invalid id, or if ``given`` is not a mapping."""
+    """Return the topic ids by topic name. Raise ConfigError for an invalid id, or if ``given`` is not a mapping."""
     check_map(name, given, 'a map from topics to their ids, as {"orders": "AAAAAAAAQACAAAAAAAAAAA"}')
     ids = ((topic, topic_id_of(one, f"the entry {topic} of {name}")) for topic, one in (given or {}).items())
     return {topic: topic_id for topic, topic_id in ids if topic_id is not None}
@@ -95,7 +95,7 @@ def check_count(name: str, count: object) -> None:
 def several_of(name: str, given: Any, kind: type, wanted: str) -> tuple[Any, ...]:
     """Return the values as a tuple. Raise ConfigError if any value has a type other than ``kind``.
 
-    Also raise ConfigError for a single text, because Python would take it as a sequence of letters.
+    Also raise ConfigError for a single text, which Python would take as a sequence of letters.
     """
     if not _are_several(given):
         raise wrong_kind(name, given, f"a list of {wanted}")

@@ -38,7 +38,7 @@ class BatchTable(ScannedTable, Protocol):
     """A topic of batches that can be scanned repeatedly until it is closed."""
 
     def scan(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None) -> BatchScan:
-        """Scan the records for which the filter holds, with these columns."""
+        """Return a scan of the records for which the filter holds, with these columns."""
         ...
 
     @property
@@ -64,7 +64,7 @@ class BatchTables(Protocol):
     """The topics of batches of one store."""
 
     READERS: ClassVar[str]
-    """The names of the tools that read a topic of batches, as part of a sentence."""
+    """The names of the tools that read a topic of batches, for error messages."""
 
     @classmethod
     def beside(cls, store: ObjectStore, settings: Settings) -> Self | None:
@@ -106,7 +106,8 @@ def batches_beside(store: ObjectStore, settings: Settings) -> BatchTables | None
 
 
 def check_no_window(topic: str, *window: object) -> None:
-    """Raise ConfigError if partitions, a start or a stop are given: a read of a topic of batches has no such limits."""
+    """Raise ConfigError if ``window`` has partitions, a start or a stop, because a topic of batches is always read
+    whole."""
     if any(one is not None for one in window):
         raise ConfigError(
             f"partitions, start and stop do not apply to {topic}, a topic of batches: leave them out, or name "

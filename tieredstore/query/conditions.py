@@ -1,4 +1,4 @@
-"""Finds partitions, offsets and times that a filter certainly excludes, so that their records need not be read.
+"""Finds the partitions, offsets and times that a filter excludes, so that their records need not be read.
 
 Only ``topic_scan`` imports this module. It works on Arrow's expressions, and uses neither logs nor readers.
 """
@@ -35,12 +35,11 @@ class PartitionSpan:
 
 
 class Condition:
-    """A filter (a pyarrow expression) over the columns of ``schema``. Records count as excluded only if this is
-    certain.
+    """A filter (a pyarrow expression) over the columns of ``schema``. It excludes records only if none of them can
+    pass.
 
-    Arrow decides if the expression can be true for a known partition, range of offsets or greatest timestamp. It
-    decides in the same way which files of a dataset to skip. Raise ConfigError for unknown columns or an invalid
-    comparison.
+    Arrow decides if the expression can be true for a known partition, range of offsets or greatest timestamp, as it
+    decides which files of a dataset to skip. Raise ConfigError for unknown columns or an invalid comparison.
     """
 
     def __init__(self, expression: ds.Expression, schema: pa.Schema) -> None:
@@ -72,13 +71,13 @@ class Condition:
         return rows
 
     def possible(self, spans: Iterable[PartitionSpan]) -> list[PartitionSpan]:
-        """Return the spans that may have records for which the filter holds, in order."""
+        """Return those of the spans, in the same order, that may have records for which the filter holds."""
         asked = list(spans)
         kept = self._may_hold([_of_span(span) for span in asked]) if asked else []
         return [span for span, is_kept in zip(asked, kept, strict=True) if is_kept]
 
     def hull(self, spans: Sequence[PartitionSpan]) -> tuple[int, int]:
-        """Return the smallest range, as (start, exclusive end), of all offsets that can pass the filter.
+        """Return the start and exclusive end of the smallest range with all offsets that can pass the filter.
 
         ``spans`` are spans of one partition that :meth:`possible` returned. Each begins where the previous one ends.
         """
@@ -94,13 +93,13 @@ class Condition:
         return start, max(start, stop)
 
     def since_ms(self) -> int | None:
-        """Return the earliest time of wanted records; None if the conditions have no such limit."""
+        """Return the earliest timestamp that can pass the filter; None if the filter has no such limit."""
         if self._may_hold_before(0):
             return None
         return _least(0, _LATEST_MS, self._may_hold_before)
 
     def holds_for_all(self, span: PartitionSpan) -> bool:
-        """Return True if every record of the span is certainly wanted, so that the filter need not be applied."""
+        """Return True if every record of the span certainly passes, so that the filter need not be applied."""
         return not self._complement._may_hold_in(span)
 
     @property
@@ -133,9 +132,10 @@ class Condition:
 
 
 def _fragments(schema: pa.Schema, guarantees: Sequence[ds.Expression], expression: ds.Expression) -> set[str]:
-    """Return the names of the files that Arrow would read, if each file's records satisfy one of ``guarantees``.
+    """Return the names of the files that Arrow would read for ``expression`` if each file satisfied one of
+    ``guarantees``.
 
-    The files do not exist: Arrow gets only their names, which are indexes into ``guarantees``.
+    The files do not exist, because Arrow needs only their names. A name is the index of the file's guarantee.
     """
     names = [str(number) for number in range(len(guarantees))]
     files = ds.FileSystemDataset.from_paths(

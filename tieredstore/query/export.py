@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 FILE_BYTES: Final = 256 * 1024 * 1024
-"""The approximate bytes of log in one file. A file ends at the end of a segment."""
+"""The approximate number of the log's bytes in one exported file. A file ends at the end of a segment."""
 
 _DIGITS: Final = 20
 
@@ -64,8 +64,8 @@ def plan_export(
 ) -> list[ExportFile]:
     """Return the files to write for all records of the logs, or for ``windows``.
 
-    A file is named ``<topic>-<partition>-<first offset>-<last offset>.<ending>``. The name has the range that the file
-    covers, even if no records exist at the ends of the range. Offsets in existing files are not exported again. Raise
+    A file is named ``<topic>-<partition>-<first offset>-<last offset>.<ending>``. Its offsets are the range that the
+    file covers, even if no records exist at the ends of the range. Ranges that existing files cover are left out. Raise
     ConfigError for an unknown format.
     """
     if ending not in WRITERS:
@@ -84,11 +84,11 @@ def export_files(
 ) -> Generator[Exported]:
     """Write the files, several in parallel, with the plan's columns and types. Yield each file when it is complete.
 
-    Raise the errors of a read, or OSError if the folder cannot be written. After an error, complete files stay. The
-    caller must have entered ``export_folder``.
+    Raise the error of a failed read, or OSError if the folder cannot be written. Even then, complete files stay. Call
+    this only inside the context ``export_folder``.
     """
     with ThreadPool(at_once, "tieredstore-export") as pool:
-        # The caller closes this generator. So an export that ends early does not wait for running reads.
+        # If an export ends early, the caller closes this generator, which then does not wait for running reads.
         yield from in_parallel(pool, partial(_export, reader, snapshot, plan), files, at_once=at_once, ordered=False)
 
 
@@ -107,7 +107,7 @@ def _export(reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, file: Ex
             size = target.tell()
         draft.replace(file.path)
     except BaseException:
-        # Remove the incomplete file: on a full disk it would take the space that the user needs.
+        # Remove the incomplete file. On a full disk, it would take space that the user needs.
         draft.unlink(missing_ok=True)
         raise
     return Exported(file, records, size)
@@ -136,7 +136,7 @@ def _missing(start: int, stop: int, there: Sequence[OffsetWindow]) -> Iterator[O
 
 
 def _pieces(log: PartitionLog, window: OffsetWindow, file_bytes: int) -> Iterator[OffsetWindow]:
-    """Divide the window at ends of segments."""
+    """Divide the window at ends of segments into ranges of about ``file_bytes``."""
     start, stop = window
     spans = () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam))
     for span in spans:

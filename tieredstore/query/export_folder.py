@@ -1,4 +1,5 @@
-"""Protects an export's folder: one export of a topic at a time, and only files of one kind."""
+"""Protects an export's folder: a topic has one export at a time, and all its files have the same types and
+isolation."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _logger: Final = logging.getLogger(__name__)
 
 
 _HOME: Final = "_tieredstore"
-"""The folder for the note about an export. Spark, Hive and Arrow skip names that begin with an underscore."""
+"""The folder for the note about an export. Its name begins with an underscore, so that Spark, Hive and Arrow skip
+it."""
 
 _NOTE: Final = TypeAdapter(dict[str, object])
 _LOSS: Final = "on_data_loss"
@@ -36,14 +38,14 @@ _WAY_OUT: Final = "export into another folder, or delete them"
 def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan, ending: str) -> Generator[None]:
     """Lock the folder for one export of a topic in one format, and remove incomplete files of killed exports.
 
-    Offsets in existing files are not exported again. So all files must come from the same topic, types and isolation. A
-    note in ``_tieredstore/export/`` records topic, types and isolation before the first file is written.
+    An export does not replace the files of earlier exports, so all files must have the same topic, types and isolation.
+    For this, the first export records them in a note in ``_tieredstore/export/``.
 
     Raise ConfigError if another export of the topic is running, or if the note records another topic, other types or
     another isolation.
 
-    Also raise ConfigError if this export requires all records (``on_data_loss`` is ``fail``), but an earlier export
-    only reported losses: its files may lack records. Raise OSError if the folder cannot be used.
+    Also raise ConfigError if this export must fail on data loss, but an earlier one had ``on_data_loss="report"``, so
+    that its files may lack records. Raise OSError if the folder cannot be used.
     """
     kind = _kind(query, snapshot, plan)
     note = folder / _HOME / "export" / f"{query.topic}.{ending}.json"
@@ -57,7 +59,7 @@ def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: Re
             _compare(there, kind, folder)
             if there.get(_LOSS) == "report" and loss == "fail":
                 raise ConfigError(
-                    f"files in {folder} may lack records, because the export that wrote them only reported losses: "
+                    f"files in {folder} may lack records, because an earlier export skipped lost records: "
                     f"{query.words.accept_loss} again, {_WAY_OUT}"
                 )
         if not noted or (loss == "report" and there.get(_LOSS) != loss):
@@ -82,8 +84,8 @@ def _kind(query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan) -> dict[str, s
 
 
 def _type_name(kind: pa.DataType) -> str:
-    """Describe a type for the note about an export. The fields of a schema are left out, because they may change
-    between exports.
+    """Describe a type for the note about an export. Leave out a schema's fields, because they may change between
+    exports.
     """
     return "columns" if pa.types.is_struct(kind) else str(kind)
 

@@ -12,7 +12,7 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import AtTime, check_offset
 
 GivenPlace: TypeAlias = "int | datetime | date | str | AtTime | None"
-"""An offset, a time with its zone, a day (UTC), or a text of one of these. None stands for the log's own start or end.
+"""An offset, a time with its zone, a day (UTC), or one of these as text. None stands for the log's own start or end.
 """
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -64,8 +64,8 @@ def time_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> AtTime | No
 
 
 def has_own_zone(text: str) -> bool:
-    """Return True if a text means the same offset or time everywhere. Return False for relative times and times without
-    a zone.
+    """Return True if a text means the same offset or time in every zone and at every moment, unlike relative times and
+    times without a zone.
     """
     word = text.strip()
     if _OFFSET.fullmatch(word) or _MILLISECONDS.fullmatch(word):
@@ -77,7 +77,7 @@ def has_own_zone(text: str) -> bool:
 
 
 def ends_before(start: int | AtTime | None, stop: int | AtTime | None) -> bool:
-    """Return True if ``stop`` is before ``start``. Never True for an offset and a time, which have no order."""
+    """Return True if ``stop`` is before ``start``. Return False for an offset and a time, which cannot be compared."""
     if isinstance(start, AtTime) and isinstance(stop, AtTime):
         return start.timestamp_ms > stop.timestamp_ms
     return isinstance(start, int) and isinstance(stop, int) and start > stop
@@ -107,8 +107,8 @@ def duration_of(name: str, given: timedelta | str) -> timedelta:
 
 
 def duration_text(given: timedelta) -> str:
-    """Return a duration as text for :func:`duration_of`, in the largest unit that divides it: ``1d``. Fractions of a
-    second are dropped."""
+    """Return a duration as text for :func:`duration_of`, in the largest unit that divides it: ``1d``. Drop fractions of
+    a second."""
     units = {letter: timedelta(**{unit: 1}) for letter, unit in reversed(_UNITS.items())}
     letter = next((letter for letter, unit in units.items() if not given % unit), "s")
     return f"{given // units[letter]}{letter}"

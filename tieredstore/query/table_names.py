@@ -9,7 +9,7 @@ from typing import Final, cast
 from tieredstore.errors import ConfigError
 
 BATCHES: Final = "$batches"
-"""Suffix for the table of a batch topic, if a topic of segments has the same name."""
+"""Suffix of a batch topic's table. It distinguishes the table from that of a topic of segments with the same name."""
 
 _NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})(?:\$(?P<part>segments|partitions|batches))?")
 
@@ -21,7 +21,7 @@ def parse_table_name(name: str) -> tuple[str, str | None] | None:
 
 
 def tables_in(node: object) -> Iterator[str]:
-    """Yield the table names in a query's syntax tree. Names that WITH defines are included. This is harmless: SQL
+    """Yield the table names in a query's syntax tree, and also names that WITH defines. These do no harm, because SQL
     prefers them to tables.
     """
     if isinstance(node, list):
@@ -35,7 +35,7 @@ def tables_in(node: object) -> Iterator[str]:
 
 
 def tables_mentioned(sql: str, topics: Sequence[str]) -> list[str]:
-    """Return every table whose name occurs in the text of a query that cannot be parsed."""
+    """Return every table of a topic whose name occurs in the query's text, for queries that cannot be parsed."""
     names = [topic + part for topic in topics for part in ("", "$segments", "$partitions", "$batches")]
     exact = [name for name in names if name in sql]
     taken, text = {name.lower() for name in exact}, sql.lower()
@@ -43,7 +43,8 @@ def tables_mentioned(sql: str, topics: Sequence[str]) -> list[str]:
 
 
 def topic_of(name: str, topics: Sequence[str], *, asks_broker: bool) -> str | None:
-    """Return the topic that a table name means. Case is ignored if exactly one topic then matches."""
+    """Return the topic that a table name means: the topic of this name or, ignoring case, the only topic that
+    matches."""
     if name in topics:
         return name
     alike = [topic for topic in topics if topic.lower() == name.lower()]
@@ -64,7 +65,8 @@ def check_distinct(names: Sequence[str], way_out: str) -> None:
 
 
 def quotes_missing(sql: str, topics: Sequence[str], words: Collection[str]) -> str:
-    """Return advice to quote a topic's name, if SQL takes the name for something else, such as a keyword (``words``).
+    """Return advice to quote a topic's name if SQL does not take the name as such, for example because it is in
+    ``words`` (the keywords).
 
     Return an empty text if no topic needs quotes.
     """

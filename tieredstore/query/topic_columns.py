@@ -20,7 +20,7 @@ _TOPIC: Final = pa.dictionary(pa.int32(), pa.string())
 _PARTITION: Final = pa.dictionary(pa.int32(), pa.int32())
 _BINARY: Final = Binary()
 _SPARE: Final = 4
-"""A new array for n rows has n / 4 spare elements, because the next batch may be larger."""
+"""A new array for n rows has n / 4 spare elements, so that it suffices for a slightly larger next batch."""
 
 TOPIC_COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch",
@@ -29,7 +29,7 @@ TOPIC_COLUMNS: Final = (
 
 
 _DECODED: Final = {"timestamp_type": "timestampType", "leader_epoch": "leaderEpoch"}
-"""The decoder's names for columns that have another name here. The decoder uses the names of Spark's Kafka source."""
+"""The decoder's names for columns that have other names here: the decoder uses those of Spark's Kafka source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def topic_schema(columns: Sequence[str] = TOPIC_COLUMNS, types: ColumnTypes = _B
 class TopicColumns:
     """Converts decoded records into batches with ``columns``. Thread-safe.
 
-    ``topic`` and ``partition`` are dictionary columns. Their dictionaries are the same in all batches of a read.
+    ``topic`` and ``partition`` are dictionary columns, each with the same dictionary in all batches of a read.
     """
 
     def __init__(self, columns: Sequence[str], types: ColumnTypes, topic: str, partitions: Sequence[int]) -> None:
@@ -117,8 +117,8 @@ class TopicColumns:
                 return records.column(_DECODED.get(name, name))
 
     def _constant(self, number: int, dictionary: pa.Array, count: int) -> pa.Array:
-        # Reuse the array for the next batches: they usually belong to the same partition and are no larger. A new array
-        # for each batch took 2% of a read. The assignment is atomic, so other threads may use the array.
+        # Reuse the array for the next batches, because a new array for each took 2% of a read. Usually they belong to
+        # the same partition and are no larger. The assignment is atomic, so other threads may use the array.
         kept, indices = self._indices
         if kept != number or len(indices) < count:
             indices = pa.repeat(pa.scalar(number, pa.int32()), count + count // _SPARE)

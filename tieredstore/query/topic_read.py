@@ -53,7 +53,7 @@ class ReadPlan:
 
 
 class StreamedScan(Protocol):
-    """The source of a read: a sequence of streams. Several streams are read in parallel."""
+    """The source of a read: a sequence of streams, some of which are read in parallel."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -66,21 +66,22 @@ class StreamedScan(Protocol):
         ...
 
     def streams(self) -> Iterator[Callable[[], Iterator[pa.RecordBatch]]]:
-        """Yield a function for each stream. The function begins the stream and returns its batches."""
+        """Yield a function for each stream, which begins the stream and returns its batches."""
         ...
 
 
 class TopicRead(ArrowStream):
     """The records of a topic. No record batch is empty. Not thread-safe. The caller reads it to its end, or closes it.
 
-    A read that is garbage collected ends within about a second. After an early close, the read raises
-    AlreadyClosedError, so that it never seems complete. After a failure, it raises the same error again.
+    If this object is garbage collected, its running work ends within about a second. Iterating after an early close
+    raises AlreadyClosedError, so that the read never seems complete. Iterating after a failure raises the same error
+    again.
 
-    A read is also an Arrow stream (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and DataFusion can read it once.
+    A read is also an Arrow stream (``__arrow_c_stream__``), which pyarrow, Polars, DuckDB and DataFusion can read once.
     For pandas, use ``pyarrow.table(read).to_pandas()``.
 
-    If the read fails, these libraries raise their own errors, with the class and sentence of the original error. A
-    ``with`` block raises the original error instead. ``error`` has it too.
+    If the read fails, these libraries raise their own errors, with the class and sentence of the original error. At its
+    end, a ``with`` block raises the original error instead, which is also in ``error``.
     """
 
     def __init__(self, topic: str, plan: ReadPlan, scan: StreamedScan, *, owned: Closing | None = None) -> None:
@@ -106,7 +107,8 @@ class TopicRead(ArrowStream):
             self.close()
             raise
         except (Interrupted, KeyboardInterrupt) as interruption:
-            # Keep the interruption: a library that reads through Arrow's C interface only learns that the read failed.
+            # Keep the interruption for the caller: a library that reads through Arrow's C interface raises its own
+            # error instead.
             self.interruption = interruption
             raise
         if batch is None:

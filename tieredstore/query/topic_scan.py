@@ -1,4 +1,4 @@
-"""Reads a topic by its name. Splits are read in parallel; splits that a filter excludes are not read."""
+"""Reads a topic by splits: several splits in parallel, and none that the filter excludes."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _LEAST_SPLIT: Final = 2 * _MIB
-# The largest split, in bytes: four chunks of 4 MiB, and 1 MiB for a last batch that continues in the next chunk.
+# The largest split, in bytes: four chunks of 4 MiB, and 1 MiB because the last batch may continue in the next chunk.
 _MOST_SPLIT: Final = 17 * _MIB
 _SPLITS_A_READER: Final = 4
 _MOST_READERS: Final = 8
 _FIRST_SEGMENTS: Final = 2
 _UNIT_SEGMENTS: Final = 16
-"""The number of segments to plan together, enough for parallel requests. The first plan has only ``_FIRST_SEGMENTS``
-segments, because all readers wait for it.
+"""The number of segments to plan together, so that their requests run in parallel. The first plan has only
+``_FIRST_SEGMENTS`` segments, because all readers wait for it.
 """
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
@@ -55,9 +55,9 @@ _Batches: TypeAlias = Iterator[pa.RecordBatch]
 class TopicScan:
     """A scan of some windows of a topic, in bucket and broker. The scan yields batches with the columns of ``schema``.
 
-    ``condition`` must hold for the returned records. ``reading`` decodes all columns that schema and condition need.
-    ``readers`` splits are read in parallel. Splits are small, so that readers share the work evenly. The decoded splits
-    of all readers fit into ``max_bytes``.
+    It yields only records that satisfy ``condition``. ``reading`` decodes all columns that schema and condition need.
+    ``readers`` is the number of splits to read in parallel. Splits are so small that readers share the work evenly, and
+    that the decoded splits of all readers fit into ``max_bytes``.
     """
 
     reader: TopicReader
@@ -81,7 +81,7 @@ class TopicScan:
         return replace(self, windows=left)
 
     def streams(self) -> Iterator[Callable[[], _Batches]]:
-        """Yield reads of parts of the windows, by partition and offset. Each part is planned when it is needed."""
+        """Yield a function for each split that reads it, in order of partition and offset. Plan splits on demand."""
         windows = self.windows
         total = sum(
             self.snapshot.bytes_between(where, *window) for where, of_log in windows.items() for window in of_log
@@ -107,8 +107,7 @@ class TopicScan:
         where = split.partition.topic, split.partition.partition
         if self.left_out is not None and isinstance(split, RecordSplit):
             self.left_out.meet(where[1], (entry for section in split.sections for entry in section.aborted))
-        # Decode ahead only if there are fewer readers than processors. With as many readers as processors, no processor
-        # is free to decode ahead.
+        # Decode ahead only if there are fewer readers than processors: otherwise no processor is free for it.
         decode_ahead = self.settings.decode_ahead and self.readers < len(os.sched_getaffinity(0))
         settings = replace(self.settings, columns=self.reading.decoded, decode_ahead=decode_ahead)
         wanted = self._filter(split)
@@ -118,7 +117,7 @@ class TopicScan:
                 yield rows
 
     def _filter(self, split: WindowSplit) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """Return a function that selects the wanted rows and columns of a batch."""
+        """Return a function that selects the wanted rows and columns of the split's batches."""
         names = self.schema.names
         if self.condition is None or self.condition.holds_for_all(_span_of(split)):
             return lambda batch: _select(batch, names)
@@ -152,9 +151,9 @@ def begin_read(
 ) -> TopicRead:
     """Read the topic by ``plan``. With ``owns_reader``, closing the read closes the reader.
 
-    ``left_out`` receives each window of the read and its aborted transactions, to describe the omitted records. If the
-    query's policy is to fail, raise DataLossError for requested offsets that do not exist. Offsets that the plan's
-    filter excludes do not count.
+    ``left_out`` receives each window of the read and its aborted transactions, so that it can describe the omitted
+    records. If the query fails on data loss, raise DataLossError for lost offsets that the plan requests and its filter
+    does not exclude.
     """
     topic = reader.query.topic
     schema = topic_schema(plan.columns, plan.types)
@@ -174,12 +173,12 @@ def begin_read(
         left_out=left_out,
     ).narrowed(windows)  # fmt: skip
     wanted = {where: (of_log[0][0], of_log[-1][1]) for where, of_log in scan.windows.items() if of_log}
-    # If the condition shortens a window, request nothing beyond the window's new end.
+    # If the condition shortens a window, do not require offsets beyond the window's new end to be readable.
     ends = {where: stop if stop < windows[where][1] else place_of(stops, where) for where, (_, stop) in wanted.items()}
     lookup.check_readable(wanted, starts, ends)
     if reader.query.fails_on_loss:
-        # If data loss only causes a warning, each part of the read logs it later. Check for data loss here only if it
-        # must fail the read.
+        # Check for data loss here only if it must fail the read. Otherwise, each part of the read logs its losses
+        # later.
         Losses(reader.query).accept_missing(
             loss
             for where, of_log in scan.windows.items()
@@ -196,8 +195,8 @@ def _places(topic: str, given: GivenPlaces, default: Place) -> Places:
 
 
 def _spans(log: PartitionLog, start: int, stop: int) -> Iterator[PartitionSpan]:
-    """Yield the window as spans: the segments, and the ranges between and after segments. The ranges between segments
-    are included because the filter may select lost offsets.
+    """Yield the window as spans: the segments, and the ranges between and after them. The ranges between segments are
+    included so that a filter that selects lost offsets causes an error.
     """
     at = start
     for span in () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam)):
@@ -212,7 +211,7 @@ def _spans(log: PartitionLog, start: int, stop: int) -> Iterator[PartitionSpan]:
 
 
 def _units(log: PartitionLog, start: int, stop: int) -> Iterator[OffsetWindow]:
-    """Divide the window into ranges of a few segments each. The last range has the broker's part."""
+    """Divide the window into ranges of a few segments each. The last range also has the broker's part."""
     stored = () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam))
     cuts = [span.start for span in stored[_FIRST_SEGMENTS::_UNIT_SEGMENTS]]
     edges = [start, *cuts, stop]
@@ -261,14 +260,14 @@ def read_topic(
     an ``AtTime``, or None for the first record or the end. Each of the two applies to all partitions, or is a mapping
     from partition numbers.
 
-    ``filter`` is a pyarrow expression over any columns. Records are not fetched if its conditions on ``partition``,
-    ``offset`` and ``timestamp`` exclude them. ``key`` and ``value`` are the types of keys and values.
+    ``filter`` is a pyarrow expression over any columns. Records that its conditions on ``partition``, ``offset`` and
+    ``timestamp`` exclude are not even fetched. ``key`` and ``value`` are the types of keys and values.
 
     ``parallelism`` is the number of splits to read at once, by default the number of cores. Records are sorted by
     partition and offset. With ``ordered=False``, batches come in any order. Readers stop decoding while ``max_bytes``
     of decoded records wait for the caller (one more batch may wait).
 
-    ``client`` has the properties of a Kafka client. It reads the records after the bucket's end.
+    ``client`` has the properties of the Kafka client that reads the records after the bucket's end.
 
     If requested offsets do not exist and the filter does not exclude them, raise DataLossError before the first record.
     With ``on_data_loss="report"``, each gap is logged as a warning instead. Raise ResourceNotFoundError for an absent

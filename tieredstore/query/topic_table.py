@@ -39,8 +39,8 @@ FIRST_TIMESTAMP: Final = "first_timestamp"
 """The only column of the table of segments that is read from the segments' logs."""
 
 _FIRST_CHUNKS: Final = 8
-"""The number of segments whose first chunk is read at the same time. A chunk has 4 MiB by default, and takes twice its
-size in memory.
+"""Read the first chunks of so many segments in parallel. A chunk has 4 MiB by default, and takes twice its size in
+memory.
 """
 
 # pyarrow's type stubs of datasets and tables are incomplete.
@@ -90,8 +90,8 @@ class TopicTable:
         return self._failure or next((read.error for read in self.reads if read.error is not None), None)
 
     def check_interruption(self) -> None:
-        """If a signal interrupted a scan, raise the interruption again. Query engines replace it by errors of their
-        own.
+        """If a signal interrupted a scan, raise the interruption again, because query engines replace it by their own
+        errors.
         """
         for interruption in (self._interruption, *(read.interruption for read in self.reads)):
             if interruption is not None:
@@ -99,7 +99,7 @@ class TopicTable:
 
     @contextlib.contextmanager
     def keep_error(self) -> Generator[None]:
-        """Keep an error or interruption of the block, because query engines replace it by their own errors."""
+        """Store an error or interruption that ends the block, because query engines replace it by their own errors."""
         try:
             yield
         except TieredStoreError as error:
@@ -133,8 +133,9 @@ class TopicTable:
     def segments(self) -> SegmentDataset:
         """Return the segments with the topic's records. The call takes one listing, and a request for each manifest.
 
-        Columns from the manifest are null for a segment that was deleted since the snapshot. Sometimes only decryption
-        can show which segments have the topic's records. If a key is then missing, return all segments with a warning.
+        Columns from the manifest are null for a segment that was deleted since the snapshot. To find the segments that
+        a read uses, encrypted data must sometimes be decrypted. If the key is missing, log a warning and return all
+        segments.
         """
         scope = Scope(self.topic, self._options.topic_ids.get(self.topic))
         found: list[RemoteLogSegmentMetadata] | None = None
@@ -171,8 +172,8 @@ class TopicTable:
     def _first_times(self, segments: Iterable[RemoteLogSegmentMetadata | None]) -> list[int | None]:
         """Return the timestamps of the segments' first records, with two requests for each segment.
 
-        If a segment's key is missing, its timestamp is None; one warning says why. Raise CorruptDataError for a damaged
-        batch.
+        The timestamp is None for a segment whose encryption key is missing; log one warning. Raise CorruptDataError for
+        a damaged batch.
         """
         with ThreadPool(self._options.parallelism or _FIRST_CHUNKS, "tieredstore-times") as pool:
             read = list(in_parallel(pool, self._first_time, segments, at_once=2 * _FIRST_CHUNKS))
@@ -192,7 +193,8 @@ class TopicTable:
             return error
 
     def partitions(self) -> pa.Table:
-        """Return a table of the topic's partitions: first offset, the end of the bucket's part, and the log's end."""
+        """Return a table of the topic's partitions, with the log's first offset, the end of the bucket's part, and the
+        log's end."""
         rows = [
             {
                 "topic": log.topic, "topic_id": str(log.topic_id), "partition": log.partition,
@@ -291,8 +293,7 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
     """
 
     def __init__(self, table: ScannedTable) -> None:
-        # pyarrow's constructor always raises, so do not call it. The methods below do not need the attributes that the
-        # constructor would set.
+        # pyarrow's constructor always raises, so do not call it. The methods below do not need its attributes.
         self._table = table
 
     @property
@@ -329,12 +330,13 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
 
 
 class SegmentDataset(TopicDataset):
-    """The segments of a topic as rows. The column ``first_timestamp`` is read only in scans that request it."""
+    """A topic's segments as rows. Only scans that request the column ``first_timestamp`` read it from the segments."""
 
     def __init__(
         self, table: TopicTable, rows: pa.Table, read_first_times: Callable[[Sequence[str]], list[int | None]]
     ) -> None:
-        """Make the dataset of ``rows``. ``read_first_times`` returns the first timestamps of the given segment ids."""
+        """Make the dataset of ``rows``. ``read_first_times`` returns the first timestamp of each segment, by segment
+        ids."""
         super().__init__(table)
         self._topic = table
         self._rows = rows
@@ -351,8 +353,8 @@ class SegmentDataset(TopicDataset):
         """Return a scanner with these columns, of the segments for which the filter holds."""
         rows, in_filter = self._rows, FIRST_TIMESTAMP in str(filter)
         if in_filter or columns is None or FIRST_TIMESTAMP in columns:
-            # Finding a segment's first timestamp requires reading a chunk. So first drop the segments that the filter
-            # excludes by other columns.
+            # Reading a segment's first timestamp takes a chunk, so first drop the segments that the filter excludes.
+            # This is impossible if the filter itself uses this column.
             rows = rows if in_filter or filter is None else rows.filter(filter)
             with self._topic.keep_error():
                 times = self._read_first_times(rows.column("segment_id").to_pylist())
@@ -375,7 +377,8 @@ class TopicScanner:
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the records as a stream."""
-        # An engine that requests no columns only counts rows. Return one column, because rows need at least one.
+        # An engine that requests no columns only counts rows. Return one column, because batches without columns have
+        # no rows.
         columns = self._columns if self._columns is None or len(self._columns) else ["offset"]
         return self._table.scan(columns, self._filter).reader()
 

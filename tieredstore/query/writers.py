@@ -23,9 +23,9 @@ _A_SECOND: Final[Mapping[str | None, int]] = {"s": 1, "ms": 1000, "us": 10**6, "
 
 
 class BatchRows(Protocol):
-    """Rows in batches of one schema, to be read once: a pyarrow reader, or a stream of this package.
+    """Batches of rows with one schema, which can be read once: a pyarrow reader, or a stream of this package.
 
-    Topic and partition are dictionary columns, and JSON is an extension type. Writers of formats without these types
+    Topic and partition are dictionary columns, and JSON is an extension type. A writer whose format lacks these types
     must cast them.
     """
 
@@ -40,7 +40,7 @@ class BatchRows(Protocol):
 
 
 Writer: TypeAlias = Callable[[BatchRows, BinaryIO], int]
-"""Writes all rows of a reader; returns their number."""
+"""A function that writes all rows of a reader and returns their number."""
 
 
 def write_parquet(reader: BatchRows, file: BinaryIO) -> int:
@@ -119,11 +119,11 @@ class RowFormat:
 
     write: Writer
     is_binary: bool
-    """True if the file is binary: commands write it to a terminal only with ``-o -``."""
+    """True for a binary format, which commands write to a terminal only with ``-o -``."""
     takes_equal_names: bool = False
     """True if the format can have two columns of the same name."""
     other_endings: tuple[str, ...] = ()
-    """File name suffixes for the format, in addition to its name."""
+    """Further file name suffixes of the format. Its name is a suffix too."""
 
 
 WRITERS: Final[Mapping[str, RowFormat]] = {
@@ -132,8 +132,7 @@ WRITERS: Final[Mapping[str, RowFormat]] = {
     "csv": RowFormat(write_csv, is_binary=False, takes_equal_names=True),
     "jsonl": RowFormat(write_json_lines, is_binary=False, other_endings=(".json",)),
 }
-"""All file formats by name. The name is also the suffix of file names. To add a format, add its function and a row
-here.
+"""All file formats by name, which is also the suffix of file names. To add a format, add its function and a row here.
 """
 
 
@@ -169,7 +168,7 @@ def _one_of(names: Iterable[str]) -> str:
 def cells_of(reader: BatchRows, *, parses_json: bool = False) -> Iterator[tuple[object, ...]]:
     """Yield the values of each row. JSON is yielded as text or, with ``parses_json``, as parsed objects."""
     for batch in reader:
-        # Take columns by position: two columns of a query may have one name.
+        # Take columns by position, because two columns of a query may have the same name.
         yield from zip(*(_cells(column, parses_json) for column in batch.columns), strict=True)
 
 
@@ -201,15 +200,13 @@ def _python(column: pa.Array, maps: Literal["strict"] | None) -> list[object]:
     except KeyError:
         return _python(column, None)  # some map has a key twice
     except (OverflowError, ValueError):
-        # Convert values one by one. Producers may set times beyond Python's calendar, and with such a time the
-        # conversion of a whole column fails.
+        # Convert values one by one. The conversion of a whole column fails if one time is beyond Python's calendar, as
+        # producers may set it.
         return [_cell(scalar) for scalar in column]
 
 
 def _cell(scalar: pa.Scalar) -> object:
-    """Return the value. If Python's calendar lacks the time or date, return a time as milliseconds and a date as
-    days.
-    """
+    """Return the value. For a time or date beyond Python's calendar, return its number of milliseconds or days."""
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):
@@ -293,7 +290,7 @@ def _bytes_text(data: bytes) -> str:
 
 
 def _write(file: BinaryIO, data: bytes) -> None:
-    """Write all bytes: an unbuffered file may accept only some of them at a time."""
+    """Write all bytes, by several calls if needed: an unbuffered file may accept only some of them at a time."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]

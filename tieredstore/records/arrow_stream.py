@@ -1,8 +1,8 @@
-"""Record batches as an Arrow stream that keeps the class and the message of this project's errors.
+"""Record batches as an Arrow stream. Its consumer learns the class and the message of this project's errors.
 
 A consumer of Arrow's C stream interface (https://arrow.apache.org/docs/format/CStreamInterface.html) gets no exception,
-only a text. pyarrow makes the text from the error's message and traceback. So this module raises errors of this project
-without a traceback.
+only a text. pyarrow makes the text from the error's message and traceback. So that the text is only the message, this
+module raises errors of this project without a traceback.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tieredstore.errors import TieredStoreError
 
 
 def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-    """Return a pyarrow reader of ``batches``, which all have ``schema``. The batches' iterator is closed when the
-    reader ends or is dropped.
+    """Return a pyarrow reader of ``batches``, which all have ``schema``. The iterator ``batches`` is closed when the
+    reader ends or is garbage collected.
 
     If ``batches`` raises an error of this project, the reader raises that error without a traceback.
     """
@@ -31,14 +31,14 @@ def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.Re
 class ArrowStream(Iterator[pa.RecordBatch]):
     """Batches of one ``schema`` that pyarrow, Polars, DuckDB, DataFusion and others accept as an Arrow stream.
 
-    For pandas, convert them by pyarrow: ``pyarrow.table(stream).to_pandas()``.
+    For pandas, convert the stream by pyarrow: ``pyarrow.table(stream).to_pandas()``.
     """
 
     schema: pa.Schema
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the same batches as a pyarrow stream. A batch comes either from this object or from the stream, never
-        from both.
+        """Return the remaining batches as a pyarrow stream. Each batch is returned once: by this object or by the
+        stream.
         """
         return stream_reader(self.schema, self)
 
@@ -48,7 +48,7 @@ class ArrowStream(Iterator[pa.RecordBatch]):
 
 
 def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Yield each batch as an iterator, and an error of this project as an iterator that raises it."""
+    """Yield an iterator for each batch. For an error of this project, yield an iterator that raises the error."""
     try:
         for batch in batches:
             yield iter((batch,))
@@ -61,20 +61,20 @@ def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch
 
 
 def _raising(error: TieredStoreError) -> Iterator[pa.RecordBatch]:
-    """Return an iterator that raises ``error``. C code raises it (the ``result`` of a future), so the traceback
-    contains no Python frame.
+    """Return an iterator that raises ``error`` by C code (a future's ``result``), so that the traceback has no Python
+    frame.
     """
     failed: asyncio.Future[pa.RecordBatch] = asyncio.Future(loop=cast("asyncio.AbstractEventLoop", _NoLoop()))
-    # The future raises a copy of the error. The copy has neither a traceback nor a cause.
+    # Raise a copy of the error, because a copy has neither a traceback nor a cause.
     failed.set_exception(copy(error))
     return iter(failed.result, None)
 
 
 class _NoLoop:
-    """The methods of an event loop that a future calls. No loop ever runs."""
+    """The methods of an event loop that a future calls. The future needs a loop, but none runs."""
 
     def get_debug(self) -> bool:
         return False
 
     def call_exception_handler(self, context: dict[str, object]) -> None:
-        """Ignore the report of a future with an unread error: the stream was not read to its end."""
+        """Ignore a future's report that its error was never read: the consumer has not read the stream to its end."""

@@ -33,16 +33,17 @@ _logger: Final = logging.getLogger(__name__)
 _SHOWN: Final = 5
 
 _ATTRIBUTES_END: Final = 23
-"""Bytes up to the end of a record batch's attributes. Every message of the older formats is larger."""
+"""Bytes from a record batch's start to the end of its attributes. Messages of the older formats are never smaller."""
 
 _TRANSACTIONAL: Final = 16
 
 
 class PartitionRead(ArrowStream, Closing):
-    """The records of one partition with offsets in ``[start, stop)``, up to the log's end. No record batch is empty.
+    """The records of one partition with offsets from ``start`` up to ``stop`` (exclusive), or to the log's end if that
+    is earlier. No record batch is empty.
 
-    Not thread-safe. Exhaust it or close it; closing cancels running work. After a failure or an early close, it raises
-    AlreadyClosedError, so that it never seems complete.
+    Not thread-safe. Exhaust it or close it; closing cancels running work. Iterating after a failure or an early close
+    raises AlreadyClosedError, so that the read never seems complete.
     """
 
     def __init__(self, source: SegmentSource, lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> None:
@@ -72,7 +73,7 @@ class PartitionRead(ArrowStream, Closing):
             return batch
         if self._is_over:
             raise StopIteration
-        # Do not raise StopIteration: the caller would take it for the end of the records.
+        # Do not raise StopIteration here, because the caller would take it for the end of the records.
         raise AlreadyClosedError(
             f"this read of {self.partition} was closed, or failed, before its end; start another read"
         )
@@ -93,8 +94,8 @@ class PartitionRead(ArrowStream, Closing):
 class RunRead:
     """Reads the offsets from ``start`` up to ``stop`` (exclusive) of ``spans``, which are parts of segments.
 
-    The spans follow each other without a gap, and the first holds ``start``. Spans after ``stop`` may contain outcomes
-    of transactions.
+    The spans follow each other without a gap, and the first contains ``start``. They continue after ``stop``, because
+    transactions before ``stop`` may have their outcome there.
     """
 
     def __init__(self, reader: SectionReader, spans: Sequence[Span], start: int, stop: int, report: ReadReport) -> None:
@@ -106,8 +107,8 @@ class RunRead:
         self._report = report
         self._committed = reader.settings.isolation == "read_committed"
         self._transactions = Transactions(reader.source, spans, start)
-        # Read outcomes of transactions only when a transaction is found. Topics without transactions then do not pay
-        # for them.
+        # Read outcomes of transactions only after a transaction is found, so that topics without transactions cost no
+        # such requests.
         self._watching = self._committed
 
     def read(self) -> Generator[pa.RecordBatch, None, None]:
@@ -115,7 +116,7 @@ class RunRead:
         transaction in ``report``.
         """
         first = self._read_of(0)
-        # At offset 0 no transaction can be open already, so most reads of whole topics need no snapshot.
+        # No transaction is open before offset 0, so most reads of whole topics need no producer snapshot.
         if self._committed and first is not None and first.start > 0 and self._transactions.reach_over(first.start):
             self._settle()
         for number in range(len(self._spans)):
@@ -136,7 +137,8 @@ class RunRead:
                 if kept.num_rows < records.num_rows:
                     break
             else:
-                # Only the log shows where the records of the last segment end, so compare this end with the manifest.
+                # No segment follows whose start confirms the manifest's last offset, so compare that offset with the
+                # log's end.
                 if number == len(self._spans) - 1:
                     lost = self._reader.check_reached(section, decoder)
             self._note_skipped(decoder, span.segment)
@@ -145,7 +147,7 @@ class RunRead:
                 self._report.lost = (*self._report.lost, lost)
 
     def _read_of(self, number: int) -> Span | None:
-        """Return the part of span ``number`` that is read; None if no part of the span is read."""
+        """Return the part of span ``number`` between start and stop of the read; None if the span is outside."""
         if number >= len(self._spans):
             return None
         span = self._spans[number]
@@ -154,8 +156,7 @@ class RunRead:
 
     def _meet_transaction(self, number: int, span: Span, decoder: RecordDecoder) -> None:
         self._transactions.skip_to(number)
-        # Read the transaction indexes before the next step. They may already prove that every transaction in the read
-        # has an outcome.
+        # Read the transaction indexes first, because they may prove that every transaction in the read has an outcome.
         decoder.leave_out(self._aborted(number, span))
         self._settle()
 
@@ -165,25 +166,25 @@ class RunRead:
         return aborted
 
     def _following(self, number: int) -> RemoteLogSegmentMetadata | None:
-        """Return the next segment if it is read from its first byte to its last. It can then be read ahead."""
+        """Return the next segment if it is read as a whole, and so can be read ahead; None otherwise."""
         span = self._read_of(number + 1)
         if span is None or span.start > span.segment.start_offset or span.stop <= span.segment.end_offset:
             return None
         return span.segment
 
     def _before_undecided(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records before the end of the read. A transaction without an outcome may have moved this end to an
-        earlier offset.
+        """Return the records before the end of the read, which may have become earlier because of a transaction without
+        an outcome.
         """
         count = bisect_left(int64_values(records, "offset"), self._stop)
         return leading(records, self._settings.schema, count)
 
     def _settle(self) -> None:
-        """End the read before the first transaction without an outcome."""
+        """If a transaction without an outcome begins before the read's end, end the read before this transaction."""
         self._watching = False
         undecided = self._transactions.first_undecided(self._stop)
         if undecided is not None:
-            # End the read before the open transaction. If the transaction began before the read did, the read is empty.
+            # If the transaction began before the read's start, nothing is read.
             self._stop = max(undecided.first_offset, self._start)
             self._report.undecided = undecided
             _logger.warning("%s", undecided)
@@ -195,10 +196,10 @@ class RunRead:
 
 
 class _TransactionWatch:
-    """Scans the bytes of a log on their way to the decoder, for the first transaction.
+    """Finds the first transaction in the bytes of a log, before the decoder gets them.
 
-    ``act`` is called once: for the first transactional batch before offset ``stop``, or for bytes that are not a batch.
-    It is called before the decoder gets the buffer. The first buffer must begin with a batch.
+    Calls ``act`` once, for the first transactional batch before offset ``stop``, or for bytes that are not a batch; the
+    decoder gets the buffer with these bytes afterwards. The first buffer must begin with a batch.
     """
 
     def __init__(self, stop: int, act: Callable[[], None]) -> None:
@@ -240,16 +241,16 @@ class _TransactionWatch:
 
 
 def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span]]:
-    """Yield the runs (segments without a gap) that contain any of the offsets.
+    """Yield the runs (sequences of segments without a gap) that have any offset from ``start`` up to ``stop``.
 
-    A run begins with the first of its segments that has an offset of the window. It extends to the next gap, even
+    The first run begins with the segment that contains ``start``, or the next one. A run extends to the next gap, even
     beyond ``stop``.
     """
     runs: list[list[Span]] = []
     for span in lineage.spans:
         if span.stop <= start:
             continue
-        # A gap ends a run. If a transaction is open before the gap, its outcome stays unknown.
+        # A gap ends a run, because it may contain the outcomes of transactions that are open before it.
         if not runs or runs[-1][-1].stop < span.start:
             runs.append([])
         runs[-1].append(span)
@@ -257,7 +258,7 @@ def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span
 
 
 def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> tuple[LostOffsets, ...]:
-    """Return the lost offsets and log them if ``settings`` say to report losses. Otherwise, raise DataLossError for
+    """If ``settings`` say to report losses, log the lost offsets and return them. Otherwise, raise DataLossError for
     them.
 
     Unreadable segments in or next to the window count as losses too: see :func:`unreadable_segments`.
@@ -274,8 +275,8 @@ def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettin
 def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Problem, ...]:
     """Return the unreadable segments that may have records of these offsets, or are next to them.
 
-    If the user gave the window's start or stop as an offset, an unreadable segment next to that offset is no loss. In
-    this case, callers remove that segment from ``lineage.problems`` before the call, as ``RecordReader.read`` does.
+    An unreadable segment next to the window's start or stop is no loss if the user gave that start or stop as an
+    offset. Then the caller must remove the segment from ``lineage.problems`` before, as ``RecordReader.read`` does.
     """
     return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
 

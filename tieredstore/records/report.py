@@ -20,7 +20,7 @@ LostOffsets: TypeAlias = Gap
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A transaction whose outcome (commit or abort) is not in the segments. The transaction begins at ``first_offset``.
+    """A transaction that begins at ``first_offset``, and whose outcome (commit or abort) is not in the segments.
 
     ``segments_end`` is the offset at which the segments after ``first_offset`` end or have a gap.
     """
@@ -56,13 +56,13 @@ class SkippedInSegment:
 class ReadReport:
     """The results of a read. They are complete once the read is exhausted.
 
-    The next read should start at ``next_offset``: every earlier record was returned or deliberately left out.
+    The next read should start at ``next_offset``, because every earlier record was returned or deliberately left out.
     ``unreadable`` are segments that cannot be read and may contain records. ``unreadable`` and ``lost`` are known
-    before the first record, with one exception. The log of the last segment may end earlier than its manifest says. The
-    missing offsets are then added to ``lost``.
+    before the first record, with one exception: if the log of the last segment ends earlier than its manifest says, the
+    missing offsets are added to ``lost`` at the end.
 
-    ``aborted`` are the transactions whose records were left out. It may include later transactions of the current
-    segment.
+    ``aborted`` are the transactions whose records are left out. During the read, they may include transactions of the
+    current segment that the read has not yet reached.
     """
 
     next_offset: int
@@ -76,8 +76,8 @@ class ReadReport:
 def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
     """Yield the requested offsets that no segment has: offsets before the log's first offset, and offsets in gaps.
     Offsets after the log's end are no loss."""
-    # Offsets before the log's first offset count as lost: retention deleted them, or they were never copied. A Kafka
-    # consumer would get "offset out of range".
+    # Offsets before the log's first offset count as lost, as a Kafka consumer would get "offset out of range" for them.
+    # Retention deleted them, or they were never copied.
     if start < min(stop, lineage.earliest_offset):
         yield LostOffsets(lineage.partition, start, min(stop, lineage.earliest_offset))
     yield from lineage.gaps_between(start, stop)

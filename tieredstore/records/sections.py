@@ -1,9 +1,9 @@
-"""Sections (byte ranges) of a segment's log. Finds where sections may begin and end. Reads a section, and proves that
-the read is complete.
+"""Sections (byte ranges) of a segment's log. This module finds where they may begin and end, reads them, and proves
+that a read is complete.
 
 An entry of the offset index has the **last** offset of one append, and the position of that append. It proves two
-things. A batch begins exactly at that position, and the log before the next entry's position contains that offset. No
-index says where the batch of a given offset begins. If index entries are far apart, batch headers are read instead.
+things: a batch begins exactly at that position, and the log before the next entry's position contains that offset. Only
+batch headers show where the batch of a given offset begins. So where index entries are far apart, headers are read.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _logger: Final = logging.getLogger(__name__)
 
 _READ_SIZE: Final = 64 * 1024
 _SPACING: Final = 4096
-"""A broker writes an index entry about every 4096 bytes. Section ends that are closer together would only cost memory.
+"""The least distance of section ends in bytes, as in a broker's index. More ends would only cost memory.
 """
 
 Look: TypeAlias = Callable[[Iterable[memoryview]], Iterator[memoryview]]
-"""Observes the bytes of a log on their way to the decoder."""
+"""A function that sees the bytes of a log before the decoder, and yields them unchanged."""
 
 Ends: TypeAlias = tuple[SectionEnd, SectionEnd]
 """The two ends of a section."""
@@ -54,7 +54,7 @@ class SectionEnds(Protocol):
 
 
 class IndexedEnds:
-    """Section ends taken from an offset index. They are created on access, because an index may be large."""
+    """Section ends from an offset index. Each end is created on access, because an index may be large."""
 
     def __init__(self, segment: RemoteLogSegmentMetadata, index: OffsetIndex) -> None:
         self._index = index
@@ -94,10 +94,10 @@ def end_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
 
 def around(ends: SectionEnds, start: int, stop: int) -> Ends:
     """Return the two closest section ends that enclose all records with offsets from ``start`` up to ``stop``."""
-    # Begin one batch before the batch that may contain `start`. Only the preceding batch proves where the offsets of
-    # the next batch begin.
+    # Begin one batch before the batch that may contain `start`, because only the preceding batch shows where its
+    # offsets begin.
     first = bisect_left(ends, start, lo=1, key=lambda end: end.high) - 1
-    # Search only after the first end: the last end must come after it, even if the window lies within one batch.
+    # Search only after the first end, so that the last end comes after it even if the window lies within one batch.
     last = bisect_left(ends, stop, lo=first + 1, hi=len(ends) - 1, key=lambda end: end.low)
     return ends[first], ends[last]
 
@@ -107,7 +107,7 @@ def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_by
     at = begin
     while at.position < end.position:
         following = _last_upto(ends, at.position + max_bytes)
-        # No other end lies within max_bytes after `at`, so `at` and the next end are too far apart.
+        # If no other end lies within max_bytes after `at`, then `at` and the next end are too far apart.
         if following.position <= at.position:
             following = _first_after(ends, at.position)
             yield at, following
@@ -117,8 +117,8 @@ def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_by
 def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int, chunk_bytes: int) -> Iterator[Ends]:
     """Yield sections from ``begin`` to ``end`` of nearly equal sizes, at most ``max_bytes`` where batches allow it.
 
-    If two sections share a chunk of ``chunk_bytes``, it is decompressed twice. So prefer a section end near the
-    beginning of a chunk. The section must then have more than half the size of an equal part.
+    A chunk (``chunk_bytes``) that two sections share is decompressed twice. So prefer a section end near the beginning
+    of a chunk, if the section then has more than half the size of an equal part.
     """
     at = begin
     # Divide into equal parts, without a small remainder, so that tasks take about the same time.
@@ -136,11 +136,11 @@ def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int
 
 
 def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chunk_bytes: int) -> SectionEnd | None:
-    """Return the first section end at or after a chunk's beginning. Return None if the section would be too small or
-    too large.
+    """Return a section end near the beginning of a chunk of ``chunk_bytes``, for a section that begins at ``position``.
+    Return None if the section would be too small or too large.
 
-    An equal part would end ``share`` bytes after ``position``. Try the chunk beginnings before and after this place,
-    the nearer one first.
+    An equal part would end ``share`` bytes after ``position``. Of the two chunk beginnings around this place, try the
+    nearer first: take the first section end at or after it.
     """
     even = position + share
     before = even // chunk_bytes * chunk_bytes
@@ -152,7 +152,7 @@ def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chun
 
 
 def _nearest(ends: SectionEnds, position: int, even: int, limit: int) -> SectionEnd:
-    """Return the section end nearest to ``even``, the position where an equal part would end.
+    """Return a section end near ``even``, the position where an equal part would end.
 
     Take the first end at or after ``even`` if it is at most ``limit``. Otherwise, take the last end between
     ``position`` and ``even``. If there is none, take the first end after ``limit``.
@@ -174,23 +174,24 @@ def _last_upto(ends: SectionEnds, position: int) -> SectionEnd:
 
 
 def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_corrupt: OnCorrupt) -> SectionEnds:
-    """Load section ends around the span's offsets. They are at most ``max_bytes`` apart, unless a batch is larger.
+    """Load section ends for the span's offsets. Neighbouring ends are at most ``max_bytes`` apart, unless a batch is
+    larger.
 
     This costs at most two requests for the index. If two index entries are more than ``max_bytes`` apart, the chunks
     with the batch headers between them are read too. Raise IndexesCorruptError if index and log contradict each other,
-    and BatchCorruptError for invalid headers. If ``on_corrupt`` says to skip damage, invalid headers raise no error,
-    and the log is not divided there.
+    and BatchCorruptError for invalid headers. If ``on_corrupt`` says to skip damage, do not divide the log at invalid
+    headers instead of raising.
     """
     ends = IndexedEnds(span.segment, offset_index_of(source, span.segment))
     walked: dict[int, SectionEnd] = {}
     for run in _runs(find_oversized(ends, *around(ends, span.start, span.stop), max_bytes)):
         for place in _walk(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
-            # Two adjacent sections share an end. The headers of both sections limit the offset at this end, so apply
-            # both limits.
+            # Two adjacent sections share an end, and the headers of each limit the offset at this end. Apply both
+            # limits.
             known = walked.get(place.position, place)
             low, high = max(known.low, place.low), min(known.high, place.high)
             walked[place.position] = SectionEnd(place.position, low, high)
-    # In the usual case the offset index was enough, and no headers were read.
+    # Usually the offset index is enough, and no headers are read.
     if not walked:
         return ends
     of_index = (ends[number] for number in range(len(ends)))
@@ -199,7 +200,7 @@ def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_c
 
 
 def _runs(sections: Iterable[Ends]) -> Iterator[list[Ends]]:
-    """Group adjacent sections into lists, so that each chunk is requested only once."""
+    """Group adjacent sections into lists, so that a chunk that sections share is requested only once."""
     run: list[Ends] = []
     for section in sections:
         if run and run[-1][1] != section[0]:
@@ -217,7 +218,7 @@ def _walk(
     spacing: int,
     on_corrupt: OnCorrupt,
 ) -> list[SectionEnd]:
-    """Return the ends of these adjacent sections, and further ends between them, found in batch headers."""
+    """Read the batch headers of these adjacent sections. Return the sections' ends, and further ends between them."""
     ends: list[SectionEnd] = []
     start, stop = run[0][0].position, run[-1][1].position
     try:
@@ -240,8 +241,8 @@ def _between(
     for header in headers:
         if header.position == begin.position:
             _expect(segment, begin, header.base_offset)
-        # Make an end only about every ``spacing`` bytes. A batch without an end belongs to the section before it, so a
-        # section stays below twice the spacing.
+        # Make an end only about every ``spacing`` bytes. A section takes in further batches while it stays below twice
+        # the spacing.
         if header.position == begin.position or header.position - kept + header.size_in_bytes >= 2 * spacing:
             yield SectionEnd(header.position, next_offset, header.base_offset)
             kept = header.position
@@ -259,7 +260,7 @@ def _expect(segment: RemoteLogSegmentMetadata, place: SectionEnd, offset: int) -
 
 
 class _Headers:
-    """Reads the batch headers of a log. Chunks that lie wholly inside a batch are not fetched."""
+    """Reads the batch headers of a log, without the chunks that lie wholly inside a batch."""
 
     def __init__(self, stream: SegmentStream, begin: int) -> None:
         self._stream = stream
@@ -268,11 +269,11 @@ class _Headers:
         self._bytes = b""
 
     def window(self, position: int) -> memoryview:
-        """Return the bytes from ``position`` on: at least a whole header, unless the log ends before."""
+        """Return the bytes from ``position`` on: at least a whole header, unless the log ends earlier."""
         end = self._start + len(self._bytes)
         if position + HEADER_SIZE > end:
             kept = self._bytes[position - self._start :]
-            # Seek, so that the chunks between two headers stay unread.
+            # Seek to the next header, so that the chunks before it are not fetched.
             if position > end:
                 self._stream.seek(position - self._begin)
             self._start, self._bytes = position, kept + self._stream.read(_READ_SIZE)
@@ -287,8 +288,7 @@ class SectionReader:
     settings: ReadSettings
 
     def section_of(self, span: Span) -> LogSection:
-        """Return the section with all records of the span. It has few other records, because index entries are about 4
-        KiB apart.
+        """Return the section with all records of the span, and few others, because index entries are about 4 KiB apart.
 
         A section costs at most two requests, and none if it is a whole segment. Raise IndexesCorruptError if the offset
         index does not match the log.
@@ -310,8 +310,8 @@ class SectionReader:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of a section. Errors name the segment.
 
-        If the iterator is exhausted, no batch of the section is missing, except damaged batches that the settings say
-        to skip.
+        An exhausted iterator has yielded all batches of the section, except damaged batches that the settings say to
+        skip.
 
         Raise IndexesCorruptError if the log contradicts the offsets known at the section's ends. Raise
         BatchCorruptError if the batches do not follow each other.
@@ -323,8 +323,8 @@ class SectionReader:
             records = decoder.decode(
                 look(buffers),
                 start_offset=section.start_offset,
-                # Do not stop at the offset that the index gives for the section's end. A wrong index would drop
-                # records. The offset is checked below.
+                # Do not stop at the offset that the index gives for the section's end, because a wrong index would drop
+                # records. ``check_end`` compares this offset with the log.
                 stop_offset=None if section.is_read_to_its_end else section.stop_offset,
                 end_offset=section.segment.end_offset + 1,
                 aborted=aborted,
@@ -334,23 +334,23 @@ class SectionReader:
                 yield from records
             except BatchCorruptError as error:
                 raise BatchCorruptError(f"{section.segment}: {error}") from error
-            # If a damaged batch was skipped, it may have been the last one. Then the decoder's position at the end
-            # proves nothing, so ``is_whole`` is False.
+            # If the last batch was damaged and skipped, the decoder's position at the end proves nothing. So
+            # ``is_whole`` is False if any batch was skipped.
             if len(section.byte_range):
                 buffers.check_end(decoder, is_whole=not decoder.skipped)
 
     def check_reached(self, section: LogSection, decoder: RecordDecoder) -> LostOffsets | None:
         """Return the requested offsets that come after the segment's last record, although its manifest includes them.
 
-        Log the lost offsets or raise DataLossError, as the settings say. If another segment follows, return None,
-        because compaction has removed the records. If no segment follows, only the manifest claims that the offsets
-        exist. If the manifest is wrong, a reader that continues after these offsets would skip new records.
+        Log the lost offsets or raise DataLossError, as the settings say. Call this only for the last segment of a run:
+        if another segment follows, compaction has removed the records. Here only the manifest claims that the offsets
+        exist, and if it is wrong, a reader that continues after these offsets skips new records.
         """
         segment = section.segment
         goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None
         reached = max(decoder.offset_reached, section.start_offset)
-        # A loss is not certain here, so report none. A damaged batch that was skipped may have been the last one. A log
-        # without bytes may be fully compacted.
+        # Report no loss unless it is certain: a skipped damaged batch may have been the last one, and compaction may
+        # have removed all batches of a log without bytes.
         if goes_on or decoder.skipped or not len(section.byte_range) or reached >= section.stop_offset:
             return None
         lost = LostOffsets(segment.topic_id_partition, reached, section.stop_offset)

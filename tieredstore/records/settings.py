@@ -21,16 +21,16 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """Settings of a read. ``columns`` are some of ``kafka.records.COLUMNS``, in the wanted order.
+    """Settings of a read. ``columns`` are the columns to return, in this order; all are in ``kafka.records.COLUMNS``.
 
     ``on_corrupt`` decides if a damaged batch is an error, or is skipped and reported. The log is decoded in pieces of
-    at most ``piece_bytes`` into record batches of about ``target_bytes``. ``max_batch_bytes`` limits a single Kafka
-    batch, stored and decompressed.
+    at most ``piece_bytes`` into record batches of about ``target_bytes``. ``max_batch_bytes`` limits both the stored
+    and the decompressed size of a Kafka batch.
 
-    With ``decode_ahead``, the manager's threads decrypt and decompress chunks ahead of the reader. Without
-    ``decode_ahead``, the reader's own thread does so. This saves processor time and memory if there are as many
-    parallel readers as processors. An error about lost data ends with the text ``accept_loss``. The text tells the user
-    how to accept the loss. Raise ConfigError for invalid values.
+    With ``decode_ahead``, the manager's threads decrypt and decompress chunks ahead of the reader. Without it, the
+    reader's own thread does so, which saves processor time and memory if there are as many parallel readers as
+    processors. Errors about lost data contain the text ``accept_loss``, which tells the user how to accept the loss.
+    Raise ConfigError for invalid values.
     """
 
     columns: Sequence[str] = COLUMNS
@@ -60,11 +60,11 @@ class ReadSettings:
 
     @property
     def decoding(self) -> BatchDecoding:
-        """The settings that a search by time needs."""
+        """The decoding settings of a search by time."""
         return BatchDecoding(self.check_crc, self.on_corrupt, self.piece_bytes, self.max_batch_bytes)
 
     def decoder(self, *more_columns: str) -> RecordDecoder:
-        """Return a decoder of the requested columns, followed by ``more_columns`` that are not among them."""
+        """Return a decoder of the requested columns, followed by those of ``more_columns`` that are not requested."""
         return RecordDecoder(
             (*self.columns, *(name for name in more_columns if name not in self.columns)),
             check_crc=self.check_crc,

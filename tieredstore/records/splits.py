@@ -1,4 +1,4 @@
-"""Splits of about equal bytes for a partition's records: one process plans them, others read them."""
+"""Splits of a partition's records, of about equal size in bytes. One process plans them, and others read them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 _MAX_SPLITS: Final = 1_000_000
 _LEAST_BATCH: Final = 64
-"""The approximate size of the smallest batch with a record, in bytes."""
+"""The approximate size in bytes of the smallest batch that has a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitSection(LogSection):
     """The records of a section with offsets in ``[start_offset, stop_offset)``.
 
-    Adjacent sections of a log share no record. The offsets given here may overlap, because an index entry limits the
-    offset at a section's end only roughly. ``aborted`` are the transactions whose records are left out. ``is_followed``
-    is true if another segment begins where this one ends.
+    Adjacent sections of a log share no record, but their ranges of offsets may overlap, because an index entry limits
+    the offset at a section's end only roughly. ``aborted`` are the transactions whose records are left out.
+    ``is_followed`` is true if another segment begins where this section's segment ends.
     """
 
     aborted: tuple[AbortedTransaction, ...] = ()
@@ -56,7 +56,7 @@ class RecordSplit:
 
     @property
     def size_in_bytes(self) -> int:
-        """The bytes of logs to read."""
+        """The number of bytes to read from logs."""
         return sum(len(section.byte_range) for section in self.sections)
 
     @property
@@ -66,7 +66,7 @@ class RecordSplit:
 
     @property
     def stop_offset(self) -> int:
-        """The end of the records' offsets (exclusive)."""
+        """The greatest offset that a record of the split can have, plus 1."""
         return self.sections[-1].stop_offset
 
 
@@ -74,13 +74,14 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
     """Yield the records of a split. No record batch is empty.
 
     A section costs one request for the manifest, and the requests for its chunks. No index and no chunk outside of the
-    split is requested. The isolation of ``settings`` is ignored, because the plan has already applied it.
+    split is requested. The isolation of ``settings`` is ignored: a plan for read_committed has already recorded the
+    aborted transactions in the split.
 
-    Raise the errors of damaged batches; if ``settings`` skips them, log them instead. Raise IndexesCorruptError if the
-    log contradicts the plan at a section's ends.
+    Raise BatchCorruptError for damaged batches; if ``settings`` say to skip them, log them instead. Raise
+    IndexesCorruptError if the log contradicts the plan at a section's ends.
     """
     reader = SectionReader(source, settings)
-    # Before this section ends, read ahead into the segment of the next section.
+    # ``following`` is the section whose segment is read ahead before this section ends.
     followers = (*split.sections[1:], None)
     for section, following in zip(split.sections, followers, strict=True):
         decoder = settings.decoder()
@@ -92,7 +93,7 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
 
 
 def _to_read_ahead(section: SplitSection | None) -> RemoteLogSegmentMetadata | None:
-    """Return the section's segment if it is read from its first byte to its last. It can then be read ahead."""
+    """Return the section's segment if it is read as a whole, and so can be read ahead; None otherwise."""
     if section is None or len(section.byte_range) < section.segment.segment_size_in_bytes:
         return None
     return section.segment if section.is_read_to_its_end else None
@@ -102,9 +103,9 @@ def _to_read_ahead(section: SplitSection | None) -> RemoteLogSegmentMetadata | N
 class SplitPlan:
     """Splits that read the offsets from ``start`` up to ``stop`` (exclusive) of ``partition``.
 
-    The next read starts at ``stop``: the requested end or the log's end, whichever comes first. Under read_committed,
-    ``stop`` is at most the first offset of ``undecided``, a transaction without an outcome. ``lost`` are offsets that
-    no segment has. If they extend beyond ``stop``, the next read reports the rest.
+    The next read starts at ``stop``, which is the requested end or the log's end, whichever is lower. Under
+    read_committed, a transaction without an outcome (``undecided``) ends the plan: then ``stop`` is the transaction's
+    first offset. ``lost`` are offsets that no segment has. Those after ``stop`` are reported again by the next read.
     """
 
     partition: TopicIdPartition
@@ -130,11 +131,11 @@ def plan_splits(
     """Plan splits that together return each record once. A split has at most ``max_split_bytes`` of the log, unless a
     batch is larger.
 
-    No split covers more than ``max_split_records`` offsets. Logs are divided at entries of their offset index. Where
-    the entries are more than ``max_split_bytes`` apart, logs are divided at batch headers.
+    No split covers more than ``max_split_records`` offsets. Logs are divided at entries of their offset index or, where
+    the entries are more than ``max_split_bytes`` apart, at batch headers.
 
-    With ``since_ms``, leave out segments and parts of segments that have only earlier records. Their greatest timestamp
-    or time index shows this. Some returned records may still be earlier.
+    With ``since_ms``, leave out segments and parts of segments that have only earlier records, as the segment's
+    greatest timestamp or time index shows. Some of the remaining records may still be earlier.
 
     A segment that one split reads whole costs no request. Any other segment costs two requests for its indexes.
     read_committed costs two more requests for each segment with aborted transactions, and for the last segment. Up to
@@ -169,8 +170,8 @@ def plan_splits(
 def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
     """Return where a read_committed read of the window ends: at ``stop``, or before a transaction without an outcome.
 
-    The returned offset is never before ``start``. Each sequence of segments without a gap costs two requests for its
-    last producer snapshot.
+    The returned offset is at least ``start``. The last producer snapshot of each run (segments without a gap) costs two
+    requests.
     """
     undecided = _first_undecided(source, lineage, start, stop)
     return stop if undecided is None else max(start, undecided.first_offset)
@@ -178,7 +179,7 @@ def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """The limits of a split."""
+    """The limits of each split, and the records to leave out."""
 
     size: int
     records: int | None
@@ -186,7 +187,8 @@ class _Bounds:
     on_corrupt: OnCorrupt
 
     def checked(self, spans: Sequence[Span]) -> Iterable[Span]:
-        """Return the spans that may have requested records. Raise ConfigError if they would make too many splits."""
+        """Leave out spans without requested records. Raise ConfigError if the remaining spans would make too many
+        splits."""
         spans_read = [span for span in spans if span.segment.segment_size_in_bytes and not self._is_earlier(span)]
         splits = sum(self.windows(span) for span in spans_read)
         splits += sum(span.segment.segment_size_in_bytes // max(self.size, _LEAST_BATCH) for span in spans_read)
@@ -198,7 +200,7 @@ class _Bounds:
         return spans_read
 
     def windows(self, span: Span) -> int:
-        """Return the number of ranges of offsets into which the span is divided."""
+        """Return into how many ranges of offsets to divide the span, so that each has at most ``records`` offsets."""
         return 1 if self.records is None else -(-(span.stop - span.start) // self.records)
 
     def take_whole(self, span: Span) -> bool:
@@ -265,7 +267,7 @@ class _Planner:
         first, last = sections[0].start_offset, sections[-1].stop_offset
         decided: list[SplitSection] = []
         for spans in runs_of_spans(self.lineage, start, stop):
-            # Request all indexes in parallel. One by one, each request would wait for the one before it.
+            # Request all indexes in parallel now, because ``aborted`` below would request them one after the other.
             transactions = Transactions(self.source, spans, start)
             read = [span for span in spans if span.start < last and span.stop > first]
             transactions.know(aborted_in_each(self.source, read, pool, at_once=2 * READERS))
@@ -282,7 +284,7 @@ class _Planner:
         size = 0
         for section in sections:
             size += len(section.byte_range)
-            # A section cannot be divided further. If it exceeds the limits, it becomes a split of its own.
+            # A section cannot be divided further, so a section that exceeds the limits becomes a split of its own.
             if taken and not self.bounds.hold(size, section.stop_offset - taken[0].start_offset):
                 yield RecordSplit(self.lineage.partition, tuple(taken))
                 taken, size = [], len(section.byte_range)

@@ -40,9 +40,9 @@ class RecordReader:
     ) -> PartitionRead:
         """Read the records of one partition from ``start`` up to ``stop`` (exclusive).
 
-        ``start`` None means the first record, ``stop`` None the end of the log. Times are looked up before this
+        ``start`` None means the first record, ``stop`` None the end of the log. Times are looked up before this method
         returns; everything else is requested while records are read. Offsets before the log's first offset are data
-        loss. Offsets after the end do not exist yet, so no record is returned for them.
+        loss. Offsets after the log's end do not exist yet, and are no loss.
 
         Raise ResourceNotFoundError for a topic or partition without segments. Raise ConfigError for an invalid window,
         and for a re-created topic unless ``topic_id`` is given. Raise DataLossError as the settings say. An unreadable
@@ -51,9 +51,9 @@ class RecordReader:
         """
         lineage = self.catalog.lineage(topic, partition, topic_id)
         first, last = self.window(lineage, start, stop)
-        # If the caller named an offset, an unreadable segment next to this offset is no problem: the caller can see
-        # that the records do not reach the offset. But times, beginning and end are looked up among readable segments,
-        # so an unreadable segment there would go unnoticed.
+        # An unreadable segment next to an offset that the caller named is no problem, because the caller can see that
+        # the records do not reach the offset. But times, beginning and end are looked up in readable segments only, so
+        # an unreadable segment there would go unnoticed.
         problems = lineage.unreadable_between(
             first, last, starts_there=isinstance(start, int), stops_there=isinstance(stop, int)
         )
@@ -65,8 +65,7 @@ class RecordReader:
             raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
         first = lineage.earliest_offset if start is None else self._offset(lineage, start)
         last = lineage.end_offset if stop is None else self._offset(lineage, stop)
-        # Timestamps need not ascend with offsets, so the offset of a later time may be lower. The end must not precede
-        # the start.
+        # Timestamps need not ascend with offsets, so a later time may have a lower offset. Then the window is empty.
         return first, max(first, last)
 
     def _offset(self, lineage: Lineage, place: int | AtTime) -> int:
@@ -93,7 +92,7 @@ def read_records(
 ) -> PartitionRead:
     """Read the records of one partition from ``start`` up to ``stop`` (exclusive): see :meth:`RecordReader.read`.
 
-    Without a ``catalog``, the partition is listed. ``columns``, ``isolation`` and ``on_data_loss`` replace those of
+    Without a ``catalog``, list the partition. ``columns``, ``isolation`` and ``on_data_loss`` replace those of
     ``settings``.
     """
     known = load_catalog(source, topic=topic, partition=partition) if catalog is None else catalog

@@ -1,17 +1,17 @@
-"""Transactions for read_committed: the aborted ones, and those without an outcome in the segments.
+"""The transactions that read_committed must know: aborted ones, and those without an outcome in the segments.
 
 As in Kafka, the ``.txnindex`` of a segment has an entry for each transaction whose abort marker is in the segment. The
-entry also has the last stable offset at the time of the marker. Every transaction that began before this offset had an
-outcome. A committed transaction has no entry. So only the producer snapshot at the end of a segment shows which
-transactions are open there.
+entry also has the last stable offset at the time of the marker: every transaction that began before this offset had an
+outcome then. Because committed transactions have no entry, only the producer snapshot at the end of a segment shows
+which transactions are open there.
 
-A broker makes index and snapshot from its own copy of the log. If retention deleted the first part of a transaction
-from a replica, the replica's log begins in the middle of the transaction. Its transaction index then lacks the
-transaction or begins it too late. Its producer snapshots lack the open transaction.
+A broker makes index and snapshot from its own copy of the log, which may begin in the middle of a transaction because
+retention deleted the first part. Then the broker's transaction index lacks the transaction or begins it too late, and
+its producer snapshots lack the open transaction.
 
-Another broker uploaded the earlier segments. They have the transaction's first part, and their last producer snapshot
-has the open transaction. So each marker is matched with the transactions that are open at the end of earlier segments.
-An index is trusted only for transactions that its broker has seen from the beginning.
+But the earlier segments, which another broker uploaded, have the transaction's first part, and their last producer
+snapshot has the open transaction. So each marker is matched with the transactions that are open at the end of earlier
+segments. An index is trusted only for transactions that its broker has seen from the beginning.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Transactions:
         self._looked_into = 0
         self._stable = -1
         self._aborted: list[AbortedTransaction] = []
-        # If the layout stores no indexes, they are built from the logs in order. Indexes built from logs include the
-        # open transactions of earlier segments, so no transaction is pending.
+        # If the layout stores no transaction indexes, they are built from the logs in order. Such an index already
+        # includes transactions that were open in earlier segments, so PendingTransactions is not needed.
         self._pending = PendingTransactions(source, spans, start) if source.layout.tells_transactions else None
 
     def know(self, entries: Mapping[Span, Sequence[AbortedTransaction]]) -> None:
@@ -64,26 +64,26 @@ class Transactions:
             self._looked_into = max(self._looked_into, number)
 
     def aborted(self, number: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
-        """Return the aborted transactions with records in the offsets ``start`` up to ``stop`` of span ``number``.
+        """Return the aborted transactions with records at offsets from ``start`` up to ``stop`` (exclusive) of span
+        ``number``.
 
-        Call this method with ascending ``number`` and ``start``. It looks at segments from span ``number`` on, until an
-        index shows a last stable offset beyond ``stop``. Each segment with a transaction index costs two requests.
-        Other segments cost only the requests of `PendingTransactions`.
+        Call this method with ascending ``number`` and ``start``. It reads the transaction indexes from span ``number``
+        on, until one shows a last stable offset beyond ``stop``. Each such index costs two requests. Segments without
+        an index cost only the requests of `PendingTransactions`.
         """
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._looked_into)
             self._looked_into += 1
-        # Forget transactions that ended before ``start``. Later calls do not need them, because no later call has an
-        # earlier ``start``.
+        # Forget transactions that ended before ``start``: no later call needs them, because ``start`` only ascends.
         self._aborted = [entry for entry in self._aborted if entry.last_offset >= start]
         return [entry for entry in self._aborted if entry.first_offset < stop]
 
     def reach_over(self, start: int) -> bool:
         """Return True if a transaction that began before ``start`` is open at the end of the first span.
 
-        A transaction that began before ``start`` may have no record after ``start``, and still have no outcome. Return
-        True also if the span ends before its segment does. The segment's snapshot then describes a later offset. This
-        costs two requests for the producer snapshot, or none if the offset index was read before.
+        Such a transaction may have no record after ``start``, so that a scan of the records would miss it. Return True
+        also if the span ends before its segment does, because the segment's snapshot then describes a later offset.
+        This costs two requests for the producer snapshot, or none if the offset index was read before.
         """
         first = self._spans[0]
         is_cut = first.stop <= first.segment.end_offset
@@ -92,24 +92,24 @@ class Transactions:
     def first_undecided(self, stop: int) -> Undecided | None:
         """Return the first transaction that is open at the end of the spans, if it begins before ``stop``.
 
-        The answer costs two requests for the indexes of the last segment, and the requests of `PendingTransactions`. It
-        costs no request if an index has already shown that every transaction in the read has an outcome.
+        This costs two requests for the indexes of the last segment, and the requests of `PendingTransactions`. It costs
+        none if an index has already shown that every transaction in the read has an outcome.
         """
         if self._pending is None:
-            # Visit all spans. A snapshot built from the logs includes an earlier open transaction only if the earlier
-            # logs were read.
+            # Visit all spans, because a snapshot built from a log includes an earlier open transaction only if the
+            # earlier logs were read.
             while self._looked_into < len(self._spans):
                 self._look_into(self._looked_into)
                 self._looked_into += 1
-        # Every transaction that began before the last stable offset has an outcome, so all transactions of this read
-        # have one.
+        # Every transaction that began before the last stable offset ``_stable`` has an outcome, so no transaction of
+        # this read is open.
         if self._stable >= stop:
             return None
         last = self._spans[-1]
         pending = self._pending
         if pending is None and last.stop <= last.segment.end_offset:
-            # The last segment is used only in part, but its snapshot describes the end of the segment. So its batches
-            # must be read.
+            # The last span ends before its segment, whose end the snapshot describes. So read the segment's batches
+            # instead.
             pending = PendingTransactions(self._source, self._spans, self._start)
         opened = opened_at_end(self._source, last.segment) if pending is None else pending.opened_at_end()
         offset, producer = min(((first, producer) for producer, first in opened.items()), default=(stop, -1))
@@ -121,12 +121,12 @@ class Transactions:
         span = self._spans[number]
         entries = self._known[span] if span in self._known else aborted_in(self._source, span)
         ended: Sequence[AbortedTransaction] = ()
-        # The index's last stable offset is valid only up to the span's end, or up to the first transaction that is
-        # still pending at that end.
+        # The index's last stable offset may be too high: it is valid only up to the span's end, and up to the first
+        # transaction that is still pending there.
         limit = span.stop
         if self._pending is not None:
             ended = self._pending.ended_in(number)
-            # Later spans may have been visited, so use the pending transactions recorded for this span.
+            # ``pending`` may describe a later span already, so use the value recorded for this span.
             limit = min(limit, self._pending.pending_from(number))
         told = {(entry.producer_id, entry.last_offset) for entry in ended}
         self._aborted += [entry for entry in entries if (entry.producer_id, entry.last_offset) not in told]
@@ -135,16 +135,14 @@ class Transactions:
 
 
 class PendingTransactions:
-    """Finds transactions that are open at the offset where the segments of another broker begin.
+    """Finds transactions that are open where the segments of another broker begin, and that this broker may not know.
 
     The ``spans`` follow each other without a gap. The read begins at offset ``start``.
 
-    Segments that one broker uploaded in one leader epoch cost no request. At the first segment of another broker, the
-    indexes of that segment are read. The indexes of the segment before it are read too, unless the new broker's log
-    reaches back to ``start``.
+    Segments that one broker uploaded in one leader epoch cost no request. At the first segment of another broker, its
+    indexes are read, and also those of the segment before, unless the new broker's log reaches back to ``start``.
 
-    The new broker may not know a transaction that is open where the broker's segments begin. The log is then read up to
-    the transaction's end marker.
+    If the new broker does not know an open transaction, the log is read up to the transaction's end marker.
     """
 
     def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
@@ -155,8 +153,8 @@ class PendingTransactions:
         self._ended: dict[int, list[AbortedTransaction]] = {}
         self._pending_from: dict[int, int] = {}
         self.pending: dict[int, int] = {}
-        """First offsets by producer id: transactions that are open at the end of the visited spans, but unknown to the
-        last span's broker.
+        """Transactions that are open at the end of the visited spans, but unknown to the last span's broker. Maps
+        producer ids to first offsets.
         """
 
     def skip_to(self, number: int) -> None:
@@ -165,8 +163,8 @@ class PendingTransactions:
         self._next = max(self._next, number + 1)
 
     def ended_in(self, number: int) -> Sequence[AbortedTransaction]:
-        """Return the transactions with an abort marker in span ``number`` that the span's index may describe wrongly.
-        The index may lack such a transaction, or give it too late a first offset.
+        """Return the pending transactions with an abort marker in span ``number``. The span's index may lack them, or
+        give them too late a first offset.
         """
         while self._next <= number:
             if ended := list(self._go_through(self._next)):
@@ -177,13 +175,14 @@ class PendingTransactions:
         return self._ended.get(number, ())
 
     def pending_from(self, number: int) -> int:
-        """Return the smallest first offset of the transactions that were pending at the end of span ``number``."""
+        """Return the smallest first offset of the transactions that were pending at the end of span ``number``;
+        MAX_OFFSET if there were none."""
         return self._pending_from.get(number, MAX_OFFSET)
 
     def opened_at_end(self) -> Mapping[int, int]:
-        """Return the transactions that are open at the end of all spans: first offsets by producer id."""
+        """Return the transactions that are open at the end of all spans, as first offsets by producer id."""
         last = len(self._spans) - 1
-        # If the last segment's broker had the log back to the start of the read, the segment's producer snapshot is
+        # If the last segment's broker had the log from the start of the read on, the segment's producer snapshot is
         # complete.
         if self._knows_from(self._spans[last].segment) <= self._start:
             return self._opened_at(last)
@@ -221,20 +220,22 @@ class PendingTransactions:
                 return
             first = self.pending.pop(marker.producer_id)
             if marker.aborts:
-                # Give the lowest possible last stable offset, because other open transactions are unknown here.
+                # Use the lowest possible last stable offset, because other transactions may be open that this method
+                # does not know.
                 yield AbortedTransaction(marker.producer_id, first, marker.offset, first)
             if not self.pending:
                 return
 
     def _opened_at(self, number: int) -> dict[int, int]:
-        """Return the transactions that are open at the end of span ``number``. The segments' brokers may not know all
-        of them.
+        """Return the transactions that are open at the end of span ``number``, as far as the segments' brokers know
+        them.
         """
         first = number
         while first and _is_cut(self._spans[first]):
             first -= 1
         span = self._spans[first]
-        # If a segment is used only in part, its snapshot does not describe the end of the span. So read its batches.
+        # If the span ends before its segment, the segment's snapshot describes a later offset. So read the batches
+        # instead.
         opened = {} if _is_cut(span) else opened_at_end(self._source, span.segment)
         for later in self._spans[first + (not _is_cut(span)) : number + 1]:
             least = later.start if later is not self._spans[0] else 0
@@ -243,9 +244,9 @@ class PendingTransactions:
         return opened
 
     def _knows_from(self, segment: RemoteLogSegmentMetadata) -> int:
-        """Return the offset from which on the segment's broker had the log; MAX_OFFSET if unknown.
+        """Return the first offset of the log that the segment's broker had; MAX_OFFSET if unknown.
 
-        The log's first offset is the start of the first leader epoch: a broker truncates its epochs at its log's start.
+        This is the start of the first leader epoch, because a broker removes epochs that end before its log begins.
         """
         try:
             with self._source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
@@ -261,8 +262,8 @@ def aborted_in_each(
 ) -> dict[Span, Sequence[AbortedTransaction]]:
     """Return the result of :func:`aborted_in` for each span, in parallel.
 
-    Indexes that are built from the logs are read one after the other. Each needs the open transactions of the previous
-    span.
+    But indexes that are built from the logs are read one after the other, because each needs the open transactions of
+    the previous span.
     """
     look = partial(aborted_in, source)
     if source.layout.tells_transactions:

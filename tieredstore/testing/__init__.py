@@ -1,8 +1,7 @@
 """Helpers for tests of your own store, queue, format or parser (with the extra ``test``).
 
-``object_store_tests``, ``notification_queue_tests`` and ``output_format_tests`` contain classes of pytest tests. Every
-store, queue or format must pass these tests. ``batches`` and ``segments`` make records and segments as a broker writes
-them.
+``object_store_tests``, ``notification_queue_tests`` and ``output_format_tests`` contain classes of pytest tests that
+every store, queue or format must pass. ``batches`` and ``segments`` make records and segments as a broker writes them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["batches", "notification_queue_tests", "object_store_tests", "output_format_tests", "segments"]
 
 if "pytest" in sys.modules:
-    # Register these modules, so that pytest explains a failed assertion in them as in a test file.
+    # Register these modules, so that pytest shows the values of a failed assertion in them, as in a test file.
     import pytest
 
     pytest.register_assert_rewrite(

@@ -1,4 +1,4 @@
-"""Record batches of magic 2, made from records: for tests, examples and benchmarks.
+"""Builds record batches of magic 2 from records, for tests, examples and benchmarks.
 
 This module is separate from ``segments``, because tests of many packages build batches, but need no log directory.
 """
@@ -36,7 +36,7 @@ _SNAPPY_BLOCK: Final = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record; its place in the batch determines the offset. ``headers`` may repeat a name."""
+    """One record. Its index in the batch determines its offset. ``headers`` may repeat a name."""
 
     value: bytes | None
     key: bytes | None = None
@@ -69,7 +69,7 @@ def build_batch(
 ) -> bytes:
     """Return one batch of consecutive offsets.
 
-    SNAPPY and LZ4 batches are valid streams, but they store the bytes uncompressed.
+    SNAPPY and LZ4 batches are valid, but store the bytes uncompressed.
     """
     base_timestamp = records[0].timestamp_ms if records else -1
     body = b"".join(_encode_record(record, i, base_timestamp) for i, record in enumerate(records))
@@ -98,7 +98,7 @@ def build_end_marker(
 
 
 def seal_batch(batch: bytearray) -> None:
-    """Write the CRC-32C of the batch's current bytes."""
+    """Write the CRC-32C of the batch's current bytes into the batch."""
     with memoryview(batch) as view, view[_CRC_START:] as covered:
         crc = crc32c.crc32c(covered)
     batch[_CRC_START - 4 : _CRC_START] = crc.to_bytes(4, "big")
@@ -116,7 +116,7 @@ def move_batch(batch: bytearray, offset: int, time_shift_ms: int, sequence: int)
 def _encode_record(record: Record, offset_delta: int, base_timestamp: int) -> bytes:
     body = b"".join(
         (
-            b"\0",  # attributes: none are defined
+            b"\0",  # attributes: Kafka defines none
             _varint(record.timestamp_ms - base_timestamp),
             _varint(offset_delta),
             _with_size(record.key),

@@ -63,7 +63,8 @@ class NotificationQueueTests:
         assert [entry.raw for entry in read_all(queue, 0, end)] == [b"b"]
 
     def test_concurrent_writers_lose_no_notification(self, queue: NotificationQueue) -> None:
-        """Sixteen writers on one partition: each notification exists once, at the offset that its writer received."""
+        """Sixteen writers append to one partition at once. Each notification exists once, at the offset that its writer
+        received."""
         offsets: dict[bytes, int] = {}
         gate = threading.Barrier(16)
 
@@ -94,8 +95,8 @@ class NotificationQueueTests:
         assert after > offsets[4]
 
     def test_a_time_is_found_as_an_offset(self, queue: NotificationQueue) -> None:
-        """``offset_at`` finds the first notification appended at the given time or later; for a future time, the
-        end."""
+        """``offset_at`` returns the offset of the first notification appended at the given time or later; for a future
+        time, the end."""
         for number in range(7):
             self.append(queue, b"%d" % number)
         entries = read_all(queue, 0)
@@ -106,7 +107,7 @@ class NotificationQueueTests:
         assert queue.offset_at(0, entries[-1].appended_ms + 3_600_000) >= entries[-1].offset + 1
 
     def test_an_absent_partition_raises_invalid_range_error(self, queue: NotificationQueue) -> None:
-        """Every method raises InvalidRangeError."""
+        """Every method raises InvalidRangeError for a partition that the queue lacks."""
         with pytest.raises(InvalidRangeError):
             self.append(queue, b"a", partition=2)
         with pytest.raises(InvalidRangeError):

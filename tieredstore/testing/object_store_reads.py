@@ -19,7 +19,7 @@ class StoreAccess:
     """The settings and hooks of ``ObjectStoreTests``. The docstring of ``ObjectStoreTests`` says how to use them."""
 
     picklable: ClassVar[bool] = True
-    """False if pickling the store must raise TypeError."""
+    """False for a store whose pickling must raise TypeError."""
 
     largest_object: ClassVar[int] = 70 << 20
     """The size in bytes of the largest object that a test writes."""
@@ -33,7 +33,7 @@ class StoreAccess:
     racing_publishers: ClassVar[int] = 4
     """The number of threads that publish different objects under one key at once.
 
-    Set this to 1 if the service cannot publish under a condition, so that the store only checks before it publishes.
+    Set this to 1 if the service has no conditional publishing, so that the store can only check before it publishes.
     """
 
     @pytest.fixture
@@ -42,15 +42,15 @@ class StoreAccess:
         pytest.fail(f"{type(self).__name__} defines no fixture `store`")
 
     def raw_put(self, store: ObjectStore, key: str, data: bytes) -> None:
-        """Write an object without ``store``, the code under test, if possible."""
+        """Write an object, if possible without ``store``, which is the code under test."""
         store.put(key, data)
 
     def raw_get(self, store: ObjectStore, key: str) -> bytes:
-        """Read an object without ``store``, if possible."""
+        """Read an object, if possible without ``store``, which is the code under test."""
         return store.get(key)
 
     def etag(self, store: ObjectStore, key: str) -> str:
-        """Return the object's etag from ``head``, which always returns an etag."""
+        """Return the object's etag from ``head``, which must always return an etag."""
         etag = store.head(key).etag
         assert etag
         return etag
@@ -69,7 +69,7 @@ ODD_KEYS = (
     "a" * 255 + "/" + "b" * 255,
     "/".join("d" * 20),
 )
-"""Keys that every store must support. Libraries and services below a store often change or refuse such keys."""
+"""Unusual keys, which libraries and services often change or refuse, but every store must support."""
 
 
 class ReadTests(StoreAccess):
@@ -148,7 +148,7 @@ class ReadTests(StoreAccess):
             store.get("empty", 0, 1)
 
     def test_an_empty_range_makes_no_request(self, store: ObjectStore) -> None:
-        # An empty range needs no request: a request would have raised an error, because the object is absent.
+        # The object is absent, so that a request would raise an error.
         assert store.get("absent", 0, 0) == b""
         assert store.get("absent", 7, 7) == b""
         store.get_into("absent", 7, bytearray())
@@ -179,7 +179,7 @@ class ReadTests(StoreAccess):
         assert store.get_small("digits", 9) is None
         assert store.get_small("digits", 0) is None
         assert store.get_small("empty", 0) == b""
-        # Read another object after a response that was not read to its end: the store must not reuse that connection.
+        # ``get_small`` did not read a response to its end, so the store must not reuse that connection for this read.
         assert store.get("digits", 2, 4) == b"23"
         with pytest.raises(ObjectNotFoundError):
             store.get_small("absent", 10)

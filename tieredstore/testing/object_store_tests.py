@@ -21,7 +21,7 @@ _RACERS = 8
 
 
 class RaceTests(StoreAccess):
-    """If writers race under one condition, exactly one writer succeeds. Readers see only complete objects."""
+    """If several writers race under the same condition, exactly one succeeds. Readers see only complete objects."""
 
     def test_of_racing_if_absent_writers_exactly_one_wins(self, store: ObjectStore) -> None:
         def attempt(key: str, racer: int) -> Callable[[], None]:
@@ -71,8 +71,8 @@ class RaceTests(StoreAccess):
             while True:
                 try:
                     etag = self.etag(store, "counter")
-                    # Read the etag before the content: if another writer replaces the object in between, this
-                    # replacement fails.
+                    # Read the etag before the content, so that this write fails if another writer replaces the object
+                    # in between.
                     store.replace("counter", b"%d" % (int(store.get("counter")) + 1), etag)
                 except PreconditionFailedError:
                     continue
@@ -198,7 +198,7 @@ class ObjectStoreTests(ReadTests, WriteTests, ListTests, RaceTests, AbandonedTes
                 yield store
                 store.close()
 
-    You may override ``raw_put`` and ``raw_get`` to reach the objects without the code under test. The tests then run
-    faster, and do not depend on the store's own reads and writes. If the store requires it, set the class attributes
-    ``picklable``, ``largest_object``, ``listed_objects``, ``race_rounds`` and ``racing_publishers``.
+    You may override ``raw_put`` and ``raw_get`` to access the objects without the code under test. The tests then run
+    faster, and do not depend on the store's own reads and writes. If the store needs other values, set the class
+    attributes ``picklable``, ``largest_object``, ``listed_objects``, ``race_rounds`` and ``racing_publishers``.
     """

@@ -1,7 +1,6 @@
 """Tests of ``ObjectStoreTests`` that write, delete and prepare objects, and find the bytes of broken writes.
 
-This module is separate from ``object_store_tests``, because the tests of some stores run only this part against failing
-servers.
+This module is separate from ``object_store_tests``, because some stores run only these tests against failing servers.
 """
 
 # ruff: noqa: D102, S311  the names of the tests say what they show; nothing here is secret
@@ -67,7 +66,7 @@ class WriteTests(StoreAccess):
         def body() -> Iterator[bytearray]:
             buffer = bytearray()
             for number in range(3):
-                # Changing the buffer's size fails if the store still has a view of it.
+                # Clearing the buffer raises an error if the store still has a view of it.
                 buffer.clear()
                 buffer.extend(random.Random(number).randbytes(piece + number))
                 yield buffer
@@ -95,8 +94,8 @@ class WriteTests(StoreAccess):
     def test_the_modification_time_is_about_now(self, store: ObjectStore) -> None:
         store.put("object", b"data")
         modified_ms = store.head("object").modified_ms
-        # Allow an hour, because a server's clock may differ from ours. Seconds instead of milliseconds would differ by
-        # more.
+        # Allow an hour, because a server's clock may differ from ours. A time in seconds instead of milliseconds is
+        # still detected.
         assert modified_ms is None or abs(modified_ms - time.time() * 1000) < 3_600_000
 
     @pytest.mark.parametrize("before_it_breaks", [0, 1, 100_000, 9 << 20])
@@ -271,7 +270,8 @@ _NOTHINGS: Final[tuple[object, ...]] = (None, [], "text", {})
 
 
 class PreparedTests(StoreAccess):
-    """Prepared objects are invisible. Publishing never replaces another object, and may be repeated after a success."""
+    """Prepared objects are invisible. Publishing never replaces another object, and may be repeated after it
+    succeeded."""
 
     def test_a_prepared_object_is_invisible_until_it_is_published(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
@@ -353,8 +353,7 @@ class PreparedTests(StoreAccess):
                 store.publish(prepared)
             assert list(store.list()) == []
         else:
-            # Some services remove the prepared bytes by themselves, at a later time. Until then, the write can still be
-            # published.
+            # Some services remove the prepared bytes themselves, at a later time, so the object can still be published.
             store.publish(prepared)
             assert store.get("folder/object") == b"the bytes"
 
@@ -410,7 +409,7 @@ class PreparedTests(StoreAccess):
         return store.prepare(key, data, staging_prefix=_STAGING)
 
     def _list_keys(self, store: ObjectStore) -> list[str]:
-        """Return all visible keys besides staged ones."""
+        """Return the keys of all objects except staged ones."""
         return [info.key for info in store.list() if not info.key.startswith(_STAGING)]
 
 
@@ -453,8 +452,7 @@ class AbandonedTests(StoreAccess):
             store.put("folder/broken", _breaking(12 << 20))
         left = [*self._find_abandoned(store, "folder/object"), *self._find_abandoned(store, "folder/large")]
         assert left == []
-        # Bytes of a broken write may remain on two conditions: they belong to no object, and only the service can
-        # remove them.
+        # Bytes of a broken write may remain only if the service alone can remove them, and if they belong to no object.
         assert [write for write in self._find_abandoned(store, "folder/broken") if write.removable] == []
 
     def test_a_killed_write_is_invisible_and_can_be_discarded(self, store: ObjectStore) -> None:
@@ -481,7 +479,7 @@ class AbandonedTests(StoreAccess):
     def test_the_store_tells_its_own_time(self, store: ObjectStore) -> None:
         before = admin_of(store).now_ms()
         if before is None:
-            return  # a store may have no clock: then the age of the write is unknown
+            return  # the store has no clock, so the age of a write is unknown
         store.put("folder/timed", b"")
         written = store.head("folder/timed").modified_ms
         store.delete(["folder/timed"])
@@ -500,7 +498,7 @@ class AbandonedTests(StoreAccess):
         assert list(find_abandoned_writes(store, "folder/object/below")) == []
 
     def _find_abandoned(self, store: ObjectStore, key: str) -> list[AbandonedWrite]:
-        """Return the abandoned writes of one key. Some servers cannot list the abandoned writes of several keys."""
+        """Return the abandoned writes of one key, because some servers cannot list those of several keys."""
         return list(find_abandoned_writes(store, key))
 
     def _put_and_be_killed(self, store: ObjectStore) -> None:
@@ -517,7 +515,7 @@ class AbandonedTests(StoreAccess):
 
 
 class _BodyBrokenError(Exception):
-    """Raised by a body of these tests."""
+    """Raised by the bodies of broken writes in these tests."""
 
 
 def _breaking(size: int) -> Iterator[bytes]:

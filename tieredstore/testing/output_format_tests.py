@@ -63,7 +63,7 @@ class OutputFormatTests:
         raise NotImplementedError
 
     def values_of(self, data: bytes, sidecar: bytes | None) -> list[bytes | None]:
-        """Return the values in a file, read by a library other than the code under test."""
+        """Read the values in a file by a library other than the code under test."""
         raise NotImplementedError
 
     def written(self, output: Format, *cuts: int) -> tuple[bytes, bytes | None]:
@@ -78,7 +78,7 @@ class OutputFormatTests:
         return file.getvalue(), None if sidecar is None else sidecar.getvalue()
 
     def test_every_value_comes_back(self, output: Format) -> None:
-        """Values keep their order; null stays null or, if the format has no null, becomes empty."""
+        """Values keep their order. Null stays null, or becomes an empty value if the format has no null."""
         values = self.values_of(*self.written(output))
         assert [value or b"" for value in values] == [row["value"] or b"" for row in rows_of_all_kinds()]
 
@@ -90,7 +90,7 @@ class OutputFormatTests:
         assert self.written(output, *range(1, _ROWS)) == whole
 
     def test_a_format_that_writes_forward_neither_seeks_nor_reads(self, output: Format) -> None:
-        """A format that writes forward must not seek or read: its files may support appending only."""
+        """A format with ``writes_forward`` must not seek or read, because its files may support only appending."""
         if not output.writes_forward:
             pytest.skip("it may seek and read")
         file, sidecar = _Forward(), _Forward() if output.has_sidecar else None

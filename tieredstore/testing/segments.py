@@ -1,4 +1,4 @@
-"""Synthetic segments in the form a broker leaves on disk: for tests, examples and benchmarks."""
+"""Synthetic segments in the form that a broker leaves on disk, for tests, examples and benchmarks."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ PARTITION: Final = TopicIdPartition(Uuid.parse("VGVzdFRvcGljSWRlbnRpZg"), "event
 """The partition of the synthetic segments, unless the caller names another."""
 
 _FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
-# Batches repeat after this many bytes. At its default level, zstd finds repetitions only within 2 MiB, so it does not
-# compress the repetition.
+# Batches repeat after this many bytes. zstd does not notice the repetition, because at its default level it finds
+# repetitions only within 2 MiB.
 _POOL_SIZE: Final = 8 * 1024 * 1024
 _WRITE_SIZE: Final = 1024 * 1024
 
@@ -68,13 +68,13 @@ def write_segment(
     """Write the log of a closed segment with ``batches``, and the segment's other files, into
     ``log_dir/<topic>-<partition>``.
 
-    Batches are written as they arrive, so memory is bounded. Each batch must have magic 2, and offsets after the
-    previous batch's offsets. The partition's checkpoint is replaced, so pass the ``leader_epochs`` of the whole
-    partition.
+    Batches are written as they arrive, so memory is bounded. Each batch must have magic 2, and offsets after those of
+    the previous batch. Pass the ``leader_epochs`` of the whole partition, because they replace the partition's
+    checkpoint.
 
-    The segment gets a ``.txnindex`` only if ``aborted`` is given. The segment ends with its last batch, or at a later
-    ``end_offset`` (inclusive), as if compaction had removed the last batches. A segment without batches covers at least
-    its base offset.
+    The segment gets a ``.txnindex`` only if ``aborted`` is given. The segment ends with its last batch or, as if
+    compaction had removed further batches, at a later ``end_offset`` (inclusive). A segment without batches covers at
+    least its base offset.
     """
     directory = log_dir / f"{partition.topic}-{partition.partition}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -107,9 +107,9 @@ def build_segment(
 ) -> LogSegment:
     """Write a closed segment of JSON records that look like a web service's log. Equal arguments give equal records.
 
-    The segment has as many whole batches (at least one) as fit ``target_size``. ``batch_size`` is the size before
-    compression. A record takes about 490 bytes of the log, and zstd makes it 3.2 to 3.6 times smaller. Memory is
-    bounded for any size.
+    The segment has as many whole batches as fit into ``target_size``, but at least one. ``batch_size`` is a batch's
+    size before compression. A record takes about 490 bytes of the log, and zstd makes it 3.2 to 3.6 times smaller.
+    Memory is bounded for any size.
     """
     pool_size = min(_POOL_SIZE, max(target_size, 1))
     records = json_records(random.Random(seed), first_timestamp_ms)  # noqa: S311 - nothing secret
@@ -119,8 +119,8 @@ def build_segment(
 
 
 def json_records(source: random.Random, timestamp_ms: int = _FIRST_TIMESTAMP_MS) -> Iterator[Record]:
-    """Yield an endless log of a web service. Keys are users; the times of consecutive records differ by a few
-    milliseconds."""
+    """Yield endless records of a web service's log. Keys are users. Consecutive records are a few milliseconds
+    apart."""
     for number in itertools.count():
         timestamp_ms += source.randrange(1, 4)
         user = source.randrange(50_000)

@@ -1,5 +1,4 @@
-"""Transformation of bytes: zstd frames, AES-256-GCM, the RSA key ring, and the ordered pipeline. Independent of
-stores."""
+"""Transforms bytes, independent of stores: zstd frames, AES-256-GCM, the RSA key ring, and the ordered pipeline."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The transformation of one chunk: ``original -> [zstd frame] -> [IV | ciphertext | tag] -> stored``, and back.
 
 The stored format requires one zstd frame (RFC 8878) for each chunk, with the content size in its header and no
-dictionary. docs/reference/format.md says what Aiven's decoder reads.
+dictionary. docs/reference/format.md describes which frames Aiven's decoder can read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFAULT_LEVEL: Final = 3
 
 
 class ReadsInto(Protocol):
-    """The part of zstandard's reader that its type stubs lack."""
+    """The method of zstandard's reader that is missing in its type stubs."""
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Fill the buffer and return the number of bytes."""
@@ -31,7 +31,8 @@ class ReadsInto(Protocol):
 
 
 class _Contexts(threading.local):
-    """One compressor and one decompressor per thread. Creating one takes as long as processing a small chunk."""
+    """One compressor and one decompressor per thread, because creating one takes as long as processing a small
+    chunk."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -54,10 +55,10 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
     """Decompress one frame into ``out``, which must be exactly as large as the content. Releases the GIL.
 
     Raise CorruptDataError unless ``frame`` is one whole frame that declares ``len(out)`` bytes of content. The header
-    is checked before the content is decompressed. No memory is allocated for the size that the header declares.
+    is checked first, so that a damaged header cannot make this function allocate memory.
 
-    If ``wanted`` is given, the function may decompress only that many bytes. It may then leave the rest of the frame
-    unchecked, and the rest of ``out`` undefined.
+    If ``wanted`` is given, the function may decompress only that many bytes. Then the rest of the frame is not checked,
+    and the rest of ``out`` is undefined.
     """
     size = len(out) if wanted is None else wanted
     try:
@@ -66,8 +67,8 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
             raise CorruptDataError(
                 f"the zstd frame declares {_describe_size(declared)}, not the {len(out)} bytes expected"
             )
-        # If the buffer has room for the whole content, libzstd decodes in one pass, straight into `out`. Decoding into
-        # `out` is 1.7 times as fast as ZstdDecompressor.decompress, which allocates fresh memory.
+        # If the buffer has room for the whole content, libzstd decodes in one pass, straight into `out`. That is 1.7
+        # times as fast as ZstdDecompressor.decompress, which allocates fresh memory.
         with _contexts.decompressor.stream_reader(frame, closefd=False) as reader:
             written = cast("ReadsInto", reader).readinto(out[:size]) if size else 0
     except zstandard.ZstdError as error:
@@ -90,8 +91,8 @@ _HUGE_PAGE: Final = 2 << 20
 def fresh_memory(size: int) -> memoryview:
     """Return ``size`` writable bytes of zeros.
 
-    Large buffers get their own pages. These return to the system when nothing refers to them. malloc would keep freed
-    buffers, 20 MiB and more, in an arena for each thread. With huge pages, the first write to 2 MiB of memory takes one
+    Large buffers get their own pages, which return to the system when nothing refers to them. malloc would keep 20 MiB
+    and more of freed buffers in an arena for each thread. With huge pages, the first write to 2 MiB of memory takes one
     page fault instead of 512.
     """
     if size < _PAGES:
@@ -104,7 +105,8 @@ def fresh_memory(size: int) -> memoryview:
 
 
 class GrowingBuffer:
-    """A buffer for repeated use. Page faults in a fresh buffer of 4 MiB would take longer than decrypting into it."""
+    """A buffer for repeated use: page faults in a fresh buffer of 4 MiB would take longer than decrypting into the
+    buffer."""
 
     def __init__(self) -> None:
         self._memory = fresh_memory(0)
@@ -112,8 +114,8 @@ class GrowingBuffer:
     def first(self, size: int) -> memoryview:
         """Return ``size`` writable bytes with undefined content. They are valid until the next call."""
         if len(self._memory) < size:
-            # Round up, because the stored sizes of equally large chunks differ. Without rounding, each new maximum
-            # would need fresh memory.
+            # Round up, because the stored sizes of equally large chunks differ, and each new maximum needs fresh
+            # memory.
             self._memory = fresh_memory(size if size < _PAGES else -(-size // _HUGE_PAGE) * _HUGE_PAGE)
         return self._memory[:size]
 
@@ -129,8 +131,8 @@ class ChunkEncoder:
     cipher: SegmentCipher | None = None
 
     def encode(self, original: memoryview, iv: bytes, buffer: GrowingBuffer) -> bytes | memoryview:
-        """Return the stored chunk. The result may be a view of ``original`` or ``buffer``, so use it before you reuse
-        these two."""
+        """Return the stored chunk. It may be a view of ``original`` or ``buffer``, so use it before these two
+        change."""
         data = original if self.compression_level is None else compress(original, self.compression_level)
         if self.cipher is None:
             return data
@@ -161,7 +163,7 @@ class ChunkDecoder:
 
     @property
     def stops_early(self) -> bool:
-        """True if decoding only the beginning of a chunk takes less time than decoding all of it."""
+        """True if the decoder can save time by decoding only the beginning of a chunk."""
         return self.compressed
 
     def decode_into(self, stored: memoryview, original: memoryview, wanted: int | None = None) -> None:
@@ -174,8 +176,8 @@ class ChunkDecoder:
             return
         frame = stored
         if self.cipher is not None:
-            # Decrypt the zstd frame into another buffer. The frame of incompressible bytes is longer than its content,
-            # and may not fit into `original`.
+            # Decrypt the zstd frame into another buffer: a frame of incompressible bytes is longer than its content, so
+            # it does not fit into `original`.
             frame = self._scratch.decrypted.first(max(0, len(stored) - ENCRYPTION_OVERHEAD))
             self.cipher.open_into(stored, frame)
         decompress_into(frame, original, wanted)

@@ -1,10 +1,10 @@
 """AES-256-GCM of chunks and indexes.
 
-A stored unit is ``IV (12 bytes, random) | ciphertext (as long as the plaintext) | tag (16 bytes)``. All units of a
-segment share one data key and one additional authenticated data (AAD). Both are random, and new for every attempt to
-copy the segment.
+A stored unit (a chunk or an index) is ``IV (12 bytes, random) | ciphertext (as long as the plaintext) | tag (16
+bytes)``. All units of a segment share one data key and the same additional authenticated data (AAD). Both are random,
+and new for every attempt to copy the segment.
 
-NIST SP 800-38D allows 2^32 random IVs per key. A segment has at most some thousands.
+NIST SP 800-38D allows 2^32 random IVs per key. A segment needs at most some thousands, one for each unit.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class SegmentCipher:
     def seal_into(self, iv: bytes, plaintext: bytes | bytearray | memoryview, unit: memoryview) -> None:
         """Write IV, ciphertext and tag into ``unit``, which must be exactly ENCRYPTION_OVERHEAD longer than
         ``plaintext``."""
-        # The library writes ciphertext and tag straight into the unit. This saves a second buffer of a chunk's size.
+        # Let the library write ciphertext and tag straight into the unit, which saves a second buffer of a chunk's
+        # size.
         unit[:IV_SIZE] = iv
         self._aead.encrypt_into(iv, plaintext, self._aad, unit[IV_SIZE:])
 
@@ -71,8 +72,8 @@ class SegmentCipher:
         if len(unit) != len(plaintext) + ENCRYPTION_OVERHEAD:
             raise CorruptDataError(f"an encrypted unit of {len(unit)} bytes cannot hold {len(plaintext)} bytes")
         try:
-            # The library requires the IV as bytes, so copy it. `plaintext` may contain invalid data until the tag is
-            # checked.
+            # The library requires the IV as bytes, so copy it. It writes `plaintext` before it checks the tag, so
+            # `plaintext` is invalid after an error.
             self._aead.decrypt_into(bytes(unit[:IV_SIZE]), unit[IV_SIZE:], self._aad, plaintext)
         except self._invalid_tag as error:
             raise CorruptDataError(
@@ -81,7 +82,7 @@ class SegmentCipher:
 
     def open(self, unit: bytes | memoryview) -> bytes:
         """Verify the tag and return the plaintext."""
-        # Avoid a negative size: `open_into` refuses a unit that is shorter than IV and tag.
+        # Avoid a negative size for a unit that is shorter than IV and tag, so that `open_into` can refuse it.
         plaintext = bytearray(max(0, len(unit) - ENCRYPTION_OVERHEAD))
         self.open_into(memoryview(unit), memoryview(plaintext))
         return bytes(plaintext)

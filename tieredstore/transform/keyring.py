@@ -21,7 +21,7 @@ from tieredstore.transform.pem import read_private_key, read_public_key
 
 OAEP_OVERHEAD: Final = 2 * SHA3_512.digest_size + 2
 MIN_MODULUS_BITS: Final = 8 * (DATA_KEY_SIZE + OAEP_OVERHEAD)
-"""1296 bits: a smaller modulus cannot wrap a 32-byte data key."""
+"""1296 bits, the size of the smallest modulus that can wrap a 32-byte data key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class KeyPair:
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
         """Pair two keys. Raise KeyRingError, with their names, if the keys do not match or are too short."""
         pair = cls(public, private)
-        # Data keys wrapped by a mismatched pair can never be unwrapped. Without this check, users would notice that
-        # only at the first read.
+        # Data keys wrapped by a mismatched pair can never be unwrapped. Without this check, the first read would be the
+        # first to fail.
         if (pair.public.n, pair.public.e) != (pair.private.n, pair.private.e):
             raise KeyRingError(f"{public_name} is not the public key of {private_name}")
         if pair.public.size_in_bits() < MIN_MODULUS_BITS:
@@ -61,14 +61,14 @@ class KeyPair:
 
 
 class KeyRing:
-    """Key pairs by id. The active pair wraps new data keys. A manifest names the pair that unwraps the segment's data
-    key. Safe from several threads.
+    """Key pairs by id. The active pair wraps new data keys. To unwrap a segment's data key, use the pair that the
+    manifest names. Thread-safe.
     """
 
     def __init__(self, active_id: str, pairs: Mapping[str, KeyPair]) -> None:
         for key_id in pairs:
             if ":" in key_id or not key_id.strip():
-                # A colon separates id and wrapped key in a manifest. With a colon in the id, the plugin would write
+                # A colon separates id and wrapped key in a manifest, so with a colon in the id, the plugin would write
                 # segments that it cannot read.
                 raise KeyRingError(
                     f"key pair id {excerpt(key_id)!r} cannot be used: ids must not be blank or contain ':'"
@@ -91,7 +91,8 @@ class KeyRing:
 
     def wrap(self, data_key: bytes) -> bytes:
         """Encrypt ``data_key`` with the active pair. The result is as long as the pair's modulus."""
-        # Make a cipher for each call, because pycryptodome's ciphers are not thread-safe. RSA itself takes much longer.
+        # Make a cipher for each call, because pycryptodome's ciphers are not thread-safe. Making it takes much less
+        # time than RSA.
         return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Reads RSA keys from PEM texts in the same way as the plugin. The first block is used, whatever its label is.
+"""Reads RSA keys from PEM texts. Like the plugin, uses the first block, whatever its label is.
 
 Public keys are X.509 SubjectPublicKeyInfo (RFC 5280). Private keys are PKCS#8 (RFC 5208). A passphrase may protect a
 private key (PBES2 of RFC 8018). The plugin reads only unprotected keys.
@@ -20,7 +20,7 @@ from Crypto.Util.asn1 import DerSequence
 
 from tieredstore.errors import KeyRingError
 
-# Like the plugin, ignore the label between BEGIN and END: the DER inside decides.
+# Like the plugin, ignore the labels after BEGIN and END: only the DER inside determines the kind of key.
 _BLOCK: Final = re.compile(rb"-----BEGIN [^-]*-----\s(.*?)-----END [^-]*-----", re.DOTALL)
 _RSA_OID: Final = "1.2.840.113549.1.1.1"
 _PROTECTION: Final = "PBKDF2WithHMAC-SHA512AndAES256-CBC"
@@ -42,7 +42,7 @@ def read_public_key(path: Path) -> RsaKey:
     if key.has_private():
         raise KeyRingError(f"{path} holds a private key where the public key is expected")
     if key.export_key("DER") != der:
-        # pycryptodome also accepts PKCS#1 and certificates, but the broker would not.
+        # pycryptodome also accepts PKCS#1 and certificates, which the plugin in the broker does not.
         raise KeyRingError(f"{path} is not a SubjectPublicKeyInfo ('BEGIN PUBLIC KEY') file; {_TO_SPKI}")
     return key
 
@@ -56,8 +56,8 @@ def read_private_key(path: Path) -> RsaKey:
 
 
 def private_key(der: bytes, name: str) -> RsaKey:
-    """Decode the RSA private key of an unencrypted PKCS#8 text. Raise KeyRingError, which contains ``name``, for other
-    texts."""
+    """Decode the RSA private key of an unencrypted PKCS#8 text. For other texts, raise KeyRingError with ``name`` in
+    its message."""
     if _is_protected(der):
         raise KeyRingError(
             f"{name} is protected by a passphrase: set private.key.passphrase.env or private.key.passphrase.file"
@@ -76,14 +76,14 @@ def private_key(der: bytes, name: str) -> RsaKey:
 def _from_pkcs1(key: bytes) -> RsaKey:
     """Decode an RSAPrivateKey (RFC 8017, appendix A.1.2). Raise ValueError if the text is damaged.
 
-    The numbers are checked against each other, which finds a change of one of them. pycryptodome's own check also tests
-    that ``p`` and ``q`` are prime. For a key of 3,072 bits, that takes 30 ms each time.
+    Check the numbers against each other, which detects a change of one of them. Do without pycryptodome's own check,
+    because it also tests that ``p`` and ``q`` are prime, which takes 30 ms for a key of 3,072 bits.
     """
     numbers = list(DerSequence().decode(key, nr_elements=9, only_ints_expected=True)[:])
     version, n, e, d, p, q = cast("list[int]", numbers)[:6]
     if version != 0 or not (1 < e < n and 1 < d < n and 1 < p < n and n == p * q):
         raise ValueError("its numbers do not belong together")
-    private = RSA.construct((n, e, d, p, q), consistency_check=False)  # raises an error if n has too many bits
+    private = RSA.construct((n, e, d, p, q), consistency_check=False)  # raises ValueError for a huge n
     if (e * d - 1) % (p - 1) or (e * d - 1) % (q - 1):
         raise ValueError("its numbers do not belong together")
     return private
@@ -118,8 +118,8 @@ def protect(pem: bytes, passphrase: bytes) -> bytes:
 
 
 def first_block(text: bytes, name: str) -> bytes:
-    """Return the DER bytes of the first PEM block. Raise KeyRingError, which contains ``name``, if there is no
-    block."""
+    """Return the DER bytes of the first PEM block. If there is no block, raise KeyRingError with ``name`` in its
+    message."""
     block = _BLOCK.search(text)
     if block is None:
         raise KeyRingError(f"{name} is not a PEM file: it has no BEGIN and END lines")
@@ -130,9 +130,7 @@ def first_block(text: bytes, name: str) -> bytes:
 
 
 def _is_protected(der: bytes) -> bool:
-    """Return True for an EncryptedPrivateKeyInfo, which has an algorithm and an octet string. (A public key has a bit
-    string.)
-    """
+    """Return True for an EncryptedPrivateKeyInfo: an algorithm and an octet string. (A public key has a bit string.)"""
     try:
         parts: list[object] = list(DerSequence().decode(der, nr_elements=2)[:])
     except (ValueError, IndexError):
@@ -148,8 +146,7 @@ def _import(der: bytes, name: str, read: Callable[[bytes], RsaKey] = RSA.import_
 
 
 MAX_BYTES: Final = 1 << 20
-"""At most this many bytes of a file are read. A key has a few kilobytes, but a wrong path may name a file of any
-size."""
+"""At most so many bytes of a file are read: a key has a few kilobytes, but a wrong path may name a file of any size."""
 
 
 def key_file_content(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""The ordered pipeline: several threads transform chunks, and the caller gets the chunks in order. Memory is
+"""The ordered pipeline: several threads transform chunks, the caller gets the chunks in order, and memory is
 bounded."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tieredstore.transform.chunks import ChunkEncoder, GrowingBuffer
 from tieredstore.transform.encryption import RandomBytes
 
 ReadInto: TypeAlias = Callable[[int, memoryview], None]
-"""A function that fills the whole buffer with the source's bytes from a position on, or raises an error. Several
-threads call it at once.
+"""A function that fills a whole buffer with the source's bytes from a position on, or raises an error. It must be
+thread-safe.
 """
 
 
@@ -61,7 +61,7 @@ class TransformedChunks:
         positions = self._positions()
         try:
             while True:
-                # Fill every free slot before waiting for the oldest chunk. Then the pool does not idle while the
+                # Fill every free slot before waiting for the oldest chunk, so that the pool does not idle while the
                 # consumer works.
                 while free and (position := next(positions, None)) is not None:
                     slot = free.pop()
@@ -72,7 +72,7 @@ class TransformedChunks:
                 stored = future.result()
                 self.stored_sizes.append(len(stored))
                 yield stored
-                # Free the slot only now. Until the consumer requests the next chunk, it may read this slot's memory.
+                # Free the slot only now, because the consumer may read its memory until it requests the next chunk.
                 free.append(slot)
         finally:
             # Wait for running tasks, because none may write into this segment's memory or read its file after the
@@ -84,7 +84,7 @@ class TransformedChunks:
         return iter(range(0, self._size, self._chunk_size))
 
     def _submit(self, position: int, slot: _Slot) -> Future[bytes | memoryview]:
-        # Make the IV here, in the order of the chunks, and not on threads of the pool. A test injects the plugin's
+        # Make the IV here, in the order of the chunks, and not on threads of the pool: a test injects the plugin's
         # random bytes, and must get the same object as the plugin.
         iv = self._random_bytes(IV_SIZE) if self._encoder.cipher is not None else b""
         return self._pool.submit(self._transform, position, iv, slot)

@@ -1,4 +1,4 @@
-"""Types of keys and values: bytes, text, JSON and Avro become Arrow columns. Uses no store and no network."""
+"""Types of keys and values, which become Arrow columns: bytes, text, JSON and Avro. Uses no store and no network."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, P
 class ReferringSchema:
     """A schema (JSON text) that refers to named types of other schemas, together with those schemas.
 
-    A schema in ``references`` comes after the schemas that it refers to.
+    In ``references``, each schema comes after the schemas that it refers to.
     """
 
     text: str
@@ -81,7 +81,7 @@ _LOGICAL: Final[Mapping[tuple[str, str], pa.DataType]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """A schema that fastavro has parsed, and a flag: True if its data need no check before they are decoded."""
+    """A schema as fastavro parsed it. The flag is True if its data need no check before they are decoded."""
 
     schema: AvroType
     named: Named
@@ -90,9 +90,9 @@ class _Parsed:
 
 @dataclass(frozen=True, slots=True)
 class AvroData:
-    """Avro data as Python objects, one by one, including types that Arrow columns do not have. Picklable.
+    """Decodes Avro messages one by one to Python objects, including types that Arrow columns do not have. Picklable.
 
-    Without ``lookup``, a message is decoded by ``schema``. With ``lookup``, a message begins with a schema id. The
+    Without ``lookup``, ``schema`` decodes the messages. With ``lookup``, a message begins with a schema id, and the
     schema that ``lookup`` returns for this id decodes the message. If both are given, the result is converted to
     ``schema``.
     """
@@ -114,8 +114,8 @@ class AvroData:
         return None if self._own is None else self._own.schema
 
     def datum(self, message: bytes) -> object:
-        """Decode a message. Raise ValueError if it is not Avro or its schema cannot be read. Errors of the registry
-        pass through.
+        """Decode a message. Raise ValueError if it is not Avro, or its schema is absent or unreadable. Raise other
+        errors of the registry unchanged.
         """
         if self.lookup is None:
             assert self._own is not None
@@ -162,10 +162,10 @@ class AvroData:
 class Avro:
     """Avro messages, read as the Arrow type of ``schema``: a record becomes a struct.
 
-    Without ``lookup`` a message is just a datum, written with ``schema``. With ``lookup``, a message has Confluent's
-    framing, which contains a schema id. The schema with this id decodes the message. Avro's schema resolution then
-    converts the result to ``schema``. ``way_out`` is the advice in an error about an invalid message. ``nulls`` counts
-    the messages that became null. Needs ``tieredstore[avro]``.
+    Without ``lookup``, a message is just a datum, written with ``schema``. With ``lookup``, a message has Confluent's
+    framing, which contains the id of the schema that decodes the message. Avro's schema resolution then converts the
+    result to ``schema``. ``way_out`` is the advice in an error about an invalid message. ``nulls`` counts the messages
+    that became null. Needs ``tieredstore[avro]``.
     """
 
     schema: AvroSchema
@@ -205,7 +205,8 @@ class Avro:
             return None
 
     def _reason(self, column: Column) -> str:
-        """Return words for the error message about the first message: its schema id and the problem with it."""
+        """Return the end of an error's text: the schema id of the column's first message, and why the message is
+        invalid."""
         message: bytes = column[0].as_py()
         if self.lookup is None:
             return ""
@@ -222,7 +223,7 @@ class Avro:
 
 
 def is_framed(message: bytes) -> bool:
-    """Return True if a message begins like those of Confluent's serializers."""
+    """Return True if a message begins as Confluent's serializers begin it."""
     return message[:1] == b"\0" and len(message) >= _FRAME
 
 
@@ -237,8 +238,8 @@ def parsed_schema(schema: AvroSchema) -> AvroType:
 
 
 def check_bounded(schema: AvroSchema) -> None:
-    """Raise ConfigError if data of the schema may nest too deeply, or may have many more values than bytes. Decode such
-    data only after a check."""
+    """Raise ConfigError if data of the schema may nest too deeply, or may have many more values than bytes. Such data
+    must be checked before they are decoded."""
     if not _parse(schema).is_bounded:
         raise ConfigError("the Avro schema has a type within itself, or too many types that take no bytes")
 
@@ -267,7 +268,8 @@ def _json_of(schema: AvroSchema) -> object:
 
 
 def _without_marks(schema: dict[str, object]) -> dict[str, object]:
-    """Return an object without fastavro's own fields, which mark it as parsed and checked."""
+    """Return an object without fastavro's own fields, because a schema with these marks would be taken as already
+    checked."""
     return {name: value for name, value in schema.items() if not name.startswith("__")}
 
 
@@ -296,8 +298,8 @@ def arrow_type_of(schema: object) -> pa.DataType:
     """Return the Arrow type of a schema. Records become structs, enums become text, and a union of null and one type
     becomes that type.
 
-    Raise ConfigError for a union of several types and for a recursive type, because Arrow has no such columns. Raise
-    ConfigError also for a schema of too many types; a type counts each time it is used.
+    Raise ConfigError for a union of several types and for a recursive type, because Arrow has no columns for them. Also
+    raise ConfigError for a schema of too many types, where a type counts each time it is used.
     """
     known = cast("AvroType", schema)
     try:
@@ -305,7 +307,7 @@ def arrow_type_of(schema: object) -> pa.DataType:
     except ConfigError:
         raise
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
-        # Some types have no Arrow type, for example a decimal of 1,000 digits or a fixed type of 2^40 bytes.
+        # Arrow has no type for some schemas, for example a decimal of 1,000 digits or a fixed type of 2^40 bytes.
         raise ConfigError(f"the Avro schema has a type that Arrow columns do not support: {excerpt(error)}") from None
 
 

@@ -1,7 +1,7 @@
-"""The types of parsed Avro schemas, and limits for schemas and their data, checked before fastavro reads them.
+"""The types of parsed Avro schemas, and checks of limits before fastavro decodes data of a schema.
 
-fastavro's C decoder recurses for each level of the data. It makes an object of each value, and does not count the
-values. Data of a recursive schema, or of types that take no bytes, can crash the process.
+fastavro's C decoder recurses for each level of the data, and makes an object for each value without limiting their
+number. So data of a recursive schema, or of types that take no bytes, can crash the process.
 https://avro.apache.org/docs/1.12.0/specification/#data-serialization-and-deserialization
 """
 
@@ -22,7 +22,8 @@ class AvroField(TypedDict):
 
 
 class AvroObject(TypedDict):
-    """A type that is not just a name. The keys depend on ``type``. For example, only a record has ``fields``."""
+    """A type that is not just a name. Which keys it has depends on ``type``: for example, only a record has
+    ``fields``."""
 
     type: str
     name: NotRequired[str]
@@ -43,7 +44,7 @@ Named: TypeAlias = Mapping[str, AvroObject]
 """Records, enums and fixed types by their full names, as parsed by fastavro."""
 
 MOST_TYPES: Final = 10_000
-"""The largest number of types in a schema. If the schema becomes columns, each use of a type counts."""
+"""The largest number of types in a schema. If the schema becomes columns, a type counts each time it is used."""
 
 _MAX_DEPTH: Final = 64
 """The deepest nesting of records, arrays and maps."""
@@ -53,7 +54,7 @@ _FREE_VALUES: Final = 1_000
 _VALUES_OF_BYTE: Final = 8
 _MOST_BITS: Final = 64
 _BUILT_IN: Final[Mapping[str, int]] = {"boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "null": 0}
-"""The fewest bytes that a value of each type takes."""
+"""The smallest number of bytes that a value of each type takes."""
 
 _TEXTS: Final = frozenset({"string", "bytes"})
 _RESERVED: Final = frozenset(
@@ -79,7 +80,7 @@ def check_nesting(schema: object) -> None:
 
 
 def check_schema(schema: AvroType, named: Named) -> None:
-    """Raise ConfigError for a parsed schema that is invalid or allows unbounded data, although fastavro accepts it."""
+    """Raise ConfigError for a schema that fastavro has accepted, but that is invalid or allows unbounded data."""
     for name in named:
         if name in _RESERVED:
             raise ConfigError(f"the Avro schema defines a type {quoted(name)}, which is a built-in type of Avro")
@@ -93,7 +94,7 @@ def check_schema(schema: AvroType, named: Named) -> None:
         if one["type"] == "fixed" and not (type(one["size"]) is int and one["size"] >= 0):
             raise ConfigError(f"the Avro schema has a fixed type of the size {quoted(one['size'])}")
         if one["type"] == "array" and _takes_no_bytes(one["items"], named):
-            # If items take no bytes, a message of ten bytes could declare 10^15 items.
+            # A message of ten bytes could declare 10^15 such items.
             raise ConfigError("the Avro schema has an array of items that take no bytes, so their number has no limit")
 
 
@@ -110,8 +111,8 @@ def is_bounded(schema: AvroType, named: Named) -> bool:
 
 
 def check_data(schema: AvroType, named: Named, data: bytes, at: int) -> None:
-    """Check the data from ``at`` on. Raise ValueError if they are nested too deeply, have too many values, or do not
-    match the schema.
+    """Check the data from byte ``at`` on. Raise ValueError if they are nested too deeply, have too many values, or do
+    not match the schema.
     """
     _Walk(named, data, at).value(schema, 0)
 
@@ -128,7 +129,7 @@ def _kind(schema: AvroType) -> str | None:
 
 
 def _definition(schema: AvroType, named: Named) -> AvroType:
-    """Resolve a name; return any other schema unchanged."""
+    """If the schema is the name of a type in ``named``, return this type. Return any other schema unchanged."""
     return named.get(schema, schema) if isinstance(schema, str) else schema
 
 
@@ -150,7 +151,7 @@ def _inner(schema: AvroType) -> Iterator[AvroType]:
 
 
 def _types(schema: AvroType, named: Named) -> Iterator[AvroType]:
-    """Yield all types in a schema, and in the schemas that it refers to."""
+    """Yield all types in a schema and in the named types."""
     waiting: list[AvroType] = [schema, *named.values()]
     seen: set[int] = set()
     while waiting:
@@ -182,13 +183,13 @@ class _UnboundedError(Exception):
 
 
 class _Shapes:
-    """Measures types: how deep their data can nest, and how many more values than bytes they can have."""
+    """Computes how deep the data of types can nest, and how many more values than bytes the data can have."""
 
     def __init__(self, named: Named) -> None:
         self._named = named
         self._known: dict[int, tuple[int, int] | None] = {}
-        """Results by ``id()`` of the type, because names may repeat. None means that the type is still being
-        measured."""
+        """Results by the type's ``id()``, because several types may have one name. None stands for a type whose result
+        is still being computed."""
 
     def of(self, schema: AvroType, above: int) -> tuple[int, int]:
         schema = _definition(schema, self._named)
@@ -199,7 +200,7 @@ class _Shapes:
             self._known[key] = None
             self._known[key] = self._of_type(schema, above)
         shape = self._known[key]
-        # A type that occurs again while it is being measured contains itself, so it has no bound.
+        # None: the type's result is still being computed, so the type contains itself and has no bound.
         if shape is None or above + shape[0] > _MAX_DEPTH:
             raise _UnboundedError
         return shape
@@ -282,8 +283,8 @@ class _Walk:
                 if schema["type"] == "map":
                     self.value("string", depth)
                 self.value(inner, depth)
-            # Check the declared size of a block: a decoder may use it to skip the block. With a wrong size, the decoder
-            # would continue at another byte than this check.
+            # Check the declared size of a block, because a decoder may skip the block by this size. With a wrong size,
+            # it would then continue at another byte than this check.
             if end is not None and self._at != end:
                 raise ValueError("a block of items has another size than it declares")
 

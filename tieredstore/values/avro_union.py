@@ -11,7 +11,7 @@ from typing import Final, cast
 from tieredstore.values.avro_bounds import AvroField, AvroObject, AvroType, Named, named_types
 
 _NUMBERS: Final = ("int", "long", "float", "double")
-"""Avro promotes each of these types to the types after it."""
+"""The numeric types, in an order in which Avro promotes each to all types after it."""
 
 _TEXTS: Final = frozenset({"string", "bytes"})
 
@@ -21,11 +21,11 @@ class CannotUniteError(ValueError):
 
 
 def unite_schemas(first: AvroType, second: AvroType) -> AvroType:
-    """Return a schema that can read the data of both schemas. Parse both with fastavro first. Raise CannotUniteError if
-    there is no such schema.
+    """Return a schema that can read the data of both schemas; raise CannotUniteError if there is none. Both must be as
+    fastavro parsed them.
 
-    A record gets the fields of both schemas. If only one schema has a field, the field keeps its default or gets the
-    default null. An enum gets the symbols of both.
+    A record gets the fields of both schemas. A field that only one schema has keeps its default or, without a default,
+    becomes nullable with the default null. An enum gets the symbols of both.
     """
     return _Union(named_types(first), named_types(second)).of(first, second)
 
@@ -36,7 +36,7 @@ class _Union:
         self._defined: set[str] = set()
 
     def of(self, first: AvroType | None, second: AvroType | None) -> AvroType:
-        """Unite the types of a field in two schemas. A type is None if its schema lacks the field."""
+        """Unite two types. If they are the types of a field that one schema lacks, that schema's type is None."""
         if isinstance(first, list) or isinstance(second, list):
             return self._of_unions(_branches(first), _branches(second))
         name = self._name_of(first, self._first) or self._name_of(second, self._second)
@@ -99,7 +99,8 @@ class _Union:
         return fields
 
     def _of_unions(self, first: Sequence[AvroType], second: Sequence[AvroType]) -> AvroType:
-        """Unite two unions of null and one other type. Arrow has no columns for larger unions."""
+        """Unite two unions, each of null and one other type. Refuse larger unions, because Arrow has no columns for
+        them."""
         ones = [branch for branch in first if branch != "null"]
         others = [branch for branch in second if branch != "null"]
         if len(ones) > 1 or len(others) > 1:
@@ -131,7 +132,8 @@ class _Union:
         raise CannotUniteError(f"a {one} and a {other}")
 
     def _of_one(self, schema: str | AvroObject, *, is_first: bool) -> AvroType:
-        """Return a type that only one schema has. Inner types of arrays and maps are treated in the same way."""
+        """Return a type that only one schema has. Replace the inner types of arrays and maps by their unions with None,
+        so that they define their named types only once."""
 
         def inside(inner: AvroType) -> AvroType:
             return self.of(inner, None) if is_first else self.of(None, inner)
@@ -160,7 +162,7 @@ def _logical(schema: str | AvroObject) -> tuple[object, ...] | None:
 
 
 def _plain(schema: AvroObject) -> AvroObject:
-    """Return an object without fastavro's own fields, which mark it as parsed."""
+    """Return an object without fastavro's own fields, so that fastavro parses the new schema again."""
     return cast("AvroObject", {name: part for name, part in schema.items() if not name.startswith("__")})
 
 

@@ -14,15 +14,16 @@ from tieredstore.errors import ConfigError, InvalidValueError
 Column: TypeAlias = pa.Array
 
 OnInvalid: TypeAlias = Literal["fail", "null"]
-"""The policy for bytes that do not match their type: an error that names the record, or null."""
+"""The policy for bytes that do not match their type: raise an error that names the record, or read the bytes as
+null."""
 
 WAY_OUT: Final = "read it as binary, or read invalid values as null (on_invalid)"
-"""Advice in errors about bytes that do not match their type, in words of the Python API. Other front ends use other
-words.
+"""Advice in errors about bytes that do not match their type, in the words of the Python API. The command line uses
+other words.
 """
 
 Place: TypeAlias = Callable[[int], str]
-"""Function that returns the name of a row's record, for use in a sentence: ``the value at offset 7 of orders-0``."""
+"""A function from a row's number to words for its key or value: ``the value at offset 7 of orders-0``."""
 
 
 @runtime_checkable
@@ -35,7 +36,7 @@ class ValueType(Protocol):
         ...
 
     def convert(self, column: Column, place: Place) -> Column:
-        """Convert each row to ``arrow_type``; null stays null. Raise InvalidValueError, which names the record by
+        """Convert each row to ``arrow_type``; null stays null. Raise InvalidValueError for an invalid row, named by
         ``place``.
         """
         ...
@@ -59,7 +60,7 @@ class Binary:
 
 @dataclass(slots=True)
 class InvalidValues:
-    """The number of keys, values and fields read as null because they do not match their type. Thread-safe."""
+    """A counter of keys, values and fields that were read as null because they do not match their type. Thread-safe."""
 
     count: int = 0
     first: str = ""
@@ -91,12 +92,12 @@ def by_parts(
     way_out: str = WAY_OUT,
     nulls: InvalidValues | None = None,
 ) -> Column:
-    """Convert the whole ``column`` at once. If that fails, convert each half in the same way. This finds the single
-    rows that cannot be converted.
+    """Convert the whole ``column`` at once. If that fails, convert each half in the same way, until the single rows
+    that cannot be converted are found.
 
     ``convert`` returns None if it cannot convert its rows. If ``on_invalid`` is "fail", the first invalid row raises
     InvalidValueError, with its ``fault`` (such as "is not UTF-8") and the ``way_out``. Otherwise all invalid rows
-    become null, and ``nulls`` counts them. Only a column with invalid rows costs more than one conversion.
+    become null, and ``nulls`` counts them. A column without invalid rows is converted by one call.
     """
 
     def converted(start: int, count: int) -> list[Column]:

@@ -53,7 +53,7 @@ def parse_ddl(text: str) -> pa.Schema:
 
 
 def format_ddl(schema: pa.Schema) -> str:
-    """Return the text of an inferred schema, which :func:`parse_ddl` parses."""
+    """Return an inferred schema as text for :func:`parse_ddl`."""
     return ", ".join(f"{_quoted_name(each.name)} {_type_name(each.type)}" for each in schema)
 
 
@@ -82,7 +82,7 @@ class _Reading:
             place = match.end()
 
     def peek(self, further: int = 0) -> str:
-        """Return the next token, or a later one; empty at the end."""
+        """Return the next token, or the token ``further`` places after it; an empty text at the end."""
         place = self.at + further
         return self.tokens[place] if place < len(self.tokens) else ""
 

@@ -13,8 +13,9 @@ _NO_COLUMN: Final = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\) in|Nest
 
 
 def refused_filter(expression: object, schema: pa.Schema, error: Exception) -> ConfigError:
-    """Return the error to raise for ``error``, which Arrow raised for an expression over the columns of ``schema``."""
-    # Arrow's message names its own functions and classes: show only the column.
+    """Return a ConfigError in place of ``error``, which Arrow raised for an expression over the columns of
+    ``schema``."""
+    # Show only the column's name, because the rest of Arrow's message is about its own functions and classes.
     missing = _NO_COLUMN.match(str(error))
     if missing is not None:
         named = "such column" if missing[1] is None else f"column {excerpt(missing[1])}"

@@ -34,7 +34,7 @@ _MAX_DEPTH: Final = 32
 
 
 def parse_json_schema(text: str) -> pa.Schema:
-    """Parse a schema: an object of names and types.
+    """Parse a schema, which is an object of names and types.
 
     A type is a name (``string``, ``bool``, ``int32``, ``int64``, ``float32``, ``float64``, ``date``, ``timestamp``,
     ``decimal(precision, scale)``), a list of one type, or an object of names and types. Raise ConfigError for anything
@@ -50,7 +50,7 @@ def parse_json_schema(text: str) -> pa.Schema:
 
 
 def format_json_schema(schema: pa.Schema) -> str:
-    """Return the text of an inferred schema, which :func:`parse_json_schema` parses."""
+    """Return an inferred schema as text for :func:`parse_json_schema`."""
     return json.dumps(_names_of(schema))
 
 

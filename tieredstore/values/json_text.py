@@ -18,8 +18,8 @@ from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, P
 
 _CHANGED: Final = re.compile(r"Column\(/v/?([^)]*)\) changed from (\S+) to (\S+)")
 _MOST_FIELDS: Final = 500
-"""Maximum number of fields of an inferred schema. Objects with more fields are usually maps. A column per key is of no
-use for a map.
+"""The maximum number of fields of an inferred schema. Objects with more fields are usually maps, for which a column per
+key is of no use.
 """
 
 _JSON: Final = pa.json_()
@@ -28,16 +28,17 @@ _NO_FIELDS: Final = pa.array([b"{}"], pa.binary())
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """One JSON value per message. With ``schema``, it is an object and becomes a struct with these fields. Without a
-    schema, any JSON stays text.
+    """Messages of one JSON value each. With ``schema``, the value must be an object and becomes a struct with these
+    fields. Without a schema, any JSON stays text.
 
     A field that an object lacks is null. A field that the schema lacks is ignored. JSON's ``null`` is null. Without a
-    schema the column always has Arrow's JSON type, because a stream's columns must be known before its records.
-    ``way_out`` is the advice in an error about an invalid message. ``nulls`` counts the fields and values that became
-    null.
+    schema, the column has Arrow's JSON type: no schema is inferred, because a stream's columns must be known before its
+    records. ``way_out`` is the advice in an error about an invalid message. ``nulls`` counts the fields and values that
+    became null.
 
-    With ``on_invalid="null"``, a field of another type becomes null. With ``null_whole`` too, the whole value becomes
-    null. With ``is_closed`` and ``on_invalid="fail"``, a field that the schema lacks is an error too.
+    With ``on_invalid="null"``, a field whose type differs from the schema becomes null or, with ``null_whole`` too, the
+    whole value becomes null. With ``is_closed`` and ``on_invalid="fail"``, a field that the schema lacks is an error
+    too.
     """
 
     schema: pa.Schema | None = None
@@ -54,8 +55,8 @@ class Json:
         if not len(self.schema):
             raise ConfigError("the schema of JSON has no field: name the fields to read")
         try:
-            # Parse an empty column of each type now. So a type that pyarrow cannot read is reported before any message
-            # is read.
+            # Parse an empty column of each type now, so that a type that pyarrow cannot read is reported before any
+            # message is read.
             _parse(_NO_FIELDS, self.schema)
         except (pa.ArrowException, NotImplementedError):
             raise _without_type(self.schema) from None
@@ -67,7 +68,7 @@ class Json:
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """A struct, or JSON."""
+        """A struct with the schema's fields; Arrow's JSON type without a schema."""
         return _JSON if self.schema is None else pa.struct(list(self.schema))
 
     def convert(self, column: Column, place: Place) -> Column:
@@ -78,8 +79,8 @@ class Json:
         return self._struct(column, list(self.schema), (), place) if whole is None else whole
 
     def _struct(self, column: Column, fields: Sequence[pa.Field], path: tuple[str, ...], place: Place) -> Column:
-        """Return the objects at ``path`` in the messages, as structs. A value that is not an object becomes null. A
-        field also becomes null if its type differs from the schema.
+        """Return the objects at ``path`` in the messages, as structs. A value that is not an object becomes null, and
+        so does a field whose type differs from the schema.
         """
         shells = self._field(column, path, pa.struct([]), place)
         column = pc.if_else(shells.is_valid(), column, pa.scalar(None, pa.binary()))
@@ -139,7 +140,7 @@ class Json:
 
 
 def infer_schema(messages: Sequence[bytes]) -> pa.Schema:
-    """Return the schema of these JSON objects, as pyarrow infers it. Times and dates are text in it.
+    """Return the schema of these JSON objects, as pyarrow infers it, but with times and dates as text.
 
     Raise ConfigError, with the reason, if the messages are not JSON objects, or if a field has two types.
     """
@@ -253,12 +254,13 @@ def _without_type(schema: pa.Schema) -> ConfigError:
 
 
 def _parse(column: pa.Array, schema: pa.Schema | None, unknown: Literal["ignore", "error"] = "ignore") -> pa.Array:
-    """Parse the rows as structs. Raise ArrowInvalid if a row is neither null nor a JSON object of the schema.
+    """Parse the rows as structs. Raise ArrowInvalid if a row is neither null nor a JSON object that matches the schema.
 
-    Without a schema pyarrow infers one. ``unknown`` decides about a field that the schema lacks.
+    Without a schema, pyarrow infers one. ``unknown`` tells whether a field that the schema lacks is ignored or an
+    error.
     """
-    # Wrap each message into an object. An invalid message such as ``{}}{"v":{}`` then makes two objects. The check of
-    # the number of objects below finds such messages, because every row makes at least one object.
+    # Wrap each message into an object ``{"v":…}``. An invalid message such as ``{}}{"v":{}`` then makes two objects.
+    # The comparison of objects and rows below finds it, because every row makes at least one object.
     prefix, suffix = (pa.scalar(text, pa.binary()) for text in (b'{"v":', b"}\n"))
     wrapped = pc.binary_join_element_wise(
         prefix, column, suffix, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b"null"

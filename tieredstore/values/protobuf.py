@@ -22,7 +22,7 @@ _MAX_DEPTH: Final = 32
 _MOST_TYPES: Final = 10_000
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _MOST_SECONDS: Final = 253_402_300_800
-"""The beginning of the year 10000, in seconds since 1970. By definition, a Timestamp is earlier."""
+"""The beginning of the year 10000, in seconds since 1970. Protocol Buffers define that a Timestamp is before this."""
 
 _LEAST_SECONDS: Final = -62_135_596_800
 _LABELS: Final[Mapping[int, pa.DataType]] = {
@@ -110,7 +110,7 @@ class Protobuf:
         return tuple(names)
 
     def first_number(self) -> tuple[str, ...]:
-        """Return the first uint64 field; raise ConfigError if there is none."""
+        """Return the names that lead to the first uint64 field; raise ConfigError if there is none."""
         for field in message_class(self.descriptor_set, self.message).DESCRIPTOR.fields:
             if field.type in _UINT64 and not field.is_repeated:
                 return (field.name,)
@@ -155,8 +155,8 @@ def _columns(descriptor_set: bytes, name: str) -> tuple[pa.DataType, _Convert]:
 
 
 class _Columns:
-    """Makes the Arrow types of messages, and counts them. Without a limit, twenty message types that each use the next
-    one twice would become a million types.
+    """Makes the Arrow types of messages, and limits their number: twenty message types that each use the next one twice
+    would become a million types.
     """
 
     def __init__(self) -> None:

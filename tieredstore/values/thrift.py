@@ -1,9 +1,8 @@
-"""Reads one field of a Thrift message by its field ids. This is enough to find the time in a message, and needs no IDL
-file.
+"""Reads one field of a Thrift message, such as its time, by its path of field ids. This needs no IDL file.
 
-https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md and thrift-binary-protocol.md. The
-Thrift libraries only read whole structs by a schema. A message may come from an attacker, so this reader limits depth
-and sizes.
+https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md and thrift-binary-protocol.md.
+Thrift's own libraries only read whole structs by a schema, so this module has its own reader. It limits depth and
+sizes, because a message may come from an attacker.
 """
 
 from __future__ import annotations
@@ -40,10 +39,11 @@ _LONG_LIST: Final = 15
 
 
 def thrift_field(message: bytes, path: Sequence[int], protocol: Protocol) -> Content | None:
-    """Return the content of the field with these ids, the outermost first; None if the message has no such field.
+    """Return the content of the field at ``path``, a sequence of field ids that begins in the outermost struct; None if
+    the message has no such field.
 
-    Raise ValueError if the bytes up to the field are not a struct in the protocol. Raise it also for a field that is
-    not a number, a boolean, a text or bytes.
+    Raise ValueError if the bytes up to the field are not a struct in the protocol, or if the field is not a number, a
+    boolean, a text or bytes.
     """
     reading = _Binary(message) if protocol == "binary" else _Compact(message)
     return reading.field(path, 0)
@@ -107,7 +107,7 @@ class _Reading(ABC):
 
     def _skip_item(self, kind: int, depth: int) -> None:
         if kind == _BOOL:
-            self.take(1)  # the compact protocol stores a boolean field's value in the field's header
+            self.take(1)  # in the compact protocol, only a boolean field has its value in the field's header
         else:
             self.skip(kind, depth + 1)
 

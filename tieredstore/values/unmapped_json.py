@@ -1,4 +1,4 @@
-"""Finds the fields of a JSON object for which a schema has no column, to keep them as text."""
+"""Finds the fields of a JSON object for which a schema has no column, so that a pipeline can keep them as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class UnmappedFields:
         """Return a JSON object of the fields without a column, each as written in ``text``; None if all fields have a
         column.
 
-        Raise ValueError if the text is not an object, or if it has a field twice. A column holds only one value.
+        Raise ValueError if the text is not an object, or if it has a field twice, because a column holds only one
+        value.
         """
         start = _after_space(text, 0)
         try:
@@ -41,8 +42,8 @@ class UnmappedFields:
 
 
 def _beyond(text: str, at: int, fields: Mapping[str, pa.DataType]) -> tuple[str | None, int]:
-    """In the JSON object at position ``at`` of ``text``, find the fields that are not in ``fields``. Return their text,
-    and the position of the object's end.
+    """Find the fields of the JSON object at position ``at`` that are not in ``fields``. Return them as the text of an
+    object (None if there are none), and the position after the object.
     """
     rest: list[str] = []
     names: set[str] = set()
@@ -70,8 +71,8 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 
 def _of_field(text: str, start: int, kind: pa.DataType | None) -> tuple[str | None, int]:
-    """Return the part of a field's value that the field's type does not include. Also return the position of the
-    value's end. Without a type, that part is the whole value.
+    """Return the part of a field's value that its type ``kind`` does not include, and the position after the value.
+    Without a type, that part is the whole value.
     """
     if kind is not None and pa.types.is_struct(kind) and text[start] == "{":
         return _beyond(text, start, {field.name: field.type for field in kind})
