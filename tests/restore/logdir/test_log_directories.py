@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tieredstore as ts
-from tests.restore.logdir.log_dirs import ALL, CLUSTER, fresh_bucket, make_log_dir, prepared, restore, tree
+from tests.restore.logdir.log_dirs import ALL, CLUSTER, fresh_bucket, make_log_dir, prepared, restore, tree, with_logs
 from tests.support.paths import GOLDEN
 from tests.support.stores.operation_sweep import numbers_to_sweep
 from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError, TieredStoreError
@@ -25,8 +25,9 @@ from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.logdir import describe, discover
 from tieredstore.model import AtTime, TopicIdPartition, Uuid
 from tieredstore.restore.logdir.log_directory import MARKER, is_unfinished
+from tieredstore.restore.logdir.partition_restore import logs_in
 from tieredstore.restore.logdir.prepared import PreparedRestore
-from tieredstore.restore.logdir.restoring import RestoreOptions
+from tieredstore.restore.logdir.restoring import RestoreOptions, restore_logs
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
 from tieredstore.testing.segments import write_segment
 
@@ -120,6 +121,14 @@ def test_a_window(thirds: ts.Bucket, tmp_path: Path, options: RestoreOptions, bo
     starts = f"0\n1\norders 0 {bounds[0]}\n" if bounds[0] else "0\n0\n"
     assert (log_dir / "log-start-offset-checkpoint").read_text() == starts
     assert {code for code, *_ in restore(thirds, log_dir, plan, options)} - {"left_out"} == {"there"}
+
+
+def test_the_sizes_are_those_of_what_is_written(thirds: ts.Bucket, tmp_path: Path) -> None:
+    log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), with_logs(prepared(ORDERS), thirds)
+    for dry_run in (True, False):
+        done = restore_logs(thirds.manager, [log_dir], plan, RestoreOptions(stop=155), dry_run=dry_run)
+        sizes = {one.base_offset: one.stored_size for one in done if one.code == "restored"}
+    assert sizes == logs_in(log_dir / "orders-0")
 
 
 @pytest.mark.parametrize(
