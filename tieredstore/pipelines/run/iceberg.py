@@ -461,7 +461,7 @@ def table_of(pipeline: Pipeline) -> IcebergTable | None:
 def _last(log: CommitLog) -> int:
     """Return the number of the last log entry whose files may be in the Iceberg table now.
 
-    The table gets the new files of a backfill that replaces files only after the replacement.
+    If a backfill replaces files, the table gets the new files only after the replacement.
     """
     state = log.state
     if state.is_filled or log.entry(state.backfill).other < 0:

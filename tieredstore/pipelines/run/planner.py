@@ -166,7 +166,7 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
 
 
 def look_s(limits: LimitSettings) -> float:
-    """Return the seconds between bucket listings. A listing costs requests, so the interval is as long as the maximum
-    age of unwritten records allows.
+    """Return the seconds between bucket listings. A listing costs requests, so a longer maximum age of unwritten
+    records gives a longer interval.
     """
     return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, limits.max_file_age_s / 10))

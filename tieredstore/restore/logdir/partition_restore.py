@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AbortMarkers:
-    """Abort markers to append to a log that ends at ``start``: one for each producer in ``opened``, which have open
-    transactions at this offset.
+    """Abort markers to append to a log that ends at ``start``: one for each producer in ``opened``. These producers
+    have open transactions at this offset.
 
     All replicas must have the same bytes. An abort marker therefore contains the time of its producer's last batch, not
     the time of the restore.

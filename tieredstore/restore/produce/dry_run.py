@@ -132,7 +132,7 @@ def check_transactions(needed_ms: int, longest_ms: int | None) -> Check:
 def unknown_to_clients(run: str) -> Iterator[Check]:
     """Yield warnings about quotas and rights that no client request can look up."""
     yield _skipped("quotas", "Kafka clients cannot look up quotas: see kafka-configs --describe --entity-type users")
-    detail = f"no request shows in advance if the login may use the transactional id tieredstore-restore-{run}"
+    detail = f"no request shows in advance whether the login may use the transactional id tieredstore-restore-{run}"
     yield _skipped("rights", detail)
 
 
