@@ -112,8 +112,8 @@ def _verify_rows(source: StoreSource, selection: Selection, parallel: int, batch
     schema = pa.schema([(name, pa.string() if kind is str else pa.int64()) for name, kind in ROW_COLUMNS.items()])
     for row in (row for batch in batches for row in batch.to_pylist()):
         rows = json.loads(row["known"])
-        # Open the bucket for each part again. A task may wait long between two parts, and should not keep connections
-        # open meanwhile.
+        # Open the bucket for each part again, because a task may wait long between two parts, and should not keep
+        # connections open meanwhile.
         with open_bucket(source.load()) as bucket:
             rows += [
                 finding_row(finding) for finding in verify_part(bucket, _part_of(row), selection, parallel=parallel)

@@ -184,7 +184,8 @@ class TopicAudit:
         else:
             body = log.store.get(batch.key)
             headers = _check_bodies(body, batch.key)
-            # Check the whole object only if no Message is damaged. A damaged Message is reported more precisely below.
+            # Check the whole object only if no Message is damaged, because a damaged Message is reported more precisely
+            # below.
             if not any(isinstance(header, MessageCorruptError) for _, header in headers):
                 batch.check(checksum(body))
         batch.check_count(len(headers))

@@ -94,8 +94,8 @@ class AuditLog(Closing):
             return
         for entry in entries:
             yield from self._pair(partition, entry)
-        # If nothing was read, go on to the partition's end. The offsets before it are transaction markers or compacted
-        # records.
+        # If nothing was read, go on to the partition's end, because the offsets before the end are transaction markers
+        # or compacted records.
         self._next[partition] = entries[-1].offset + 1 if entries else end
 
     def _pair(self, partition: int, entry: QueuedNotification) -> Iterator[AuditFinding]:
@@ -152,8 +152,8 @@ SETTLE_MS: Final = 300_000
 """Time in ms within which consumers should read a Message, as in MemQ's analyzer."""
 
 _REMEMBERED_MS: Final = 3_600_000
-"""Time after ``settle_ms`` for which a paired or lost Message is remembered. Late audit records are recognized in this
-time.
+"""Time after ``settle_ms`` for which a paired or lost Message is remembered, so that its late audit records are
+recognized.
 """
 
 _MOST_KNOWN: Final = 2_000_000
@@ -191,7 +191,7 @@ class _Known:
 class AuditPairs:
     """Pairs the audit records of one topic: the producer's record of a Message with the consumer's. Not thread-safe.
 
-    A Message that was read before or soon after ``begin_ms`` is not reported as unannounced. The Message's producer may
+    A Message that was read before or soon after ``begin_ms`` is not reported as unannounced, because its producer may
     have reported it before ``begin_ms``.
     """
 

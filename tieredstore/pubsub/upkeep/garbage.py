@@ -1,8 +1,8 @@
 """``pubsub gc``: applies retention, deletes freed objects, and handles orphans (objects without a notification). Ages
 are by the store's clock.
 
-A dry run only reports. After a killed run, start the command again. Only one run per topic may run at a time.
-Otherwise, one run may delete an orphan for which the other run has just added a notification.
+A dry run only reports. After a killed run, start the command again. Only one run per topic may run at a time, because
+otherwise one run may delete an orphan for which another run has just added a notification.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class GarbageCollection:
         with BatchLog(self.topics, self.topic) as log:
             queue = log.queue
             self._warn(queue)
-            # List the objects before reading the queue. When the queue is read, an old listed object then already has
-            # its notification there, or never gets one.
+            # List the objects before reading the queue, so that an old listed object either has its notification in the
+            # queue already, or never gets one.
             objects = [info for info, _ in self.topics.objects(self.topic)]
             partitions = range(queue.partitions)
             pending = {_digest(key) for key in list_pending_keys(self.topics, self.topic)}
@@ -126,8 +126,8 @@ class GarbageCollection:
                     due.append((partition, retired))
                     continue
                 for offset, key in self._list_freed(retired, start, referenced):
-                    # A batch may have two notifications. Retention freed this notification only recently, so keep the
-                    # object until ``delete_delay_ms`` has passed.
+                    # Retention freed this notification only recently, so keep the object until ``delete_delay_ms`` has
+                    # passed, even if an earlier run freed another notification of the batch.
                     kept.add(_digest(key))
                     yield Step(Found(key, None, partition, offset), Outcome.WAITING)
         for partition, retired in due:
@@ -251,7 +251,7 @@ def _outcome_of(run: GarbageCollection, step: Step[Found]) -> outcomes.Outcome:
 
 
 def _digest(key: str) -> bytes:
-    """Return a short hash to hold in memory instead of a key. A topic may have millions of keys."""
+    """Return a short hash to hold in memory instead of a key, because a topic may have millions of keys."""
     return hashlib.blake2b(key.encode(), digest_size=16).digest()
 
 
@@ -282,7 +282,7 @@ def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[li
     """Return a partition's oldest batches beyond ``pubsub.retention.ms`` and ``pubsub.retention.bytes``, and the offset
     after them.
 
-    A batch expires only if all earlier batches expire. A queue therefore has one start and no gaps."""
+    A batch expires only if all earlier batches expire, so that the queue has one start and no gaps."""
     settings, end = log.topics.batches, log.queue.end(partition)
     least_ms = None if settings.retention_ms is None else now_ms - settings.retention_ms
     over = 0

@@ -165,7 +165,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
         """Yield the batches from ``offset`` to ``stop``. ``offset`` is None for a partition that was added after the
-        start of the stream. Reading then begins at the partition's first batch.
+        start of the stream: reading begins at this partition's first batch.
         """
         log = self._open()
         begin = log.queue.start(partition) if offset is None else offset

@@ -219,8 +219,8 @@ def start_pipelines(
     """Start a pipeline from each .properties file, as streaming queries of the session.
 
     The queries run until they are stopped. With ``once``, the queries end when all records that are present now are
-    written. A commit log in the output records the progress. So each record is in the output once, even if queries are
-    killed and started again.
+    written. A commit log in the output records the progress, so that each record is in the output once, even if queries
+    are killed and started again.
 
     ``checkpoint`` is a folder for Spark's checkpoint. A lost or old checkpoint does no harm. The default is a local
     folder that is removed with the query. ``awaitTermination`` raises the error that ends a query. The metrics of this

@@ -161,7 +161,8 @@ class FrameJob:
     def rows(
         self, numbers: DataFrame, frame: Callable[[DataFrame], object]
     ) -> tuple[DataFrame, Callable[[], list[int]]]:
-        """Return a DataFrame with a report for each offset window. Its input is a DataFrame of task numbers.
+        """Return a DataFrame with a report for each offset window, computed from ``numbers``, a DataFrame of task
+        numbers.
 
         The second result is a function to call after the job. This function returns the number of records that each
         window passed to the ``frame`` function.

@@ -55,8 +55,7 @@ class Planning:
     def fix(self) -> None:
         """Make all later plans end at the records that are present now.
 
-        Read the progress first, then the snapshot of the logs. The snapshot then reaches at least as far as the
-        progress.
+        Read the progress before the snapshot of the logs, so that the snapshot reaches at least as far as the progress.
         """
         if self._positions is None:
             self._positions = dict(self._read_log())

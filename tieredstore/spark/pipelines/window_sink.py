@@ -221,7 +221,7 @@ class WindowSink:
     def measure(self) -> None:
         """Update the count of unwritten records from time to time, except while a batch is running.
 
-        Planning runs in another process. The driver therefore notices an unavailable source only by this count.
+        Planning runs in another process, so this count is the only way for the driver to notice an unavailable source.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -298,7 +298,8 @@ class WindowSink:
 
 _CLOSING_S: Final = 10.0
 _CANCELLING_S: Final = 0.2
-"""Seconds between two cancellations: Spark forgets the cancellation of a group that has no job yet."""
+"""Seconds between two cancellations. Cancellations are repeated, because Spark forgets the cancellation of a group that
+has no job yet."""
 
 
 class AheadBatch:

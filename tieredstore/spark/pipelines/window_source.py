@@ -94,7 +94,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"version": PIPELINE_OFFSETS.version, "windows": []}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return no limit: the settings have limits."""
+        """Return no limit, because the pipeline's settings have limits."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: ARG002, N802
@@ -132,8 +132,8 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> Planning:
         if self._planning is None:
-            # Import only here: ``window_planning`` loads stores, Arrow and the Kafka client, and many processes never
-            # plan.
+            # Import only here, because ``window_planning`` loads stores, Arrow and the Kafka client, and many processes
+            # never plan.
             from tieredstore.spark.pipelines.window_planning import planning_of  # noqa: PLC0415
 
             self._planning = planning_of(self._file, self._open, self._clock)

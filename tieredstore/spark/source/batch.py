@@ -85,7 +85,7 @@ class PushdownBatchReader(BatchReader):
 
     This is a separate class, because Spark rejects readers with ``pushFilters`` if its configuration forbids pushdown.
 
-    Users must enable pushdown by an option, because it may give wrong results. Spark caches the tasks for the last
+    Users must enable pushdown by an option, because it may give wrong results: Spark caches the tasks for the last
     filters of a DataFrame, and reuses these tasks in other queries of the same DataFrame.
     """
 

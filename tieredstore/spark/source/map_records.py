@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _TASK_BYTES: Final = 64 * _MIB, 256 * _MIB
-"""Default bytes of a log per task, minimum and maximum. Tasks may be larger than those of the format ``tieredstore``,
-because the records do not reach the JVM. Each task costs Spark some 10 ms of processor time.
+"""Default bytes of a log per task, minimum and maximum. Tasks can be larger than those of the format ``tieredstore``,
+because the records do not reach the JVM. They should be, because each task costs Spark some 10 ms of processor time.
 """
 
 _TASKS_A_CORE: Final = 2
@@ -84,8 +84,8 @@ def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[Tiere
                 options = _check_options(parse_options(self.options, streaming=False))
                 return MappedReader(options, mapped, None if is_sized else cores)
 
-    # Make cloudpickle pickle the class by value. By reference, cloudpickle would look for a module-level name, which
-    # does not exist.
+    # Make cloudpickle pickle the class by value. Otherwise, cloudpickle would look for a module-level name, which does
+    # not exist.
     MappedRecords.__module__ = "__main__"
     return MappedRecords
 

@@ -250,8 +250,8 @@ def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
 
 
 def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # Refuse equal names, because two offsets for one partition are a mistake. Python's JSON parser would use the last
-    # one.
+    # Refuse equal names, because two offsets for one partition are a mistake, and Python's JSON parser would silently
+    # use the last one.
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError

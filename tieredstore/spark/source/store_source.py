@@ -53,8 +53,8 @@ class StoreSource:
     def load(self) -> Settings:
         """Load the settings in this process. Raise ConfigError for missing or invalid settings.
 
-        The file's name and paths in ``properties`` may be relative. They are looked up in the working directory, then
-        among the files that Spark ships. Paths inside the file are relative to its folder.
+        If the file's name or a path in ``properties`` is relative, it is looked up in the working directory, then among
+        the files that Spark ships. Paths inside the file are relative to its folder.
         """
         given = {
             name: _locate(name, text) for name, text in own_properties(dict(self.properties), "options").texts.items()
@@ -130,8 +130,8 @@ _managers: Final = PerProcess[OrderedDict["StoreSource", RemoteStorageManager]](
 def manager_of(source: StoreSource) -> RemoteStorageManager:
     """Return this process's manager of a store, opened on first use. The caller must not close it.
 
-    The function is not thread-safe, because a Spark process runs one task at a time. Each process reads the settings
-    file itself, so that no secret is sent.
+    The function is not thread-safe, and need not be, because a Spark process runs one task at a time. Each process
+    reads the settings file itself, so that no secret is sent.
     """
     managers = _managers.get()
     manager = managers.pop(source, None) or RemoteStorageManager(source.load())

@@ -10,7 +10,7 @@ the last record that was read from each partition. This epoch reveals that a new
      "epochs": {"orders": {"0": 5}}}
 
 The end of the first batch also has ``initialOffsets``, with the same structure as ``offsets``. After a restart, Spark
-asks for the start of the first batch again. By then, ``latest`` or a time may mean another offset.
+asks for the start of the first batch again, and by then ``latest`` or a time may mean another offset.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ class StreamOffsets:
         derived, now = _derived_ids(logs), moved.topic_ids
         stay = {where: at for where, at in self.offsets.items() if self._has_id(where[0], now, derived)}
         kept = {topic: self.topic_ids[topic] for topic, _ in stay}
-        # Only a real topic id reveals a re-created topic later. Never replace it by an id that is derived from the
-        # name.
+        # Never replace a real topic id by an id that is derived from the name, because only a real id reveals a
+        # re-created topic later.
         ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
         # If a batch reads nothing from a partition, keep the partition's epoch, so that equal offsets give equal texts.
         is_same = {where for where, at in stay.items() if moved.offsets.get(where, at) == at}
@@ -212,11 +212,10 @@ class StreamOffsets:
         """Return the offset from which to read each log. It lies between the log's earliest offset and the log's end.
 
         New partitions, and partitions of a re-created topic, begin at their earliest offset. ``on_loss`` is called for
-        offsets that cannot be read. ``on_loss`` is also called for offsets that a new leader removed after the stream
-        had read them.
+        offsets that cannot be read, and for offsets that a new leader removed after the stream had read them.
 
-        Partitions in ``stale`` are left out: their unread records have an older leader epoch than the last record that
-        the stream has read. A partition is not left out if the stream has read nothing from it.
+        Partitions in ``stale`` are left out, because their unread records have an older leader epoch than the last
+        record that the stream has read. A partition is not left out if the stream has read nothing from it.
         """
         self._tell_of_gone(logs, on_loss)
         self._tell_of_other_ids(logs, on_loss)
@@ -241,7 +240,7 @@ class StreamOffsets:
         if self.is_at(end):
             return {}
         if end.initial is not None:
-            # Use the leader epochs of the batch's end. These epochs are at least as late as the epochs of the batch's
+            # Use the leader epochs of the batch's end, because they are at least as late as the epochs of the batch's
             # start.
             begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
             return begun.windows_to(replace(end, initial=None), logs, on_loss)
@@ -404,7 +403,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         repeats.
         """
         with one_sentence():
-            # Use the snapshot that gave the batch's end. A newer snapshot would cost a listing and change nothing.
+            # Use the snapshot that gave the batch's end, because a newer snapshot would cost a listing and change
+            # nothing.
             snapshot = self._logs.last or self._logs.current()
             first, last = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
             windows = first.windows_to(last, snapshot.logs, self._losses.accept, self._logs.epoch_ends(first.positions))
@@ -430,7 +430,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         windows = self._within_reach(snapshot, begins)
         limits = self._limits.under(limit)
         waiting = sum(stop - first for first, stop in windows.values())
-        # Do not wait in a run with a fixed end: it reads only records that are already present.
+        # Do not wait in a run with a fixed end, because it reads only records that are already present.
         if self._target is None and self._delay.has_to_wait(limits, waiting):
             return start
         reached = read.with_ends(limits.admit(windows, snapshot.bytes_between), snapshot.logs)

@@ -143,8 +143,8 @@ class TriggerDelay:
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
         """Return True if the trigger must wait for more than ``waiting`` unread offsets. Otherwise restart the delay.
 
-        While no offsets are ``waiting``, the delay is not restarted. So records that arrive after the delay has ended
-        are read at once.
+        While no offsets are ``waiting``, the delay is not restarted, so that records that arrive after its end are read
+        at once.
         """
         if not waiting:
             return False

@@ -315,8 +315,8 @@ def _logs(batch: pa.RecordBatch) -> Iterator[tuple[memoryview, LogName]]:
 
 
 def _check_beginning(name: LogName, content: memoryview) -> None:
-    """Raise BatchCorruptError if a log begins before the offset in its file's name. The name, and so the partition, is
-    then wrong."""
+    """Raise BatchCorruptError if a log begins before the offset in its file's name, because then the name is wrong, and
+    so is the partition."""
     if name.base_offset is None or len(content) < _BASE_OFFSET_SIZE:
         return
     first = int.from_bytes(content[:_BASE_OFFSET_SIZE], "big", signed=True)

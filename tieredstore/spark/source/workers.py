@@ -1,8 +1,8 @@
 """Python processes of Spark. In such a process Spark finds data sources, plans queries or runs tasks, one after the
 other.
 
-The JVM starts these processes. The JVM runs the ``PYSPARK_PYTHON`` that was set when the session began, or else the
-first ``python3`` on the path. Without an activated environment, this is another Python than the driver's.
+The JVM starts these processes with the ``PYSPARK_PYTHON`` that was set when the session began, or else with the first
+``python3`` on the path. Without an activated environment, this is another Python than the driver's.
 
 Spark shows exceptions of these processes with a long traceback. This module hides the traceback of this package's
 errors, because their text is enough. It also adds the logger's name to warnings, because logging is not configured in
