@@ -16,7 +16,7 @@ __all__ = ["Consumer", "DeserializingConsumer", "Message", "Mode", "PartitionBat
 
 
 def __getattr__(name: str) -> object:
-    # Import these names on first use: `tieredstore --help` imports this module only for its list of commands.
+    # Import these names on first use, because `tieredstore --help` imports this module only for its list of commands.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with Extra("a consumer", "kafka"):

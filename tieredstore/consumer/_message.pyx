@@ -31,7 +31,8 @@ cdef class Message:
         raise TypeError("only a consumer makes messages")
 
     cdef void _may_refer(self):
-        """Let the garbage collector track this message: its new value may refer to anything, even to the message."""
+        """Let the garbage collector track this message, because its new value may refer to any object, even to the
+        message."""
         if not PyObject_GC_IsTracked(self):
             PyObject_GC_Track(self)
 
@@ -124,7 +125,7 @@ def event(topic, int partition, int64_t offset, error):
     message._partition = partition
     message._offset = offset
     message._error = error
-    # confluent-kafka too makes the error's text the value.
+    # Use the error's text as the value, like confluent-kafka.
     message._value = error.str().encode()
     message._timestamp = -1
     message._timestamp_type = 0
@@ -240,7 +241,7 @@ cdef class BatchMessages:
         message._value = _bytes(&self._value, row)
         message._headers = self._headers(row)
         # A message without headers has only bytes and numbers, which cannot form a cycle. If the garbage collector
-        # tracked such messages, its repeated checks would cost five times as much as making them.
+        # tracked such messages, its repeated checks would cost five times as much as making the messages.
         if message._headers is None:
             PyObject_GC_UnTrack(message)
         return message

@@ -42,13 +42,14 @@ class Makers:
     first_pause_s: float = 0.1
     """Seconds before the first retry; the pause doubles with each retry."""
     reassign_s: float = 1.0
-    """The minimum time between two full assignments. Each full assignment drops the client's read-ahead."""
+    """The minimum seconds between two full assignments, because each drops the messages that the client has
+    prefetched."""
     silent_s: float = 10.0
     """Seconds without a message from a newly assigned partition, after which it counts as stalled if the broker has
     records."""
     held_bytes: int = 8 * 1024 * 1024
-    """The maximum size in bytes of the client's messages that the consumer holds for ``poll_arrow``. The client limits
-    only its own queue."""
+    """The maximum size in bytes of the client's messages that the consumer holds for ``poll_arrow``, because the client
+    limits only its own queue."""
     closing_s: float = 8.0
     """Seconds that ``close`` waits for threads that are calling the store or the broker. After that, it leaves the
     threads running."""
@@ -86,7 +87,7 @@ class Parts:
             opened.pop_all()
 
     def begin_closing(self) -> None:
-        """Ask the threads to end, but do not wait: the consumer leaves the group in the meantime."""
+        """Ask the threads to end, but do not wait, so that the consumer can leave the group in the meantime."""
         self.core.streams.close()
         self.core.lookups.close()
 

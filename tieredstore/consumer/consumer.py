@@ -69,7 +69,7 @@ class Consumer(confluent_kafka.Consumer):
 
     # ---- records
 
-    # The return type is narrower than in confluent-kafka's hints. The hints allow messages without an offset, but no
+    # The return type is narrower than in confluent-kafka's hints, which allow messages without an offset, although no
     # consumer returns such messages.
     def poll(  # type: ignore[override]
         self, timeout: float | None = -1
@@ -297,7 +297,7 @@ class Consumer(confluent_kafka.Consumer):
     # ---- offsets
 
     def commit(self, *positional: Any, **named: Any) -> Any:
-        """Commit the offset after ``message``, the given ``offsets``, or all returned records.
+        """Commit the offset after ``message``, or ``offsets``, or by default the offsets after all returned records.
 
         ``commit`` waits for the coordinator's answer only if ``asynchronous`` is False.
         """
@@ -382,8 +382,8 @@ class Consumer(confluent_kafka.Consumer):
         parts = self._parts
         try:
             if parts is not None:
-                # Commit here only for a manual assignment. In a group, closing the client revokes the partitions, and
-                # the revocation commits.
+                # This commit matters only for a manual assignment. In a group, closing the client revokes the
+                # partitions, and the revocation commits.
                 parts.commits.commit_auto()
                 parts.begin_closing()
             self._is_closed = True

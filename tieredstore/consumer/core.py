@@ -371,7 +371,7 @@ class Core:
     def _back_off(self, partition: Partition, error: Exception, lasted_s: float = 0.0) -> None:
         """Retry after a pause; the loss policy decides if and when a call raises the error."""
         until = self._clock() + self.policy.note_failure(partition, error, lasted_s)
-        # If a segment is missing, retention has deleted it since the listing: list the topic again.
+        # If a segment is missing, retention has deleted it since the listing, so list the topic again.
         self._rest(partition, Backoff(until, reload=isinstance(error, SegmentNotFoundError)))
 
     def _go_on(self, partition: Partition, offset: int, lineage: Lineage | None) -> None:

@@ -180,8 +180,8 @@ class Group:
             if self._on_assign is not None:
                 self._on_assign(consumer, places)
         finally:
-            # If the user's callback has not assigned the partitions, assign them here. confluent-kafka does so too,
-            # even if the callback raised an error.
+            # If the user's callback has not assigned the partitions, assign them here, even if the callback raised an
+            # error, as confluent-kafka does.
             if not self._was_assigned:
                 (self.assign if self._parts.core.live.is_eager else self.incremental_assign)(places)
 

@@ -23,7 +23,8 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LiveSide:
-    """Assigns exactly the partitions read from the broker to the Kafka client. Used by the polling thread only.
+    """Keeps exactly the partitions that are read from the broker assigned to the Kafka client. Used by the polling
+    thread only.
 
     A group with eager rebalancing has no incremental assignment. A change there assigns all live partitions again, with
     their offsets, at most once a second.
@@ -68,7 +69,7 @@ class LiveSide:
             self._begin_check([(partition, live)])
 
     def set_paused(self, partition: Partition) -> None:
-        """Pause or resume a partition in the client, as the partition's flag says."""
+        """Pause or resume a partition in the client, according to the partition's flag ``paused``."""
         where = partition.where
         if partition.paused:
             # Pause even a partition that was paused before, because the client ignored that pause if the partition was
@@ -132,7 +133,7 @@ class LiveSide:
                 continue
             assert partition.position is not None
             try:
-                # librdkafka checks the leader epoch at a seek, but not at an assignment. So seek to the position.
+                # Seek to the position, because librdkafka checks the leader epoch at a seek, but not at an assignment.
                 self._client.seek(partition.where, partition.position, partition.epoch)
             except KafkaException:
                 continue  # the client does not fetch the partition yet

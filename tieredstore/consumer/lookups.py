@@ -460,7 +460,7 @@ class BucketInquiry:
             self._refresh(look)
             placement = self._place(look, position)
         if isinstance(placement, Lost | OutOfRange | Unreadable) and not is_reloaded:
-            # Before a loss is reported, list the whole topic again: a late upload may have filled the gap.
+            # Before a loss is reported, list the whole topic again, because a late upload may have filled the gap.
             self._reload(look)
             placement = self._place(look, position)
         if isinstance(placement, OutOfRange):

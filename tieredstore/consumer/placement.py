@@ -161,7 +161,7 @@ def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Pl
     assert lineage is not None  # without the bucket's log, all offsets in range are the broker's
     later = _next_start(position, lineage)
     if later is None and position < lineage.end_offset:
-        # The broker has deleted the beginning of the open transaction. So wait for the upload of the segment with the
+        # The broker has deleted the beginning of the open transaction, so wait for the upload of the segment with the
         # transaction's end.
         return Waits()
     return Lost(start if later is None else min(start, later))

@@ -17,7 +17,7 @@ __all__ = ["BatchConsumer", "BatchProducer", "Position", "Topic", "Topics", "ope
 
 
 def __getattr__(name: str) -> object:
-    # Import submodules on first use: `tieredstore --help` imports this package only for its list of commands.
+    # Import submodules on first use, because `tieredstore --help` imports this package only for its list of commands.
     with Extra("a topic of batches", "kafka"):
         match name:
             case "BatchConsumer":

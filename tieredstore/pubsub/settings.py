@@ -108,7 +108,7 @@ class BatchSettings(SettingsGroup):
     retention_ms: Annotated[int | None, integer(1)] = Field(
         default=None,
         alias="pubsub.retention.ms",
-        description="Age in ms from which `pubsub gc` frees batches. If unset, age frees no batch.",
+        description="Age in ms at which `pubsub gc` frees batches. If unset, it ignores age.",
     )
     retention_bytes: Annotated[int | None, integer(0)] = Field(
         default=None,

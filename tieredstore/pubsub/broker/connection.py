@@ -238,9 +238,9 @@ class Connection(asyncio.BufferedProtocol):
             made.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the protocol's signature
-        """Give back all that the connection holds."""
-        # A TLS transport and its connection refer to each other. Break this cycle now, instead of at a garbage
-        # collection.
+        """Release the memory that the connection has reserved, and report its end to the broker."""
+        # A TLS transport and its connection refer to each other. Break this cycle now, instead of leaving it to the
+        # garbage collector.
         self._answers.transport = None
         self._answers.writable.set()
         self._began_s = None
@@ -428,7 +428,7 @@ class Connection(asyncio.BufferedProtocol):
         self._coming = _Arriving(memory, len(came), now_s)
         if self._began_s is None:
             self._began_s = now_s
-        # The request may have little time left, and other clients need the memory. So schedule a check instead of
+        # The request may have little time left, and other clients need the memory, so schedule a check instead of
         # waiting for the periodic check.
         elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:
             loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(loop.time()))

@@ -1,8 +1,8 @@
-"""TLS handshakes of clients. A handshake begins after the client's first byte. A few run at once, within the broker's
-buffer limit.
+"""TLS handshakes of clients. A handshake begins after the client's first byte. A few handshakes run at once, within the
+broker's buffer limit.
 
 From its first moment, a TLS connection takes a hundred times the memory of a socket. A client is therefore only a
-socket until its first byte arrives. Then the client waits for a free handshake and for memory in the broker's buffer.
+socket until its first byte arrives. Then the client waits for its turn, and for memory in the broker's buffer.
 
 This module is separate from ``broker``, because ``broker`` sees a client only after its handshake.
 """

@@ -159,7 +159,8 @@ class TopicProcessor:
     def note_empty(self, header: MessageHeader) -> None:
         """Remember an acknowledged Message without records, which is not stored.
 
-        The next notification lists the Message's request id. Otherwise, the missing id would look like a lost Message.
+        The next notification lists the Message's request id, because otherwise the missing id would look like a lost
+        Message.
         """
         if header.request is not None and len(self._empty) < _MOST_EMPTY:
             self._empty[header.request] = None
@@ -350,8 +351,8 @@ MOST: Final = 200_000
 class StoredHeaders:
     """Headers of recently stored Messages: at most 200,000, for ten minutes.
 
-    A header has the producer, the request id and a checksum of the body. Messages with equal headers are therefore the
-    same. Headers without a producer are never remembered as stored. Used only on the broker's loop.
+    A header has the producer, the request id and a checksum of the body, so Messages with equal headers are the same.
+    Headers without a producer are never remembered as stored. Used only on the broker's loop.
     """
 
     def __init__(

@@ -210,7 +210,7 @@ def gc(
     pubsub.delete.delay.ms later deletes their objects. A writer that dies between putting an object and appending its
     notification leaves an orphan. --min-age applies only to orphans.
 
-    Without --yes, only print the plan. Repeat a killed run. Let only one run work on a topic at a time.
+    Without --yes, only print the plan. If a run is killed, start it again. Only one run at a time may work on a topic.
 
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """

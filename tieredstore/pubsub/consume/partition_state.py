@@ -89,8 +89,8 @@ class Fetches:
         body = room = memoryview(topics.memory.slab(batch.size))[: batch.size]
         try:
             topics.store.get_whole(batch.key, room)
-        # The object's size differs from the size in the notification. A later check of the checksum or index raises the
-        # error.
+        # The object's size differs from the size in the notification. Read it nevertheless: a later check of the
+        # checksum or index raises the error.
         except RangeNotSatisfiableError:
             body = topics.store.get(batch.key)
         return FetchedObject(body, *split_checksums(body, batch.key))

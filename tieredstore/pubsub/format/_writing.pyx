@@ -81,8 +81,8 @@ cdef int64_t now_ms() noexcept nogil:
 cdef class BodyWriter:
     """The records of one Message, as a buffer of bytes. Nothing can be appended while a view of it exists.
 
-    ``payload`` counts the bytes of values and keys; ``least_ms`` and ``most_ms`` are the first and last timestamp. All
-    three cover only records added by ``take``.
+    ``payload`` counts the bytes of values and keys; ``least_ms`` and ``most_ms`` are the least and the greatest
+    timestamp. All three cover only records added by ``take``.
     """
 
     cdef uint8_t* memory  # owned memory: HEAD_ROOM bytes, then room for the body

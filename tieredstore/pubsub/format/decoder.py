@@ -86,7 +86,7 @@ def _names(count: int, buffers: list[pa.Buffer], *, are_ascii: bool) -> pa.Array
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:
-        # Arrow's strings must be valid UTF-8. So replace malformed bytes with U+FFFD, as MemQ's Java client does.
+        # Arrow's strings must be valid UTF-8, so replace malformed bytes with U+FFFD, as MemQ's Java client does.
         raw = pa.Array.from_buffers(pa.binary(), count, [None, *buffers], 0).dictionary_encode()
         replaced = array_of([name.decode("utf-8", "replace") for name in raw.dictionary.to_pylist()], pa.string())
         names = replaced.take(raw.indices)

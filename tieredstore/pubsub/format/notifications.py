@@ -239,7 +239,8 @@ class BatchKey:
 
 
 def folder_of(path: str, client_request_id: int | None) -> str:
-    """Return the part of a key before its name, including the last ``/``. If the id is None, leave out ``hh``."""
+    """Return the folder of a key: all before the object's name, including the last ``/``. If the id is None, leave out
+    ``hh``."""
     hashed = "" if client_request_id is None else f"{key_hash(client_request_id)}/"
     return f"{hashed}{path}/"
 

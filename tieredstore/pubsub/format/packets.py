@@ -310,7 +310,7 @@ class _Fields:
         return bytes(self._take(self.take_signed(4)))
 
     def count(self, least: int) -> int:
-        """Read how many entries follow. Each entry has at least ``least`` bytes."""
+        """Read the number of entries that follow, each of at least ``least`` bytes."""
         count = self.take_signed(2)
         if not 0 <= count * least <= self.left:
             raise PacketCorruptError(

@@ -19,8 +19,8 @@ STICKY_MS: Final = 5 * 60_000
 """Time in ms for which a topic stays at its living broker, even if other brokers have more free capacity."""
 
 FORMING_MS: Final = 60_000
-"""Time for which an assigned topic may still move to a broker without topics. Otherwise the first of several starting
-brokers would keep all topics for ``STICKY_MS``.
+"""Time in ms for which an assigned topic may still move to a broker without topics, because otherwise the first of
+several starting brokers would keep all topics for ``STICKY_MS``.
 """
 
 
@@ -154,7 +154,8 @@ def _seat(seat: _Seat, topic: str, share: float) -> None:
 
 
 def _is_clearly_better(other: _Seat, holder: _Seat, share: float) -> bool:
-    """Return True if ``other`` would be the better broker even after the move. Otherwise, the topic would move back."""
+    """Return True if ``other`` would be the better broker even after the move, because otherwise the topic would move
+    back."""
     if share > 0:
         return other.free_mb - share > holder.free_mb
     return other.free_mb >= holder.free_mb and len(other.topics) + 1 < len(holder.topics)

@@ -303,7 +303,7 @@ class StoreGovernor(Governor):
     def _take_lease(self, own: BrokerSeat, stored: _LeaseObject, etag: str) -> bool:
         key = self._key("lease")
         now_s = self._monotonic()
-        # This broker already has the lease, because an earlier write succeeded, but its answer was lost.
+        # If the lease is in this broker's session, an earlier write has succeeded, but its answer was lost.
         if stored.session == self.session:
             self._lease_etag, self.generation, self._lease_beat = etag, stored.generation, stored.beat
             return True
@@ -365,6 +365,6 @@ class StoreGovernor(Governor):
 
 
 def broker_name(address: BrokerAddress) -> str:
-    """Return a broker's name, made of its address. A restarted broker therefore has the same name, and gets its topics
+    """Return a broker's name, made of its address, so that a restarted broker has the same name, and gets its topics
     back."""
     return f"{address.ip.replace(':', '-').replace('/', '-')}_{address.port}"

@@ -1,5 +1,5 @@
-"""A governor elected through ZooKeeper. It uses the same nodes as MemQ. Brokers of MemQ and of this project can
-therefore share a cluster, and either kind can govern.
+"""A governor elected through ZooKeeper. It uses the same nodes as MemQ, so that brokers of MemQ and of this project can
+share a cluster, and either kind can govern.
 
 ::
 
@@ -45,7 +45,7 @@ Nodes = Mapping[str, BrokerNode]
 
 class ZooKeeperGovernor(Governor):
     """One broker's part in the election. If the broker is elected, it governs. The name of a broker's node is the
-    broker's IP address. A cluster therefore has one broker per address.
+    broker's IP address, so a cluster has one broker per address.
     """
 
     def __init__(
@@ -239,9 +239,9 @@ class ZooKeeperGovernor(Governor):
     def _assign(self, topics: Mapping[str, KnownTopic], nodes: Nodes) -> dict[str, dict[str, int]]:
         """Return the brokers of each topic, chosen by the strategy.
 
-        MemQ's brokers cannot store topics without a node in ZooKeeper. This project's brokers cannot reach the storage
-        of some of MemQ's topics. So first assign the topics that both kinds of brokers can store. These are most
-        topics.
+        MemQ's brokers cannot store topics without a node in ZooKeeper, and this project's brokers cannot reach the
+        storage of some of MemQ's topics. So first assign the topics that both kinds of brokers can store (most topics),
+        then the topics that only one kind can store.
         """
         writing = {name: node for name, node in nodes.items() if node.writes}
         free = {name: float(node.seat.capacity_mb) for name, node in writing.items()}

@@ -271,9 +271,7 @@ def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
 
 
 def list_finished_batch_queries(topics: Topics, topic: Topic, before_ms: int) -> Iterator[str]:
-    """Yield the keys of records of batch queries that ended before ``before_ms``. These records are no longer
-    needed.
-    """
+    """Yield the keys of records that are no longer needed, because their batch queries ended before ``before_ms``."""
     beginning = topics.folder.key("sinks", topic.name, BATCH_QUERY)
     for info in topics.store.list(beginning):
         if info.modified_ms is not None and info.modified_ms < before_ms and read_sink(topics.folder, info.key).is_done:

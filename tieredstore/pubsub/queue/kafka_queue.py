@@ -230,8 +230,8 @@ class KafkaQueue(NotificationQueue):
             return self._logs.read(partition, offset, end, Deadline.after(_CALL_S))
         except BrokerError as error:
             if not error.retryable and not isinstance(error, DataLossError):
-                # The read usually fails because retention has freed the offset. In this case, ``end`` raises
-                # DataLossError.
+                # The read usually fails because retention has freed the offset. Then ``end`` raises DataLossError
+                # instead of this error.
                 end()
             raise
 

@@ -57,8 +57,8 @@ _MOST_ENTRY_BYTES: Final = 8 << 20
 _LOSSES_BEFORE_SEARCH: Final = 4
 _FIRST_DELAY_S: Final = 0.1
 _MOST_DELAY_S: Final = 5.0
-# An idle reader asks for the next entry. Every ``_ASK_START_EVERY`` times it asks for the queue's start instead.
-# Otherwise, it might wait forever for an entry that retention has freed.
+# An idle reader asks for the next entry. Every ``_ASK_START_EVERY`` times it asks for the queue's start instead,
+# because otherwise it might wait forever for an entry that retention has freed.
 _ASK_START_EVERY: Final = 15
 
 
@@ -106,7 +106,7 @@ class _Tail:
 
     turn: ForkSafeLock = field(default_factory=ForkSafeLock)
     free: int | None = None
-    """No number below this is free."""
+    """No number below this one is free; None if unknown."""
 
 
 @dataclass(slots=True)
@@ -235,8 +235,8 @@ class StoreQueue(NotificationQueue):
     def _try(self, attempt: _Attempt) -> int | None:
         """Try to store the entry at one number. Return the number, or None if the entry needs another number.
 
-        Change ``attempt.number`` only if no reader can see this entry at the old number. Otherwise, readers might see
-        the entry twice.
+        Change ``attempt.number`` only if no reader can see this entry at the old number, because otherwise readers
+        might see the entry twice.
         """
         partition = attempt.partition
         if attempt.number is None:
@@ -311,8 +311,8 @@ class StoreQueue(NotificationQueue):
         while first < stop:
             middle = (first + stop) // 2
             entry = self._entry(partition, middle)
-            # A missing entry was just deleted by retention. It is older than all remaining entries, so continue after
-            # it.
+            # If the entry is missing, retention has just deleted it. It is older than all remaining entries, so
+            # continue after it.
             if entry is None or entry.appended_ms < ms:
                 first = middle + 1
             else:

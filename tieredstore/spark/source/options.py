@@ -272,8 +272,8 @@ def columns_of(
 ) -> tuple[str, ...]:
     """Return the columns that the option ``wanted`` requests, in the order of ``every``.
 
-    The option ``includeHeaders`` adds the column ``headers``. Raises ConfigError for unknown columns. It also raises
-    ConfigError if ``wanted`` names ``headers`` while ``includeHeaders`` is false.
+    The option ``includeHeaders`` adds the column ``headers``. Raises ConfigError for unknown columns, and if ``wanted``
+    names ``headers`` while ``includeHeaders`` is false.
     """
     texts = OptionTexts(options)
     headers, chosen = texts.get(INCLUDE_HEADERS), texts.get(wanted)
@@ -363,7 +363,7 @@ def store_properties(
     Raises ConfigError for an option that is neither in ``own`` nor a setting. The error suggests a similar name from
     ``own`` and ``also``, or gives the reason from ``not_ours``.
 
-    Spark changes all names to lower case. So the ids of key pairs in the results are spelled as in
+    Spark changes all names to lower case, so the ids of key pairs in the result get their spelling from
     ``encryption.key.pairs``.
     """
     given = {name.lower(): text for name, text in options.items()}

@@ -72,9 +72,9 @@ class TriggerLimits:
     def admit(self, windows: Windows, bytes_between: BytesBetween) -> dict[TopicPartition, int]:
         """Return the end of each window for this trigger.
 
-        Each window gets a share of the limit in proportion to its size, but at least one offset. So a small partition
-        never waits for a large one, and the stream always progresses. A trigger exceeds the limit only if a share is
-        less than one offset.
+        Each window gets a share of the limit in proportion to its size, but at least one offset, so that a small
+        partition never waits for a large one, and the stream always progresses. A trigger exceeds the limit only if a
+        share is less than one offset.
         """
         ends = {where: stop for where, (_, stop) in windows.items()}
         if self.max_offsets is not None:
@@ -104,7 +104,7 @@ def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicParti
         return dict(waiting)
     rest = dict(waiting)
     # Each small partition gets 1 offset, which leaves less for the other partitions. This may reduce the shares of
-    # further partitions to less than 1.
+    # further partitions to less than 1, so repeat the step.
     while small := _below_one(rest, limit):
         limit -= len(small)
         for where in small:
