@@ -156,7 +156,7 @@ class FetchSettings(SettingsGroup):
         default=1024,
         alias="fetch.chunk.min.size",
         description=(
-            "Refuse a segment with over 65,536 chunks if they are smaller than this and smaller than chunk.size. "
+            "Refuse a segment with over 65,536 chunks if its chunks are smaller than this and than chunk.size. "
             "A forged manifest could list millions of tiny chunks. The plugin lacks this property."
         ),
     )

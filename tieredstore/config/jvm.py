@@ -44,7 +44,7 @@ class JvmProperties(SettingsGroup):
     overwrite_enabled: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="storage.overwrite.enabled",
-        description="Let the file system store overwrite files. The plugin always overwrites them.",
+        description="Let the file system store overwrite files. The plugin always overwrites files.",
     )
     credentials_provider_class: Annotated[str | None, java_class("not set", _no_provider)] = Field(
         default=None,

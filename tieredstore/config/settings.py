@@ -53,15 +53,16 @@ class Settings(SettingsGroup):
         default=4194304,
         alias="chunk.size",
         description=(
-            "Bytes of a chunk before compression and encryption. You may change it: the manifest of each segment "
-            "records the segment's size of chunks."
+            "Bytes of a chunk before compression and encryption. You may change this size: each manifest records the "
+            "chunk size of its segment."
         ),
     )
     key_prefix: Annotated[str, string()] = Field(
         default="",
         alias="key.prefix",
         description=(
-            "Prefix of all object keys. Objects under other prefixes are not found. If it is a folder, end it in /."
+            "Prefix of all object keys. Objects under other prefixes are not found. If the prefix is a folder, end it "
+            "in /."
         ),
     )
     key_prefix_mask: Annotated[bool, BOOLEAN] = Field(
@@ -104,8 +105,8 @@ class Settings(SettingsGroup):
         default=43200000,
         alias="upload.max.age.ms",
         description=(
-            "A copy of a segment fails if it takes longer than this. `gc` keeps unreferenced objects until they are "
-            "twice as old. Use the same value for all writers of a bucket. The plugin lacks this property."
+            "A copy of a segment fails if it takes longer than this. `gc` keeps unreferenced objects until they have "
+            "twice this age. Use the same value for all writers of a bucket. The plugin lacks this property."
         ),
     )
     transform_thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
