@@ -187,6 +187,14 @@ def test_a_hold_on_the_topic_comes_first_and_stays() -> None:
         undelete(store)
 
 
+def test_topics_with_long_names_have_holds_of_their_own() -> None:
+    topics = [f"{'x' * 120}{end}" for end in "ab"]
+    store = deleted([segment for topic in topics for segment in run_of(1, partition_of(topic))])
+    assert rows_of(undelete(store, *topics)) == [(0, "undeleted")] * 2
+    assert {hold.topic for hold in list_holds(store, "")} == {*topics}
+    assert undelete(store, *topics) == []
+
+
 def test_without_the_right_nothing_more_is_tried() -> None:
     store = ScriptedStore(deleted()).on("remove_marker", do=AccessDeniedError("s3:DeleteObjectVersion"))
     with pytest.raises(AccessDeniedError):

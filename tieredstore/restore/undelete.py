@@ -12,6 +12,7 @@ brokers have deleted the topic. The restore therefore first places a legal hold,
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -297,7 +298,10 @@ class _Place:
 def _hold(store: ObjectStore, prefix: str, topic: str, *, dry_run: bool) -> Outcome:
     """Place a legal hold, which keeps all tools from deleting the topic. Raise ConfigError if a different legal hold
     has this name."""
-    hold = LegalHold(f"undelete-{topic}"[:100], topic, reason="restore undelete")
+    name = f"undelete-{topic}"
+    if len(name) > 100:  # a hold's longest name; the digest tells long names apart
+        name = f"{name[:91]}-{hashlib.sha256(topic.encode()).hexdigest()[:8]}"
+    hold = LegalHold(name, topic, reason="restore undelete")
     outcome = Outcome(
         action="undelete", status="planned" if dry_run else "done", code="held", topic=topic, name=hold.name,
         reason=f"gc and rm delete nothing of {topic} until `tieredstore holds release {hold.name}`",
