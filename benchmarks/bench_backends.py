@@ -2,11 +2,11 @@
 
     python -m benchmarks.bench_backends [--mib 256] [--runs 5] [--what upload reads] [--store s3-minio azure ...]
 
-Every job runs once in each round, so that all see the same machine; a figure is the median of the counted rounds.
-``ratios`` compare our rate with each direct use of the SDK; ``ratio`` compares it with the fastest one that has our
-checksums and chunk size. MB are 10^6 bytes. CPU counts all threads of this process; the server is another process on
-the same processors. Our store gets uploads as a stream of 1 MiB pieces; the direct uses have the whole body in memory.
-Reads are 4 MiB each, in a random order, over the whole object.
+Every job runs once in each round, so that a busy machine affects all jobs alike; a figure is the median of the counted
+rounds. ``ratios`` compare our rate with each direct use of the SDK; ``ratio`` compares it with the fastest of those
+that have our checksums and chunk size. MB are 10^6 bytes. CPU seconds are those of all threads of this process, without
+the server, which runs on the same processors. Our store gets uploads as a stream of 1 MiB pieces; the direct uses have
+the whole body in memory. Reads are 4 MiB each, in a random order, over the whole object.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DEFAULT: Final = [name for name in STORES if name != "s3-minio-compatible"]
 
 
 class CpuTimed:
-    """Job that records the process's processor seconds of each run."""
+    """A job that records this process's processor seconds of each run."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -58,7 +58,8 @@ class CpuTimed:
 
 
 def read_all(read: Read, data: bytes, parallelism: int) -> Job:
-    """Return a job that reads the whole object with ``parallelism`` concurrent reads, and checks the ends of each."""
+    """Return a job that reads the whole object with ``parallelism`` concurrent reads, and checks the first and last
+    bytes of each read."""
     starts = list(range(0, len(data) - READ + 1, READ))
     buffers: SimpleQueue[memoryview] = SimpleQueue()
     for _ in range(parallelism):
@@ -83,7 +84,7 @@ def read_all(read: Read, data: bytes, parallelism: int) -> Job:
 
 
 def jobs_of(contest: Contest, data: bytes, what: Sequence[str]) -> dict[str, dict[str, CpuTimed]]:
-    """Return the competing jobs by name, for each comparison."""
+    """For each comparison, return the jobs to compare, by name."""
     contenders = {"upload": {name: CpuTimed(partial(upload, data)) for name, upload in contest.uploads.items()}}
     for parallelism in PARALLELISM if "reads" in what else ():
         contenders[f"reads at parallelism {parallelism}"] = {
@@ -93,7 +94,7 @@ def jobs_of(contest: Contest, data: bytes, what: Sequence[str]) -> dict[str, dic
 
 
 def measured(contest: Contest, data: bytes, runs: int, what: Sequence[str]) -> dict[str, object]:
-    """Return the figures of one store. Uploads always run: reads need the object."""
+    """Return the figures of one store. Run uploads even if only reads are wanted, because reads need the object."""
     jobs = jobs_of(contest, data, what)
     flat = {f"{part}: {name}": job for part, ways in jobs.items() for name, job in ways.items()}
     taken = interleaved_seconds(flat, runs)
@@ -121,7 +122,7 @@ def main() -> None:
     parser.add_argument("--store", nargs="+", choices=STORES, default=DEFAULT)
     arguments = parser.parse_args()
     source = random.Random(1)
-    data = b"".join(source.randbytes(1 << 20) for _ in range(arguments.mib))  # a single call would need too long an int
+    data = b"".join(source.randbytes(1 << 20) for _ in range(arguments.mib))  # per MiB, because each call makes one int
     stores: dict[str, object] = {}
     for name in arguments.store:
         with contextlib.ExitStack() as stack:

@@ -1,12 +1,12 @@
-"""Planning a store of many segments, with and without a catalog file, compared with the unavoidable work; JSON on
-stdout.
+"""Planning a read of a store with many segments, with and without a catalog file, compared with the unavoidable work;
+JSON on stdout.
 
     python benchmarks/bench_catalog.py [--segments 10000 20000 100000] [--runs 3] [--folder DIR]
 
 The store is a folder of real keys and manifests (compressed, 256 chunks of 4 MiB, segment metadata) in eight partitions
 of two leader epochs; the logs are empty files. Each planning runs in a separate process: ``seconds`` is the duration of
 the call, ``cpu_us`` the processor time per segment, ``peak_mib`` the process's peak memory, including pyarrow. The
-folder was just written, so its files are in the page cache: this measures our own work, not a disk.
+folder was just written, so its files are in the page cache, and the disk does not count.
 
 ``beside`` are loops over the same folder in plain Python, in the same run: ``walk and read`` walks the tree and reads
 each manifest, ``with sizes`` also gets the size of each file, as any listing of a store does, and the last loop also
@@ -45,7 +45,7 @@ CHUNKS = 256
 OFFSETS = 1_000_000
 TARGETS = {
     (10_000, "cold"): {"seconds": 10.0},
-    # A listing of a store gives names and sizes.
+    # Compare with the loop that gets sizes, because any listing of a store gets names and sizes.
     (20_000, "cold"): {"ratio to with sizes": 8.0},
     (10_000, "with file"): {"seconds": 1.0},
     (100_000, "cold"): {"peak_mib": 400.0},
@@ -54,7 +54,7 @@ TARGETS = {
 
 
 class StoreBuilder:
-    """Writes segments as plain files: the store itself would sync each one to disk."""
+    """Writes segments as plain files, because the store itself would sync each file to disk."""
 
     def __init__(self, folder: Path, segments: int) -> None:
         self.folder = folder
@@ -149,7 +149,7 @@ PLAIN_LOOPS = {
 
 
 def peak_mib() -> float:
-    """Return the peak memory of this process since its start (``ru_maxrss`` includes its parent's)."""
+    """Return the peak memory of this process since its start. (``ru_maxrss`` would include the parent's peak.)"""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 1024
 
@@ -169,7 +169,7 @@ def measure(folder: Path, segments: int, runs: int) -> dict[str, object]:
         taken: list[dict[str, float]] = []
         for _ in range(runs):
             taken.append(in_own_process(folder, with_file=with_file))
-            # Alternating, so that a temporarily busy machine affects both.
+            # Alternate both, so that a temporarily busy machine affects both.
             for loop, options in PLAIN_LOOPS.items():
                 beside[loop].append(walk_plainly(str(folder), **options))
         if any(run["spans"] != segments for run in taken):

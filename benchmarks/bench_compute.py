@@ -1,4 +1,4 @@
-"""The same sum over a topic by every supported engine, compared with plain reading; JSON on stdout.
+"""The same sum over a topic, computed by every supported engine, compared with plain reading; JSON on stdout.
 
     python -m benchmarks.bench_compute [--records 5000000] [--runs 3] [--folder DIR] [--without-broker]
         [--kafka-source JARS] [--stored {zstd+encrypted,plain}]
@@ -6,8 +6,8 @@
 JSON records of about 490 bytes in one partition, stored zstd and encrypted or plain, chunks of 4 MiB, in a folder. The
 broker has the same log, uncompressed. The sum is the number of records and the total size of their values. Every job
 runs once in each round; a figure is million records per second at the median of the counted rounds, from the call to
-the sum. A ratio is the median of the rounds' ratios, since within a round the machine is equally busy for all. Ratios
-named ``_by_cpu`` compare the processor time of all processes, including the broker's and Spark's.
+the sum. A ratio is the median of the rounds' ratios, because within a round the machine is equally busy for all jobs.
+Ratios named ``_by_cpu`` compare the processor time of all processes, including the broker's and Spark's.
 
 - read_topic: the columns partition and value, two splits at once, nothing computed.
 - DuckDB: count(*), sum(octet_length(value)) GROUP BY partition, through ``tieredstore.duckdb.attach``.
@@ -64,7 +64,7 @@ SCHEMA: Final = "records long, bytes long"
 CLIENT: Final = "confluent-kafka"
 KAFKA_SOURCE: Final = "Spark's own Kafka source"
 WARMING: Final = 12
-"""Number of small jobs of each kind before the rounds."""
+"""The number of small jobs of each kind that warm up the JVM before the rounds."""
 
 # The type stubs of pc, connections and frames are incomplete.
 polars: Final[Any] = pl
@@ -139,7 +139,7 @@ class Sparking:
         self._options = {**topic.options, "columns": "value"}
 
     def map_records(self, **window: str) -> int:
-        """Add up within the task that decodes."""
+        """Add up with map_records, within the task that decodes."""
         return _summed(map_records(self._spark, add_up, SCHEMA, **self._options, **window))
 
     def map_in_arrow(self, **window: str) -> int:

@@ -1,16 +1,17 @@
-"""Throughput of a consumer of bucket and broker, compared with its reader and with the plain client.
+"""Throughput of a consumer of bucket and broker, compared with the reader that it uses and with the plain client.
 
     python -m benchmarks.bench_consumer [--records N] [--runs N] [--memory-records N]
 
 Topics of the same JSON records in a local broker, whose closed segments are copied into a folder. Within a round all
 jobs read the same offsets of one partition, each with a new consumer:
 
-- read_records: the columns, by the reader that a consumer's streams use: the limit.
+- read_records: the columns, by the reader that a consumer's streams use. This is the consumer's limit.
 - poll_arrow: the same columns by our consumer, remote_only.
 - plain: confluent-kafka, consume(10000) in a loop, value lengths added up, from the broker.
 - bucket: the same loop over our consumer, remote_only. live: the same, kafka_preferred, all from the broker.
 
-The records are stored in four ways; in all except the third both sides read the very same stored bytes:
+The records are stored in four ways. In all except the third, our consumer and the plain client read the very same
+stored bytes:
 
 - uncompressed: batches without a codec, plain segments.
 - zstd_batches: the producer's codec is zstd, plain segments.
@@ -19,9 +20,9 @@ The records are stored in four ways; in all except the third both sides read the
 - zstd_batches_of_4_partitions: like zstd_batches; read_records reads one partition after the other, as much as the
   others return.
 
-Ratios compare wall-clock time; those named ``_by_cpu`` compare processor time, including the broker's, which a loaded
-machine affects less. Also measured: the switch of sides (from the bucket's last record to the broker's first, 50
-times), fairness among eight equal partitions, the cost of 500 idle partitions, and memory with 1, 4 and 500.
+Ratios compare wall-clock time. Those named ``_by_cpu`` compare processor time including the broker's, because a loaded
+machine affects it less. Also measured: the switch of sides (from the bucket's last record to the broker's first, 50
+times), fairness among eight equal partitions, the cost of 500 idle partitions, and memory with 1, 4 and 500 partitions.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _library: Final[Any] = confluent_kafka.Consumer
 
 
 class Contest:
-    """Jobs over one log."""
+    """The jobs to compare, over one log."""
 
     def __init__(self, log: TieredLog) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""The decoder compared with aiokafka's and with the underlying limits, in one run on one thread; JSON on stdout.
+"""Our decoder compared with aiokafka's and with the underlying limits, in one run on one thread; JSON on stdout.
 
 Rates are per second of processor time. A ratio is the median over the rounds; if it has a target, it is also given for
 wall-clock time.
@@ -107,7 +107,7 @@ def decode_by_aiokafka(piece: bytes, *, check_crc: bool) -> object:
 
 
 def repeated(job: Job) -> Job:
-    """Repeat the job, so that it runs in its own caches instead of the previous job's."""
+    """Repeat the job, so that its own data are in the processor's caches, and not the previous job's."""
 
     def run() -> None:
         for _ in range(REPEATS):
@@ -118,7 +118,7 @@ def repeated(job: Job) -> Job:
 
 @dataclass(frozen=True)
 class Figures:
-    """Times of each job per round, and the work of one run."""
+    """The times of each job by round, and the size of the work of one run."""
 
     taken: Mapping[str, list[Taken]]
     sizes: Mapping[str, int]
@@ -129,7 +129,7 @@ class Figures:
         return rates({job: seconds}, self.sizes[job] * REPEATS)[job]
 
     def share(self, job: str, *steps: str) -> float:
-        """Return the job's rate as a share of the rate of all ``steps`` in sequence, by processor time."""
+        """Return the job's rate divided by the rate of all ``steps`` in sequence, by processor time."""
         return self._share(job, steps, lambda run: run.cpu_seconds)
 
     def shares(self, name: str, job: str, *steps: str) -> dict[str, float]:
@@ -140,7 +140,7 @@ class Figures:
         }
 
     def _share(self, job: str, steps: tuple[str, ...], seconds: Callable[[Taken], float]) -> float:
-        # The median of the rounds' shares: within a round the machine is equally busy for all.
+        # Take the median of the rounds' shares, because within a round the machine is equally busy for all jobs.
         rounds = [
             sum(seconds(self.taken[step][at]) / self.sizes[step] for step in steps) * self.sizes[job] / seconds(run)
             for at, run in enumerate(self.taken[job])

@@ -1,4 +1,4 @@
-"""Reading back: warm disk cache, cold from a folder, cold from a local S3 server; JSON on stdout.
+"""Reading a segment back from a warm disk cache, cold from a folder, and cold from a local S3 server; JSON on stdout.
 
     python -m benchmarks.bench_fetch [--mib 256] [--runs 5] [--folder DIR] [--server seaweedfs|minio|none]
 
@@ -44,7 +44,7 @@ SERVERS = {"seaweedfs": start_seaweedfs, "minio": start_minio}
 
 
 class PlainFiles:
-    """Original chunks as files: the reference for the disk cache's reads."""
+    """Original chunks as plain files. Reading them is the limit for reads from the disk cache."""
 
     def __init__(self, folder: Path, chunks: list[memoryview]) -> None:
         folder.mkdir()
@@ -80,7 +80,7 @@ class Fetching:
                 pass
 
     def gets_per_gib(self) -> dict[str, float]:
-        """Return the requests of a whole read, compared with one GET per chunk."""
+        """Return the requests of a whole read per GiB, and for comparison the number with one GET per chunk."""
         size = self.metadata.segment_size_in_bytes
         self.store.reset()
         self.fetch()
@@ -153,7 +153,8 @@ def run(folder: Path, mib: int, runs: int, server: str) -> dict[str, object]:
 
 
 def ratios(rate: dict[str, float], server: str) -> dict[str, dict[str, float]]:
-    """Return each measured / limit, with its target. The SDK downloads stored bytes; its rate counts original ones."""
+    """Return each measured rate divided by its limit, with its target. The SDK downloads stored bytes, but its rate
+    counts original bytes."""
     figures = {
         "warm disk cache / plain files and CRC-32C": (rate["warm disk cache"] / rate["plain files and CRC-32C"], 0.6),
         "cold from a folder / zstd decompress": (rate["cold from a folder"] / rate["zstd decompress"], 0.65),

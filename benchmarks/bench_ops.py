@@ -1,4 +1,4 @@
-"""Cost of an operator's tools; JSON on stdout.
+"""The cost of an operator's tools; JSON on stdout.
 
     python -m benchmarks.bench_ops [--manifests 100000] [--rotations 500] [--mib 256] [--runs 3] [--folder DIR]
 
@@ -57,7 +57,7 @@ _ALL: Final = Scope()
 
 
 def listed(bucket: Bucket) -> Mapping[str, int]:
-    """List the keys only."""
+    """Only list the keys."""
     return {"segments": sum(1 for _ in list_in_scope(bucket.store, bucket.prefix, _ALL))}
 
 
@@ -104,7 +104,7 @@ def taken_by(tool: Callable[[Bucket], Mapping[str, int]], settings: Settings) ->
 def in_a_process(
     tool: Callable[[Bucket], Mapping[str, int]], settings: Settings, manifests: int, runs: int
 ) -> dict[str, object]:
-    """Return medians over separate processes, whose memory nothing else has grown."""
+    """Return the medians over runs in separate processes, so that no other work affects the peak memory."""
     taken: list[dict[str, object]] = []
     for _ in range(runs):
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:

@@ -11,7 +11,8 @@ Parquet files with zstd, in directories of 10,000,000 offsets. Every job runs on
   their value.
 - Spark's: its Kafka source into its Parquet files, as a batch in as many tasks; with --kafka-source, the folder of its
   jars (see benchmarks/bench_spark.py for how to get them).
-- R: the same windows read by two persistent processes. W: the same rows written with pyarrow by two.
+- R: the same windows read by two persistent processes. W: the same rows written with pyarrow by two persistent
+  processes.
 
 A ratio is the median of the rounds' ratios, by wall-clock time and by processor time of all processes, including the
 broker. Other figures follow; --what selects among them: ``age``, from append to listing at 5,000 records per second and
@@ -50,11 +51,11 @@ TARGETS: Final[Mapping[str, tuple[str, str, float]]] = {
     "bucket / (1/(1/R + 1/W))": ("bucket", "limit", 0.8),
     "JSON time / offset": ("bucket, JSON time", "bucket", 0.8),
 }
-"""Jobs whose rates are compared, with the minimum ratio: 0.8 allows a quarter more time."""
+"""The two jobs whose rates each ratio compares, and its minimum: 0.8 allows a quarter more time."""
 
 
 def ratios(taken: Mapping[str, Sequence[Taken]], seconds_of: Callable[[Taken], float]) -> dict[str, dict[str, float]]:
-    """Return the medians of the rounds' ratios: within a round the machine is equally busy for all."""
+    """Return the medians of the rounds' ratios, because within a round the machine is equally busy for all jobs."""
     seconds = {name: [seconds_of(run) for run in runs] for name, runs in taken.items()}
     seconds["limit"] = [sum(pair) for pair in zip(seconds["R"], seconds["W"], strict=True)]
     return {

@@ -50,7 +50,7 @@ REQUEST = ProducerRequest(bytes(16), 1_700_000_000_000, 0)
 
 
 def records_of_messages() -> list[list[RecordFields]]:
-    """Return JSON records that fill each Message."""
+    """Return JSON records in lists that each fill a Message."""
     source = json_records(random.Random(1))
     messages: list[list[RecordFields]] = []
     for _ in range(MESSAGES):
@@ -79,7 +79,7 @@ def encode(records: list[RecordFields]) -> bytes:
 
 
 def flushed(records: list[RecordFields]) -> bytes:
-    """Return a Message like MemQ's producer, which flushes the compressor at each record."""
+    """Return a Message as MemQ's producer makes it, which flushes the compressor at each record."""
     compressor = zstandard.ZstdCompressor(level=3).compressobj()
     parts: list[bytes] = []
     for record in records:

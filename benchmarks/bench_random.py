@@ -6,12 +6,12 @@ of 16 MiB from a warm disk cache; JSON on stdout.
 Each read requests a separate range (``fetch_log_segment``) at a random place of a compressed and encrypted segment in a
 folder: milliseconds per read at the median and at the 95th percentile, on the wall and of processor time. Each checkout
 has a separate disk cache, filled by its first round; a cached read is of the whole segment. ``--beside`` is another
-checkout of this project with built kernels: its code makes the same reads in a separate process. The two alternate, so
-that drift of the machine affects both. ``ratios`` divide our times by the other checkout's.
+checkout of this project with built kernels, whose code makes the same reads in a separate process. The two checkouts
+alternate, so that drift of the machine affects both. ``ratios`` divide our times by the other checkout's.
 
-``limits`` are the same places of the same rounds without a reader: open, ``pread``, AES-GCM over whole chunks, zstd to
-the end of the read or of each whole chunk, one copy; and 16 MiB from plain files of 4 MiB with their CRC-32C, by one
-thread and by two. No reader that authenticates chunks and checks data from disk can be faster.
+``limits`` read the same places in the same rounds with only the unavoidable work: open, ``pread``, AES-GCM over whole
+chunks, zstd to the end of the read or of each whole chunk, one copy; and 16 MiB from plain files of 4 MiB with their
+CRC-32C, by one thread and by two. No reader that authenticates chunks and checks data from disk can be faster.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ TARGETS: Final = {"p50": "<= 0.7 of the commit before", "warm p50 wall": "<= 0.6
 
 
 Times = list[tuple[float, float]]
-"""Wall and processor time, in seconds."""
+"""Pairs of wall-clock and processor time in seconds, one for each read."""
 
 
 def answer_rounds(texts: dict[str, str], reads: int, *, with_limits: bool) -> None:
-    """Answer in a separate process: for each line of stdin, a seed, run one round and print its times by kind of
-    read.
+    """For each seed on a line of stdin, run one round and print its times by kind of read. This runs in a separate
+    process.
     """
     with (
         tempfile.TemporaryDirectory(dir=texts["storage.root"] + "/..") as cache,
@@ -100,7 +100,7 @@ def answer_rounds(texts: dict[str, str], reads: int, *, with_limits: bool) -> No
 
 
 def timed(read: Callable[[int], object], places: Sequence[int]) -> Times:
-    """Return the times of each of these reads."""
+    """Return the times of one read at each place."""
     times: Times = []
     for place in places:
         start, processor = time.perf_counter(), time.process_time()
@@ -110,7 +110,7 @@ def timed(read: Callable[[int], object], places: Sequence[int]) -> Times:
 
 
 class Composed:
-    """Unavoidable work of reading an encrypted segment's range, with reused memory."""
+    """The unavoidable work of reading an encrypted segment's range, with reused memory."""
 
     def __init__(self, segment: OpenSegment, root: str) -> None:
         self._segment = segment
@@ -119,7 +119,8 @@ class Composed:
         self._original = memoryview(bytearray(CHUNK))
 
     def read(self, place: int, *, stops_early: bool) -> bytes:
-        """Return the bytes; chunks are decompressed to the end of the read, or completely."""
+        """Return the bytes from ``place`` on. Decompress each chunk completely or, with ``stops_early``, to the end of
+        the read."""
         index, positions, taken = self._segment.index, self._segment.positions, bytearray()
         with self._path.open("rb", buffering=0) as file:
             while len(taken) < READ:
@@ -136,7 +137,7 @@ class Composed:
 
 
 class PlainFiles:
-    """Files of a chunk's size, with as many bytes as a round's warm reads. Reading one includes its CRC."""
+    """Files of a chunk's size, with as many bytes in total as a round's warm reads. Reading a file computes its CRC."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
         self._rounds = rounds
@@ -145,7 +146,7 @@ class PlainFiles:
             path.write_bytes(random.Random(0).randbytes(CHUNK))
 
     def read(self, buffer: memoryview, over: Callable[..., object]) -> None:
-        """Read all files; ``over`` maps the reading function over the files of one warm read."""
+        """Read all files. ``over`` is ``map``, or the parallel map of a pool, over the files of one warm read."""
         pieces = [buffer[at : at + CHUNK] for at in range(0, WARM_READ, CHUNK)]
         for turn in range(self._rounds):
             paths = self._paths[turn * len(pieces) : (turn + 1) * len(pieces)]
@@ -159,11 +160,11 @@ class PlainFiles:
 
 
 class Reader:
-    """Process that runs the code of one checkout, and reads on request."""
+    """A process that runs the code of one checkout, and makes a round of reads on request."""
 
     def __init__(self, checkout: Path, texts: dict[str, str], reads: int, *, with_limits: bool) -> None:
         self.times: dict[str, Times] = {}
-        # Use this file's function over the other checkout's package.
+        # Run this file's function ``answer_rounds`` with the other checkout's package.
         code = (
             "import json, runpy, sys; "
             f"module = runpy.run_path({str(Path(__file__).resolve())!r}); "
@@ -179,7 +180,7 @@ class Reader:
         )
 
     def read(self, seed: int) -> None:
-        """Run one round; the first is not counted."""
+        """Run one round. Do not count the round with the seed 0."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None

@@ -2,8 +2,8 @@
 
     python -m benchmarks.bench_restore [--mib 256] [--segments 2] [--records 500000] [--runs 5] [--folder DIR]
 
-``restore logdir`` is compared with plain downloads of the same segments, ``restore produce`` with a plain transactional
-producer (``bench_restore_produce``).
+``restore logdir`` is compared with plain downloads of the same segments, and ``restore produce`` with a plain
+transactional producer (see ``bench_restore_produce``).
 
 Each round writes all segments of a folder store (zstd and encrypted) to the same disk twice, each file synced: by
 ``restore logdir``, and as ``fetch -o`` does. The ratio is the median of the rounds' ratios, and the target is 0.8.
@@ -30,7 +30,7 @@ TARGET = 0.8
 
 
 class Restoring:
-    """A bucket with one partition, written to the same folder again and again."""
+    """A bucket with one partition, which is written to the same folder again and again, in two ways."""
 
     def __init__(self, bucket: ts.Bucket, folder: Path) -> None:
         self._bucket, self._folder = bucket, folder
@@ -51,12 +51,12 @@ class Restoring:
             segment.fetch(self._folder / str(segment.base_offset))
 
     def clean_up(self) -> None:
-        """Remove what was written."""
+        """Remove the written files."""
         shutil.rmtree(self._folder)
 
 
 def logdir(folder: Path, mib: int, segments: int, runs: int) -> dict[str, object]:
-    """Return the rates of both, and the ratios by the wall and by processor time."""
+    """Return the rates of both ways, and their ratios by wall-clock and by processor time."""
     offset = 0
     for _ in range(segments):
         offset = build_segment(folder / "source", mib << 20, base_offset=offset, seed=offset).end_offset + 1

@@ -4,8 +4,8 @@
 
 Both write the same records into one partition of a local broker, in transactions of the same size, with the same client
 properties. The plain producer has its records as Python objects in a list, and notes the offset from each delivery
-report. Ours reads them from a bucket (a folder, zstd in chunks), and proves their offsets. Every run has a new topic.
-``by_cpu`` is the ratio by processor time, without the broker's; its target is 0.8.
+report. ``restore produce`` reads them from a bucket (a folder, zstd in chunks), and proves their offsets. Every run has
+a new topic. ``by_cpu`` is the ratio by processor time, without the broker's; its target is 0.8.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def _ours(server: KafkaServer, manager: RemoteStorageManager, name: str) -> None
 
 
 def measure(count: int, size: int, runs: int) -> dict[str, Any]:
-    """Return both producers' records per second of wall-clock and processor time, and ratios of ours to the plain."""
+    """Return both producers' records per second of wall-clock and processor time, and our rates divided by the plain
+    producer's."""
     records, names = _records(count, size), (f"bench-{number}" for number in itertools.count())
     rows = [(record.key, record.value, record.timestamp_ms) for record in records]
     with tempfile.TemporaryDirectory() as folder, start_kafka() as server:

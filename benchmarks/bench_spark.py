@@ -8,8 +8,8 @@ of Spark's Kafka source; local[2], a warm session. Every job runs once in each r
 second at the median of the counted rounds, timed from spark.read to the result, including the source's look-up and
 planning. Compared with ours in the same rounds:
 
-- A: a source with the same number of tasks that returns one batch of our rows repeatedly: Spark's maximum rate from
-  Python.
+- A: a source with the same number of tasks that returns one batch of our rows repeatedly. It shows Spark's maximum rate
+  of rows from Python.
 - B: our planned tasks read and converted by two processes without Spark.
 - confluent-kafka: consume(10000) in a loop over the same records, plain, from a local broker; value lengths added up.
 
@@ -75,7 +75,7 @@ def spark_session(folder: Path, jars: Path | None) -> Generator[SparkSession]:
 
 
 class Contest:
-    """Jobs of each round, by name."""
+    """The jobs to compare, which run once in each round."""
 
     def __init__(self, spark: SparkSession, topic: SparkTopic, planned: PlannedTasks, batch_file: Path) -> None:
         self._spark = spark
@@ -84,11 +84,11 @@ class Contest:
         write_batch(planned.usual_batch(), str(batch_file))
 
     def ours(self) -> DataFrame:
-        """Return the topic from the store."""
+        """Return the topic as a DataFrame of our source."""
         return self._spark.read.format("tieredstore").options(**self._topic.options).load()
 
     def synthetic(self) -> DataFrame:
-        """Return the same number of synthetic rows."""
+        """Return a DataFrame with the same number of synthetic rows."""
         return read_synthetic(self._spark, *self._synthetic)
 
     def jobs(self, processes: ReadingProcesses) -> dict[str, Job]:
@@ -122,7 +122,7 @@ class Contest:
 
 
 def ratios(rate: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Return each measured / limit with its target."""
+    """Return each measured rate divided by its limit, with its target."""
     figures: dict[str, tuple[float, float]] = {}
     for what in QUERIES:
         ours, composed = rate[f"ours, {what}"], 1 / (1 / rate[f"A, {what}"] + 1 / rate["B"])
@@ -143,7 +143,8 @@ def window_bytes(topic: SparkTopic, planned: PlannedTasks) -> dict[str, float]:
 
 
 def profile(spark: SparkSession, contest: Contest, planned: PlannedTasks) -> dict[str, object]:
-    """Return the CPU seconds of one count in each kind of process, and of our stages without Spark."""
+    """Return the CPU seconds of one count by kind of process (JVM or Python worker), and those of our stages without
+    Spark."""
     context: Any = spark.sparkContext
     tree = ProcessTree(context._gateway.proc.pid)
     figures: dict[str, object] = {}

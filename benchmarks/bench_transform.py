@@ -1,4 +1,4 @@
-"""Copy and fetch compared with the limits of the underlying libraries, in one run; JSON on stdout.
+"""Copying and fetching a segment, compared with the limits of the underlying libraries, in one run; JSON on stdout.
 
     python benchmarks/bench_transform.py [--mib 256] [--runs 5] [--folder DIR]
 
@@ -103,7 +103,8 @@ class Limits:
 
 
 class CopyAndFetch:
-    """One mode (compression, encryption) with its own store: one segment copied repeatedly, fetched into a buffer."""
+    """One mode (compression, encryption) with its own store. Copies one segment repeatedly, and fetches it into a
+    buffer."""
 
     def __init__(self, mode: str, segment: LogSegment, folder: Path, keys: dict[str, str]) -> None:
         compress, encrypt = MODES[mode]
@@ -144,7 +145,7 @@ def key_settings(folder: Path) -> dict[str, str]:
 
 
 def ratios(rate: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Return each measured / limit of the storage core, with its target."""
+    """Return each measured rate of the storage core divided by its limit, with its target."""
     composed = 1 / (1 / rate["zstd compress"] + 1 / rate["write and fsync, compressed"])
     figures = {
         "copy zstd+enc / (1/(1/zstd + 1/write and fsync))": (rate["copy zstd+enc"] / composed, 0.9),

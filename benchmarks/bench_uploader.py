@@ -6,16 +6,16 @@
 ten threads, and by the running uploader, with ten workers, from its start until the last watermark has moved. Unlike
 the copies, the uploader checks the store before each segment, verifies the segment's checksums, and writes watermarks.
 
-*large*: one segment of ``--mib``, in the same two ways; the uploader does not verify checksums either.
+*large*: one segment of ``--mib``, in the same two ways, but here the uploader does not verify checksums.
 
-*idle*: two thousand fully shipped partitions; processor time of the process per second. Then one of them is rolled
+*idle*: processor time per second of an uploader of two thousand fully shipped partitions. Then one of them is rolled
 repeatedly: milliseconds from the creation of the new log file to the manifest of the closed segment.
 
-*appends*: one hundred fully shipped partitions; the share of a core that 20,000 appends per second to their active logs
-add to the process, in alternating rounds with none.
+*appends*: the share of a core that an uploader of one hundred fully shipped partitions takes with 20,000 appends per
+second to their active logs, and without appends, in alternating rounds.
 
-*produce*: waits of a producer (acks=all, messages of 1 kB) at a real broker whose segments of 1 MiB close repeatedly,
-in alternating rounds with and without the uploader.
+*produce*: how long a producer (acks=all, messages of 1 kB) waits for a real broker whose segments of 1 MiB close
+repeatedly, in alternating rounds with and without the uploader.
 
 *memory*: the uploader's peak memory in a separate process: for *many*, for *large*, and for ten concurrent segments
 with a total of ``--mib``, compressed and encrypted.
@@ -91,7 +91,7 @@ class Disk:
         return TopicIdPartition(TOPIC_ID, "events", number)
 
     def fill(self, partitions: int, segments: int, size: int) -> None:
-        """Write this many closed segments of each partition, and an active one."""
+        """Write so many closed segments of each partition, and an active segment."""
         for number in range(partitions):
             base = 0
             for _ in range(segments):
@@ -99,11 +99,11 @@ class Disk:
             self.grow(number, base, 1)
 
     def grow(self, number: int, base: int, size: int) -> int:
-        """Write another segment; return the start of the next."""
+        """Write another segment; return the base offset of the next."""
         return build_segment(self.log_dir, size, partition=self.partition(number), base_offset=base).end_offset + 1
 
     def store(self) -> tuple[Any, FilesystemObjectStore]:
-        """Return settings of an empty store, and the store."""
+        """Make an empty store; return its settings and the store."""
         self._next += 1
         folder = self._stores / str(self._next)
         folder.mkdir()
@@ -143,7 +143,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def beside_copies(disk: Disk, runs: int, check_crcs: str) -> dict[str, object]:
-    """Return the rates of the copies and of the uploader, and their ratio."""
+    """Return the rates of plain copies and of the uploader, and their ratio."""
     closed = [described for segment in discover(disk.log_dir).segments if (described := closed_one(segment))]
     size = sum(segment.size_in_bytes for segment in closed)
     jobs = {"copies": lambda: copied(disk, closed), "uploader": lambda: shipped(disk, len(closed), check_crcs)}
@@ -168,7 +168,7 @@ def closed_one(segment: FoundSegment) -> LogSegment | None:
 
 
 def idle(disk: Disk, seconds: float) -> dict[str, object]:
-    """Measure an idle uploader, then rolled segments."""
+    """Measure an idle uploader's processor time, then how soon it ships rolled segments."""
     settings, store = disk.store()
     disk.fill(IDLE_PARTITIONS, 1, 1)
     with disk.uploader(settings) as uploader, uploader_service(uploader):
@@ -211,7 +211,7 @@ def appends(disk: Disk, runs: int) -> dict[str, object]:
         for _ in range(runs):
             for name, taken in shares.items():
                 started, processor = time.perf_counter(), time.process_time()
-                # Look at the folders equally often in each round.
+                # Each round lasts two scan intervals, so that the uploader looks at the folders equally often.
                 if name == "appends":
                     written.append(append(logs, APPENDS, 2 * scan_s))
                 else:
@@ -227,12 +227,12 @@ def appends(disk: Disk, runs: int) -> dict[str, object]:
 
 
 def produce(home: Path, runs: int) -> dict[str, object]:
-    """Return a producer's waits with and without the uploader next to the broker."""
+    """Return how long a producer waits, with and without the uploader next to the broker."""
     waits: dict[str, list[list[float]]] = {"without": [], "with": []}
     shipped_segments = 0
     with start_kafka() as server:
         make_topic(server, PRODUCED_SEGMENT)
-        produce_waits(server, PRODUCED, PRODUCE_S / 2)  # a new broker is slow
+        produce_waits(server, PRODUCED, PRODUCE_S / 2)  # not counted, because a new broker is slow
         for number in range(runs):
             waits["without"].append(produce_waits(server, PRODUCED, PRODUCE_S))
             folder = home / str(number)

@@ -1,6 +1,7 @@
-"""Interleaved timing: every job once, then every job again, so that drift of the machine affects all equally.
+"""Interleaved timing: runs every job once, then every job again, so that drift of the machine affects all equally.
 
-The order differs between rounds, so that no job always pays for another's leftovers (such as garbage in a server).
+The order differs between rounds, so that no job always follows the same other job, whose leftovers (such as garbage in
+a server) may slow it down.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ Job = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Cost of one run of a job: seconds on the wall, and on all processors, of this process unless the caller
-    measures more.
+    """The cost of one run of a job: wall-clock seconds, and seconds on all processors, of this process unless the
+    caller measures more.
     """
 
     seconds: float
@@ -32,7 +33,8 @@ class Taken:
 
 @contextmanager
 def home_in(folder: Path | None) -> Generator[Path]:
-    """Yield the absolute path of ``folder``, created if missing, and kept; or that of a temporary folder if None."""
+    """Yield the absolute path of ``folder``, which is created if missing, and kept. If ``folder`` is None, yield the
+    path of a temporary folder."""
     with tempfile.TemporaryDirectory() as temporary:
         home = folder or Path(temporary)
         home.mkdir(parents=True, exist_ok=True)
@@ -40,7 +42,8 @@ def home_in(folder: Path | None) -> Generator[Path]:
 
 
 def interleaved_seconds(jobs: Mapping[str, Job], runs: int) -> dict[str, list[float]]:
-    """Return the wall seconds of each job, in ``runs`` rounds after an uncounted one in the given order."""
+    """Return the wall-clock seconds of each job in ``runs`` rounds. Before, run an uncounted round in the given
+    order."""
     return {name: [run.seconds for run in taken] for name, taken in interleaved(jobs, runs).items()}
 
 
@@ -53,7 +56,7 @@ def interleaved(
 ) -> dict[str, list[Taken]]:
     """Return the result of :func:`interleaved_seconds` with processor time, which other programs affect less.
 
-    ``clean_up`` follows each run, and is not counted.
+    Call ``clean_up`` after each run; its time is not counted.
     """
     taken: dict[str, list[Taken]] = {name: [] for name in jobs}
     order = list(jobs.items())
@@ -78,10 +81,10 @@ def rates(taken: Mapping[str, list[float]], size: int) -> dict[str, float]:
 
 
 def to_the_limit(taken: Mapping[str, list[Taken]], job: str, limits: tuple[str, ...]) -> dict[str, float]:
-    """Return the speed of ``job`` relative to all ``limits`` in sequence (1: equally fast), by wall-clock and processor
-    time.
+    """Return the speed of ``job`` divided by that of all ``limits`` in sequence (1: equally fast), by wall-clock and
+    processor time.
 
-    The median of the rounds' ratios: within a round the machine is equally busy for all.
+    The result is the median of the rounds' ratios, because within a round the machine is equally busy for all jobs.
     """
     ratios = {
         "to the limit": [

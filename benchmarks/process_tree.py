@@ -15,8 +15,8 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 class ProcessTree:
     """The process ``root`` with its descendants.
 
-    An ended process counts with its full time if its parent waited for it, otherwise with its time at the last sample.
-    So the sums never decrease.
+    So that the sums never decrease, ended processes count too: with their full time if the parent waited for them,
+    otherwise with their time at the last sample.
     """
 
     root: int
@@ -32,7 +32,8 @@ class ProcessTree:
         now = {(pid, process.started): process for pid in tree if (process := processes.get(pid)) is not None}
         gone = [process for key, process in self._seen.items() if key not in now]
         if gone:
-            # CPU time of children that parents have reaped since the last sample belongs to the ended processes.
+            # Time of children that living parents have waited for since the last sample is time of these ended
+            # processes. Do not count it twice.
             before = sum(process.waited_for for key, process in self._seen.items() if key in now)
             waited_for = sum(process.waited_for for process in now.values()) - before
             self._lost += max(0.0, sum(process.total for process in gone) - waited_for)
@@ -41,7 +42,7 @@ class ProcessTree:
         return own, sum(process.total for process in now.values()) + self._lost - own
 
     def cpu_seconds_of(self, job: Callable[[], object]) -> tuple[float, float]:
-        """Return the CPU seconds that a job takes, of the root and of the others."""
+        """Return the CPU seconds that a job takes: those of the root, and those of all other processes."""
         own, others = self.cpu_seconds()
         job()
         own_after, others_after = self.cpu_seconds()
@@ -72,7 +73,7 @@ def _process(folder: Path) -> _Process | None:
     try:
         text = (folder / "stat").read_text()
     except OSError:
-        return None  # it has just ended
+        return None  # the process has just ended
     fields = text.rpartition(")")[2].split()  # the process's name may contain spaces and parentheses
     user, system, waited_user, waited_system = (int(field) / _TICKS for field in fields[11:15])
     return _Process(int(fields[1]), int(fields[19]), user + system, waited_user + waited_system)

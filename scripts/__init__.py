@@ -1,1 +1,1 @@
-"""Setup of a clone for `make demo` and `make test`: the virtual environment, the tools and the tests' servers."""
+"""Setup of a clone for `make demo` and `make test`: the virtual environment, the tools, and the servers for tests."""

@@ -1,4 +1,5 @@
-"""The user's cache folder: keeps slow builds and downloads for all clones, named by what they are made of."""
+"""The user's cache folder, which keeps slow builds and downloads for all clones. A name contains a hash of the
+recipe."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 OWN: Final = Path(__file__).resolve().parent.parent / ".venv" / "cache"
-"""Cache folder of this clone, used if the user's cannot be written."""
+"""The clone's own cache folder, used if the user's cannot be written."""
 
 
 def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/tieredstore/development``, the same below ``~/.cache``, or the clone's own folder."""
+    """Return ``tieredstore/development`` below ``$XDG_CACHE_HOME`` or else ``~/.cache``, or the clone's own folder."""
     home = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(home) if home else Path.home() / ".cache") / "tieredstore" / "development"
     try:
@@ -30,7 +31,8 @@ def cache_folder() -> Path:
 
 
 def recipe_key(*ingredients: str | bytes) -> str:
-    """Return a short name for a recipe on this platform; the name differs if any ingredient differs."""
+    """Return a short name for a build from these ingredients on this platform. If an ingredient changes, so does the
+    name."""
     digest = hashlib.sha256(f"{sys.platform} {platform.machine()}".encode())
     for ingredient in ingredients:
         data = ingredient.encode() if isinstance(ingredient, str) else ingredient
@@ -39,7 +41,8 @@ def recipe_key(*ingredients: str | bytes) -> str:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the cached folder ``name``. If it is missing or damaged, ``make`` fills it, completely or not at all."""
+    """Return the cached folder ``name``. If it is missing or damaged, make it anew; if ``make`` fails, no folder
+    remains."""
     folder = cache_folder() / name
     with locked(folder.with_name(f"{name}.sha256")) as stated:
         if stated.read() != _digest(folder):
@@ -82,7 +85,7 @@ def _digest(folder: Path) -> bytes:
 def place(source: Path, target: Path) -> None:
     """Place ``source``, a file or a folder, at ``target``: by hard links if the file system has them, else by copying.
 
-    So a clone keeps its files when the cache is emptied.
+    A clone therefore keeps its files when the cache is emptied.
     """
     _remove(target)
     target.parent.mkdir(parents=True, exist_ok=True)

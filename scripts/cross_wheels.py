@@ -2,8 +2,8 @@
 
     python -m scripts.cross_wheels FOLDER
 
-The Makefile runs this for `make wheels`, after it has installed Zig and auditwheel apart from other packages. This
-machine's Python headers serve all platforms: their definitions for x86-64 Linux hold for arm64 and for musl too.
+The Makefile runs this for `make wheels`, after it has installed Zig and auditwheel apart from other packages. All
+platforms use this machine's Python headers, because the definitions for x86-64 Linux hold for arm64 and for musl too.
 
 Each wheel fits Python 3.11 and later, because setup.py compiles its modules for the stable interface alone (abi3). One
 wheel per version would be no faster. Processor time with abi3, divided by the time without (the least of 7 processes
@@ -29,11 +29,12 @@ from scripts.sdist import commit_time, write_sdist
 from scripts.steps import numbered, run_main
 
 _TOOLS: Final = VENV / "wheels"
-# The C headers enable SSE 4.2 in single functions, and check the processor before calling them. SSE 4.2 implies the
-# crc32 instruction, which Zig's baseline excludes; no other code emits it.
+# Our C headers enable SSE 4.2 in single functions, and check the processor before calling them. Zig's baseline excludes
+# the crc32 instruction, which SSE 4.2 implies. So allow it: no other code uses it.
 _MACHINES: Final = {"x86_64": ("-mcrc32",), "aarch64": ()}
 
-# auditwheel checks wheels for all platforms, but offers only those of the machine it runs on.
+# auditwheel can check wheels for all platforms, but its command line accepts only those of the machine on which it
+# runs.
 _AUDIT: Final = """
 import sys
 from auditwheel.architecture import Architecture
@@ -50,7 +51,7 @@ sys.exit(main())
 
 @dataclass(frozen=True)
 class Platform:
-    """Kind of machine that one wheel fits."""
+    """The kind of machine that a wheel is for."""
 
     machine: str
     tag: str
@@ -70,7 +71,8 @@ class Platform:
         return [zig, "cc", "-target", f"{self.machine}-linux-{self.target}", *_MACHINES[self.machine]]
 
     def environment(self, scratch: Path) -> dict[str, str]:
-        """Return setuptools' and Zig's variables for a build on another platform; only Zig's C libraries are cached."""
+        """Return the environment variables with which setuptools and Zig build for this platform. Only Zig's C
+        libraries are cached."""
         return {
             **os.environ,
             "CC": shlex.join(self.compiler()),
@@ -109,7 +111,7 @@ def write_wheels(archive: Path, folder: Path) -> None:
             variables = platform.environment(Path(scratch)) | time
             step.run((*setup, "build"), environment=variables, folder=tree)
             if platform.libc == "musl":
-                # Zig writes the name that musl gives itself; distributions install it under this one.
+                # Zig links to ``libc.so``, musl's own name, but distributions install musl under this name.
                 name = f"libc.musl-{platform.machine}.so.1"
                 rename = (_TOOLS / "bin" / "patchelf", "--replace-needed", "libc.so", name)
                 step.run((*rename, *tree.glob("build/lib*/**/*.so")))

@@ -27,7 +27,7 @@ PYTHON: Final = VENV / "bin" / "python"
 UV: Final = (VENV / "bin" / "uv", "pip", "install", "--no-progress", "--python", PYTHON)
 _LOCK: Final = ROOT / "requirements.lock"
 _PINNED: Final = ("--constraints", _LOCK, "--build-constraints", _LOCK)
-# PySpark has 450 MB of jars, of which uv builds a wheel: do not compress them again.
+# uv builds a wheel of PySpark's 450 MB of jars. Jars are compressed already, so do not compress the wheel.
 _STORED: Final = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
 
 
@@ -49,7 +49,8 @@ def main() -> None:
         )
     )
     with create:
-        # Another version of Python could not find the installed packages, and they would waste disk space.
+        # Packages that were installed for another version of Python are of no use to this version, and waste disk
+        # space.
         if _python_of(VENV) not in (None, _version()):
             shutil.rmtree(VENV)
         create.run((sys.executable, "-m", "venv", VENV))
@@ -75,7 +76,7 @@ def main() -> None:
 
 
 def uv_variables() -> dict[str, str]:
-    """Return uv's environment: with pip's index, the system's certificates and a cache that can be written."""
+    """Return the environment variables for uv, with pip's index, the system's certificates and a writable cache."""
     configured = subprocess.run([PYTHON, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
     index = re.search(r"\.index-url='(.+)'$", configured.stdout, re.MULTILINE)
     return {
@@ -88,7 +89,8 @@ def uv_variables() -> dict[str, str]:
 
 
 def _with_compiler() -> dict[str, str]:
-    """Return variables that choose a compiler: ``cc`` if the compiler that built Python is missing under its name."""
+    """Return the environment variables for compiling: they choose ``cc`` if the compiler that built Python is
+    missing."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     return {**({} if shutil.which(compiler) else {"CC": "cc"}), **os.environ}
 

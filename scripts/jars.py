@@ -1,9 +1,9 @@
-"""Jars of the tests' servers, locked by coordinates and SHA-256: no Maven is needed to install them.
+"""The jars of the tests' servers, locked by coordinates and SHA-256, so that installing them needs no Maven.
 
     python -m scripts.jars        rewrites the locks from the poms (this needs Maven)
 
-A jar comes from the cache, else from Maven's local repository, else from the network. There, the variable
-TIEREDSTORE_MAVEN_REPOSITORY names the repository; by default it is that of the package maven-artifact. A jar of any
+A jar comes from the cache, else from Maven's local repository, else from a repository on the network. The variable
+TIEREDSTORE_MAVEN_REPOSITORY names this repository; by default it is that of the package maven-artifact. A jar of any
 origin is accepted only if its SHA-256 matches the lock.
 """
 
@@ -28,7 +28,7 @@ from scripts.steps import SetupError, run_main
 
 _SERVERS: Final = ROOT / "tests" / "support" / "servers"
 LOCKS: Final = {name: _SERVERS / f"{name}_jars" / "jars.lock" for name in ("kafka", "zookeeper", "kafka39")}
-"""Lock of each server, next to its pom."""
+"""The lock file of each server, next to the server's pom."""
 
 _HEADER: Final = "# Written by `make lock` out of the pom beside it: group:artifact:version[:classifier] and SHA-256.\n"
 _TIMEOUT_S: Final = 60.0
@@ -38,14 +38,14 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Jar:
-    """One line of the lock."""
+    """A jar, as one line of the lock names it."""
 
     coordinates: str
     sha256: str
 
     @property
     def path(self) -> str:
-        """Path below a Maven repository's root."""
+        """The jar's path below a Maven repository's root."""
         group, artifact, version, *_ = self.coordinates.split(":")
         return f"{group.replace('.', '/')}/{artifact}/{version}/{self.file_name}"
 
@@ -56,7 +56,7 @@ class Jar:
 
 
 def read_lock(text: str) -> list[Jar]:
-    """Return the jars of a lock; raise SetupError that names an invalid line."""
+    """Return the jars of a lock. For an invalid line, raise SetupError, which names the line."""
     jars: list[Jar] = []
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -84,7 +84,7 @@ def check(jar: Jar, sha256: str, origin: str) -> None:
 
 
 def _fetched(jar: Jar) -> Path:
-    """Return the cached jar, fetched if missing."""
+    """Return the jar's path in the cache or in Maven's local repository. If the jar is in neither, download it."""
     cached = cache_folder() / "jars" / f"{jar.sha256}.jar"
     if cached.exists() and _sha256(cached) == jar.sha256:
         return cached
@@ -92,7 +92,7 @@ def _fetched(jar: Jar) -> Path:
     if local.exists() and _sha256(local) == jar.sha256:
         return local
     cached.parent.mkdir(parents=True, exist_ok=True)
-    # Download under a unique name, then rename: other processes never see half a jar.
+    # Download under a unique name, then rename, so that other processes never see half a jar.
     with tempfile.NamedTemporaryFile(dir=cached.parent, suffix=".part", delete=False) as file:
         part = Path(file.name)
     try:
@@ -109,7 +109,7 @@ def repository() -> str:
     """Return the address of the Maven repository, without a trailing slash."""
     own = os.environ.get("TIEREDSTORE_MAVEN_REPOSITORY")
     if own is None:
-        # Untyped, and needed only for downloads.
+        # Import the package here, because only downloads need it, and without types, because it has none.
         downloader = importlib.import_module("maven_artifact.downloader")
         own = str(inspect.signature(downloader.Downloader).parameters["base"].default)
     return own.rstrip("/")

@@ -48,7 +48,7 @@ _FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 class _Log(NamedTuple):
-    """Partition with a segment every ``hours`` hours. The bucket lacks the segment with the number ``missing``."""
+    """A partition with a segment every ``hours`` hours. The bucket lacks the segment with the number ``missing``."""
 
     topic: str
     partition: int
@@ -82,7 +82,8 @@ def main() -> None:
 
 
 def fill_bucket(folder: Path) -> None:
-    """Create a store of three topics, the same except for segment ids, with its settings next to it."""
+    """Create a store of three topics, and its settings next to it. Each call makes the same store, except for segment
+    ids."""
     (folder / "store").mkdir()
     (folder / "store.properties").write_text(SETTINGS)
     with RemoteStorageManager(load_settings(folder / "store.properties")) as manager:
@@ -110,7 +111,7 @@ def screen(folder: Path, commands: tuple[str, ...]) -> str:
     with Path(os.devnull).open("w") as nowhere:
         console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True)
         console.print(Text.from_ansi(shown.rstrip("\n")))
-        # Remove the web fonts that a browser would download: local fonts with these names suffice.
+        # Remove the web fonts, because local fonts with these names suffice, and a browser would download them.
         return _FONTS.sub("", console.export_svg(title="tieredstore", unique_id="tieredstore"))
 
 
@@ -127,7 +128,7 @@ def printed_by(folder: Path, command: str) -> str:
     ) as process:
         os.close(theirs)
         printed = b""
-        with suppress(OSError):  # Linux reports the closed end of a terminal as an error
+        with suppress(OSError):  # on Linux, reading raises an error after the command has closed the terminal
             while read := os.read(ours, 65536):
                 printed += read
     os.close(ours)

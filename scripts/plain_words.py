@@ -33,13 +33,13 @@ CODE: Final = (
 )
 PAGES: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 LIMIT: Final = 6.0
-"""Accepted archaic phrases per 1,000 words, in code and in pages each."""
+"""The accepted number of archaic phrases per 1,000 words, for code and for pages separately."""
 
 OPENINGS: Final = re.compile(
     r"(?:What|Whatever|Whether|Who|Whoever|Whose|Whom|Of|That|Where|So|Such|These|Those|All that|None)\b"
     r"(?! (?:is|are|does|do|can|should)\b[^.]*\?)"
 )
-"""First words of a docstring that is neither a noun phrase nor an imperative."""
+"""Matches the beginning of a docstring that is neither a noun phrase nor an imperative."""
 
 WORDS: Final = re.compile(
     r"""\b(?:
@@ -92,7 +92,7 @@ WORDS: Final = re.compile(
     )\b""",
     re.VERBOSE | re.IGNORECASE,
 )
-"""Wordings to avoid, from the left columns of the house's tables, as far as a pattern can find them."""
+"""Matches the wordings in the left columns of the house's tables, as far as a pattern can find them."""
 
 SUFFIXES: Final = {".py", ".pyx", ".pxd", ".h", ".c", ".md"}
 _C_COMMENT: Final = re.compile(
@@ -111,7 +111,7 @@ class Passage(NamedTuple):
     line: int
     text: str
     opening: bool = False
-    """True for a docstring, whose first word is checked too."""
+    """True for a docstring: its first words are checked too."""
 
     def places(self) -> list[str]:
         """Return each archaic phrase of the passage."""
@@ -123,7 +123,7 @@ class Passage(NamedTuple):
 
     @property
     def words(self) -> int:
-        """Words of prose, without code in backticks."""
+        """The words of the passage, without code in backticks."""
         return len(_WORD.findall(_CODE.sub(" ", self.text)))
 
 
@@ -150,7 +150,8 @@ def _paragraphs(path: Path, text: str) -> Iterator[Passage]:
 
 
 def _strings(path: Path, module: ast.Module) -> Iterator[Passage]:
-    """Yield docstrings, and messages: any string of four words or more. Leave out tests' strings, which are data."""
+    """Yield docstrings and messages. Every string of four words or more counts as a message, except in tests, where
+    strings are data."""
     skipped: set[ast.AST] = set()
     for node in ast.walk(module):
         match node:
@@ -185,7 +186,7 @@ def _message(path: Path, node: ast.expr, text: str) -> Iterator[Passage]:
 
 
 def _comments(path: Path, source: str) -> Iterator[Passage]:
-    """Yield each comment; those on consecutive lines are one."""
+    """Yield each comment. Comments on consecutive lines are one comment."""
     block: list[str] = []
     begin = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -212,7 +213,7 @@ def files_below(paths: Iterable[str | Path]) -> Iterator[Path]:
 
 
 class Count(NamedTuple):
-    """Words of prose, and archaic phrases among them."""
+    """The number of words of prose, and the number of archaic phrases among them."""
 
     words: int
     places: int
@@ -224,7 +225,7 @@ class Count(NamedTuple):
 
 
 def count(passages: Iterable[Passage]) -> Count:
-    """Count words and places."""
+    """Count the words and the archaic phrases of the passages."""
     words = places = 0
     for passage in passages:
         words += passage.words

@@ -1,6 +1,6 @@
 """Write the map of subpackages (rooms) into CONTRIBUTING.md: ``python -m scripts.room_map``.
 
-Layers come from import-linter's first contract, descriptions from the rooms' docstrings.
+The layers come from import-linter's first contract, and the descriptions from the rooms' docstrings.
 """
 
 from __future__ import annotations

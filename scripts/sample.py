@@ -1,7 +1,7 @@
 """Make `examples/sample` again: `python -m scripts.sample [FOLDER]`.
 
 The sample is a small bucket of the topic ``orders``, and a broker's log directory that begins with the bucket's last
-segment. The examples of `docs` run in a copy. Each run gives the same records and segment ids.
+segment. The examples of `docs` run in a copy of it. Each run of this script gives the same records and segment ids.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOPIC_ID: Final = Uuid(b"orders".ljust(16, b"."))
 _DAY_MS: Final = 86_400_000
 _FIRST_MS: Final = 1_767_225_600_000  # 2026-01-01
 _PARTITIONS: Final = 2
-_DAYS: Final = 6  # one segment a day; the broker still writes to the last
+_DAYS: Final = 6  # one segment per day; the broker still writes to the last segment
 _STORED_DAYS: Final = 3
 _FIRST_DAY_ON_DISK: Final = 2
 _RECORDS_A_DAY: Final = 120

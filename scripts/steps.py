@@ -1,4 +1,4 @@
-"""Progress of long setup steps: number, current action, duration."""
+"""Shows the progress of long setup steps: their number, current action and duration."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ _WIDTH: Final = 110
 
 
 def _say_nothing(_line: str) -> None:
-    """Report nothing: used for commands whose output matters only on failure."""
+    """Report nothing, for commands whose output matters only on failure."""
 
 
 class SetupError(Exception):
-    """Failed setup step, with its remedy in one sentence."""
+    """A failed setup step. The message is one sentence with the remedy."""
 
 
 class Step:
-    """Context manager that prints its label (``1/4 …``), then status and seconds at intervals, then the duration."""
+    """A context manager that prints a step's label (``1/4 …``), then its status and seconds at intervals, then its
+    duration."""
 
     def __init__(self, label: str) -> None:
         self.status = ""
@@ -62,7 +63,7 @@ class Step:
         """Run ``command`` in ``folder``; ``describe`` maps an output line to a status, or to None to keep the last
         status.
 
-        On failure, print the end of its output and raise SetupError.
+        On failure, print the end of the command's output and raise SetupError.
         """
         lines: list[str] = []
         with subprocess.Popen(
@@ -93,13 +94,13 @@ class Step:
 
 
 def numbered(labels: Iterable[str]) -> list[Step]:
-    """Return the steps of one setup: ``1/3 …``."""
+    """Return the steps of one setup, with their numbers in the labels: ``1/3 …``."""
     every = list(labels)
     return [Step(f"{number}/{len(every)} {label}") for number, label in enumerate(every, 1)]
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a script's ``main``; print a SetupError's sentence and exit with code 1."""
+    """Run a script's ``main``. If it raises SetupError, print the error's sentence and exit with code 1."""
     try:
         main()
     except SetupError as error:

@@ -1,9 +1,9 @@
-"""Java, Node.js and Go: the machine's own if they fit, else pinned wheels of them in .venv.
+"""Java, Node.js and Go: the machine's own if their versions fit, else those of pinned wheels in .venv.
 
     python -m scripts.toolchain demo|test
 
 `demo` uses Java for Spark, but works without it; `test` also needs Node.js, and reports the tests that cannot run
-without Java. Wheels' programs are linked in .venv/bin, so an activated environment finds them too.
+without Java. The wheels' programs are linked in .venv/bin, so that an activated environment finds them too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ exec {java} "$@"
 
 @dataclass(frozen=True)
 class Tool:
-    """Program that the machine may have. ``pattern`` finds the major and minor version in the output of ``command``."""
+    """A program that the machine may have. ``pattern`` finds the major and minor version in the output of
+    ``command``."""
 
     name: str
     command: str
@@ -48,7 +49,7 @@ class Tool:
     arguments: tuple[str, ...]
     pattern: str
     wheel_program: str
-    """Path below site-packages in the wheel."""
+    """The program's path in the wheel, below site-packages."""
     purpose: str
     way_out: str
 
@@ -97,7 +98,7 @@ GO: Final = Tool(
 
 
 def located(tool: Tool) -> Path | None:
-    """Return the program: the wheel's, or the machine's if new enough; None if there is neither."""
+    """Return the path of the wheel's program or of the machine's, if new enough; None if there is neither."""
     candidates = [_BIN / tool.command, *_of_machine(tool)]
     return next((path for path in candidates if (version_of(tool, path) or (0, 0)) >= tool.minimum), None)
 
@@ -115,11 +116,11 @@ def version_of(tool: Tool, program: Path) -> tuple[int, int] | None:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables for programs that look for these tools themselves, especially Spark."""
+    """Return the environment variables for programs that look for these tools themselves, especially Spark."""
     variables = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     if (_BIN / JAVA.command).exists():
-        # The wheel is installed only if no other Java fits. Unset JAVA_HOME: the Java that it names would take
-        # precedence.
+        # The wheel is installed only if no other Java fits. So unset JAVA_HOME, because the unfit Java that it names
+        # would take precedence.
         variables.pop("JAVA_HOME", None)
     return variables
 
@@ -147,7 +148,7 @@ def _of_machine(tool: Tool) -> list[Path]:
     if tool is JAVA and home:
         return [Path(home, "bin", "java")]
     if tool is NODE and shutil.which("npm") is None:
-        return []  # some systems package Node.js and npm separately; the wheel has both
+        return []  # use the wheel, which has npm too: some systems package Node.js without npm
     program = shutil.which(tool.command)
     return [Path(program)] if program else []
 
@@ -189,12 +190,12 @@ def _write_java(program: Path) -> None:
 
 
 LINKS: Final = {JAVA: _write_java, NODE: _link("node"), GO: _link("go")}
-# Within a module's folder, Go would download and report the module's version.
+# Without GOTOOLCHAIN=local, Go would download and report the version that a module in the current folder requires.
 _LOCAL_GO: Final = {**os.environ, "GOTOOLCHAIN": "local"}
 
 
 def npm() -> list[str | Path]:
-    """Return npm's command: the wheel's, with its Node.js, or the machine's."""
+    """Return the command of the wheel's npm, run by the wheel's Node.js, or of the machine's npm."""
     program = located(NODE)
     if program is None:
         raise SetupError(missing(NODE))

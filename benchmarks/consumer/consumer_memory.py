@@ -2,7 +2,7 @@
 
     python -m benchmarks.consumer.consumer_memory PROPERTIES TOPIC RECORDS   (as :func:`memory` starts it)
 
-The consumer reads all partitions from bucket and broker in columns, with pauses that let its queues fill. A second
+A consumer reads all partitions from bucket and broker by ``poll_arrow``, with pauses that let its queues fill. A second
 consumer reads the same by ``consume``.
 """
 
@@ -22,16 +22,16 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
 
 _QUEUED_KIB: Final = 65_536
-"""Limit of each of the two queues: the default."""
+"""The limit of each of the two queues, which is the default."""
 
 _STANDS_S: Final = 3.0
 _MIB: Final = 1024 * 1024
 
 
 def memory(server: KafkaServer, folder: Path, records: int, partitions: int) -> dict[str, float]:
-    """Return the peak above imports, and its limit: both queues' limits and 96 MiB."""
+    """Return the peak memory above that after the imports, and its limit: both queues' limits and 96 MiB."""
     config = {"internal.segment.bytes": str(max(200_000, (150 << 20) // (2 * partitions)))}
-    # Compressed, so that data in flight is in memory twice.
+    # Compress segments, so that data in flight is in memory twice.
     log = TieredLog(server, folder, records, compresses=True, partitions=partitions, config=config)
     properties = log.client(
         tiered_storage_mode="remote_preferred", tiered_storage_queued_max_kbytes=_QUEUED_KIB,
@@ -53,7 +53,7 @@ def _read_all(properties: dict[str, Any], places: list[TopicPartition], records:
                 read += 0 if batch is None else batch.records.num_rows
             else:
                 read += len(consumer.consume(10_000, 1.0))
-            # Pause twice, so that the queues fill: while reading the bucket, and while reading the broker.
+            # So that the queues fill, pause twice: while reading the bucket, and while reading the broker.
             if read >= stands_at:
                 time.sleep(_STANDS_S)
                 stands_at += records * 45 // 100

@@ -1,4 +1,4 @@
-"""Topic of JSON records in a local broker, whose closed segments are copied into a folder."""
+"""A topic of JSON records in a local broker, with its closed segments copied into a folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _WORDS_A_NOTE: Final = 30
 
 
 class TieredLog:
-    """Topic in broker and bucket. The producer uses ``codec`` for batches; ``compresses`` stores segments with zstd."""
+    """A topic in broker and bucket. The producer compresses batches by ``codec``. With ``compresses``, the bucket's
+    segments are compressed by zstd."""
 
     def __init__(
         self,
@@ -49,12 +50,12 @@ class TieredLog:
 
     @property
     def seam(self) -> int:
-        """Offset after the last copied record of the first partition."""
+        """The offset after the last copied record of the first partition."""
         return self.seams[0]
 
     @property
     def copied(self) -> int:
-        """Number of copied records in all partitions."""
+        """The number of copied records in all partitions."""
         return sum(self.seams.values())
 
     def places(self) -> list[TopicPartition]:
@@ -62,7 +63,8 @@ class TieredLog:
         return [TopicPartition(self.topic, partition, 0) for partition in self.seams]
 
     def client(self, **own: Any) -> dict[str, Any]:
-        """Return a consumer's properties and ``own`` (``_`` for ``.``). Without a mode, they are a plain consumer's."""
+        """Return a consumer's properties with ``own``, whose names have ``_`` for ``.``. Without a mode, they are a
+        plain consumer's."""
         named = {name.replace("_", "."): value for name, value in own.items()}
         store = {"tiered.storage.settings": self.settings} if "tiered.storage.mode" in named else {}
         return {

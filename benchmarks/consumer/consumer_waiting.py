@@ -21,9 +21,10 @@ _IDLE_S: Final = 60.0
 
 
 def fairness(folder: Path) -> float:
-    """Return the records of the most served of eight equal partitions, divided by those of the least served.
+    """Read eight equal partitions; return the records of the most served partition, divided by those of the least
+    served.
 
-    Counted when half of all records were returned, in calls of 500.
+    Count when half of all records have been returned, in calls for 500 records.
     """
     bucket = Bucket(folder)
     for number in range(_FAIR_PARTITIONS):
@@ -39,7 +40,8 @@ def fairness(folder: Path) -> float:
 
 
 def idle(folder: Path, partitions: int = 500) -> dict[str, float]:
-    """Return the share of a core, and the listings per partition and refresh interval, without new data."""
+    """Return what a consumer of partitions without new data costs: its share of a core, and its listings per partition
+    and refresh interval."""
     bucket = Bucket(folder)
     for number in range(partitions):
         bucket.write(20, _TOPIC, number)

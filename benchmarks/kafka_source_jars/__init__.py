@@ -1,4 +1,4 @@
-"""Jars of Spark's own Kafka source, which PySpark lacks."""
+"""The jars of Spark's own Kafka source, which PySpark does not contain."""
 
 from __future__ import annotations
 

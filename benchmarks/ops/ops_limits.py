@@ -49,7 +49,7 @@ class RotationJobs:
             EncryptedStoreBuilder(folder / name, manifests, self._rings[0]).build()
         self._replaced = [manifest_info(objects).key for objects in list_segments(self._stores[1])]
         self._etags = {key: self._stores[1].head(key).etag or "" for key in self._replaced}
-        # All manifests get one body, whose last byte changes with each write.
+        # All manifests get the same body, whose last byte changes with each write.
         self._body = self._stores[1].get(self._replaced[0])
         self._wrapped = self._rings[0].wrap(os.urandom(32))
 
@@ -76,7 +76,7 @@ class RotationJobs:
                 pass
 
     def replace(self) -> None:
-        """Replace the same number of manifests, with a rotation's concurrency."""
+        """Replace as many manifests as a rotation, with its concurrency."""
         last = bytes([self._body[-1] ^ 1])
         self._body = self._body[:-1] + last
 
@@ -143,7 +143,7 @@ class DataJobs:
             assert sum(in_parallel(pool, read, range(SEGMENTS), at_once=SEGMENTS)) == self.size
 
     def check(self) -> None:
-        """Compute the CRC of each batch, with the same number of threads."""
+        """Compute the CRC of each batch, with verify's number of threads."""
         with ThreadPool(SEGMENTS, "bench") as pool:
             for _ in in_parallel(pool, self._check_one, range(SEGMENTS), at_once=SEGMENTS):
                 pass

@@ -19,7 +19,8 @@ from tieredstore.transform.keyring import KeyRing
 
 PAIRS: Final = ("old", "new")
 _WRAPPINGS: Final = 64
-"""Number of data keys that all manifests share: wrapping one for each manifest would take longer than writing them."""
+"""The number of data keys that all manifests share, because wrapping a key for each manifest would take longer than
+writing the manifests."""
 _LONG_AGO: Final = (1_700_000_000, 1_700_000_000)
 
 

@@ -35,7 +35,8 @@ from tieredstore.spark import start_pipelines
 
 PROCESSES: Final = 2
 WINDOWS: Final = 24
-"""Approximate number of windows of the topic: equally many for both cores, and fewer than a batch's maximum."""
+"""The approximate number of the topic's windows. It is even, so that both cores get equally many, and less than a
+batch's maximum."""
 CODEC: Final = "zstd"
 PER_DIRECTORY: Final = 10_000_000
 _NEVER_REPEATED: Final = ("offset", "timestamp")
@@ -43,7 +44,7 @@ _NEVER_REPEATED: Final = ("offset", "timestamp")
 
 @dataclass
 class Contest:
-    """Jobs of each round, by name; each run writes into an empty folder."""
+    """The jobs to compare, which run once in each round. Each run writes into an empty folder."""
 
     spark: SparkSession
     topic: SparkTopic
@@ -53,7 +54,7 @@ class Contest:
     _runs: int = field(default=0)
 
     def jobs(self, limits: Limits) -> dict[str, Job]:
-        """Return all jobs for which the machine has servers."""
+        """Return all jobs for which the machine has the servers."""
         stored = store_of(self.topic)
         jobs: dict[str, Job] = {
             "R": limits.read,
@@ -129,7 +130,7 @@ def write_properties(
 
 
 class Limits:
-    """Limits: the pipeline's windows read by two processes, and their rows written by two.
+    """The limits: two processes that read the pipeline's windows, and two that write their rows.
 
     The processes persist, like Spark's workers, until :meth:`close`.
     """
@@ -187,7 +188,7 @@ def _read(file: Path, window: Window) -> int:
 
 
 def _keep(file: Path, folder: Path, window: Window) -> None:
-    """Store the rows of a window's output file in a memory-mappable file, in the same row groups."""
+    """Store the rows of a window's output file in a file for memory mapping, in the same row groups."""
     rows = [envelope(batch, window.topic, window.partition) for batch in batches_of(file, window)]
     table = pa.Table.from_batches(rows).combine_chunks()
     with pa.ipc.new_file(_kept(folder, window), table.schema) as kept:
@@ -206,7 +207,8 @@ def _write(folder: Path, window: Window) -> None:
 
 
 def _encoded(schema: Any) -> list[str]:
-    """Return the columns that a pipeline's files encode with dictionaries, so that the limit does the same work."""
+    """Return the columns that a pipeline's files encode with dictionaries, so that the limit can encode the same
+    columns."""
     file = io.BytesIO()
     pq.write_table(schema.empty_table(), file)
     columns = pq.read_metadata(file).schema

@@ -45,7 +45,7 @@ _AGE_S: Final = 5
 _RECORDS_S: Final = 5_000
 _PARTITIONS: Final = 10_000
 _COMMITS: Final = 100_999
-"""Number of commits that leaves the maximum number of entries after the last snapshot of the log."""
+"""The number of commits after which the commit log has the maximum number of entries after its last snapshot."""
 _ID: Final = Uuid(bytes(16))
 _VALUE: Final = b'{"timestamp":1700000000000,"padding":"' + b"x" * 430 + b'"}'
 
@@ -59,7 +59,7 @@ def measure_memory(topic: SparkTopic, home: Path) -> dict[str, float]:
             size_of_window = {"secor.max.file.size.bytes": str(size)}
             write_properties(file, topic, store_of(topic), Path(folder) / "output", size_of_window)
             (Path(folder) / "output").mkdir()
-            # A separate process, so that the peak is this run's.
+            # Run in a separate process, whose peak memory is only this run's.
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
                 peaks[name] = pool.submit(_peak_mib, file).result()
     return {**{f"MiB at {name}": round(peak, 1) for name, peak in peaks.items()},
@@ -115,7 +115,7 @@ def _append(server: KafkaServer, topic: str, count: int) -> None:
 
 
 def _until_listed(output: Path, count: int) -> list[float]:
-    """Return each record's delay."""
+    """Return each record's time from its timestamp to the first listing with its file."""
     waited: list[float] = []
     seen = set[Path]()
     deadline = time.monotonic() + 600
@@ -177,7 +177,7 @@ def _planned(home: Path) -> dict[str, float]:
         for number in range(_PARTITIONS):
             topic.copy(0, batches, partition=replace(PARTITION, partition=number))
         moments = itertools.count(0, 3600)
-        # The clock jumps an hour at each reading, so that each listing is outdated at once.
+        # Let the clock jump an hour at each reading, so that each listing is outdated at once.
         with closing(Planner(pipeline_of(), topic.manager, clock=lambda: float(next(moments)))) as planner:
             for name in (" first", " again"):
                 start, start_cpu = time.perf_counter(), time.process_time()

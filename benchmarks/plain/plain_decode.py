@@ -1,4 +1,4 @@
-"""Plain C loop over uncompressed batches: a reference for the decoder on any machine with a compiler."""
+"""A plain C loop over uncompressed batches, with which any machine with a compiler can compare the decoder."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 KEY: Final = "object"
 PART: Final = 26214400
-"""Size of parts, blocks and chunks: our default, which the bare clients use here too."""
+"""The size of parts, blocks and chunks. It is our default, and the bare clients use it here too."""
 PARALLEL_PARTS: Final = 4
 PIECE: Final = 1 << 20
-"""Our store gets the body in pieces of this size, like from the transforms."""
+"""The size of the pieces in which our store gets the body, as from the transformation of a segment."""
 CONNECTIONS: Final = 32
 GCS_CHUNK: Final = 104857600
 """The default chunk size of google-cloud-storage."""
@@ -51,9 +51,10 @@ Read = Callable[[int, memoryview], object]
 
 @dataclass(frozen=True)
 class Contest:
-    """Ways of uploading ``KEY`` and of reading from it, by name; ``ours`` is one of them.
+    """Functions that upload ``KEY`` and that read from it, by name. Each map has our store as ``ours``.
 
-    ``unlike`` names ways that are measured but not compared: they do less, or the server handles them differently.
+    ``unlike`` are the names of functions that are measured but not compared, because they do less, or because the
+    server handles them differently.
     """
 
     uploads: dict[str, Upload]
@@ -101,7 +102,8 @@ def s3(name: str, compatibility: Compatibility) -> Generator[Contest, None, None
 
 
 def _s3_client(server: S3Server) -> S3Client:
-    # Untyped: this method has an overload for each of some 400 services, and the stubs of one service lack it.
+    # Leave the session untyped, because its ``client`` has an overload for each of some 400 services, which the stubs
+    # of a single service lack.
     session: Any = boto3.Session()
     client: S3Client = session.client(
         "s3",
@@ -112,7 +114,7 @@ def _s3_client(server: S3Server) -> S3Client:
         config=Config(
             s3={"addressing_style": "path"},
             max_pool_connections=CONNECTIONS,
-            # The SDK's own checksum is a CRC-32 on a single thread: boto3 is fastest without it.
+            # Do without the SDK's own checksum, a CRC-32 on a single thread, so that boto3 is as fast as it can be.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         ),
@@ -159,7 +161,7 @@ class _PlainS3:
 def gcs(chunk_size: int = PART) -> Generator[Contest, None, None]:
     """Yield google-cloud-storage's resumable upload, with our chunks and with defaults, and ranged downloads.
 
-    The emulator copies the object's whole content for every chunk: here fewer chunks are faster for any client.
+    The emulator copies the object's whole content for every chunk, so that here fewer chunks are faster for any client.
     """
     with start_fake_gcs() as server:
         bucket = server.make_bucket()
@@ -207,7 +209,7 @@ def _gcs_client(endpoint_url: str) -> Generator[Any, None, None]:
 def azure(*, md5: bool = True) -> Generator[Contest, None, None]:
     """Yield azure-storage-blob's parallel upload, with defaults and with our blocks, and ranged downloads.
 
-    With ``md5`` all sides send an MD5 of every block, which the server computes as well.
+    With ``md5``, all clients send an MD5 of every block, and the server computes it too.
     """
     with start_azurite() as server, ExitStack() as stack:
         name = f"bench-{base64.b16encode(os.urandom(4)).decode().lower()}"

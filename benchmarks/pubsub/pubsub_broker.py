@@ -1,4 +1,4 @@
-"""A broker compared with an asyncio sink that checks the same frames, for ``bench_pubsub``; each in a separate
+"""A broker compared with an asyncio sink that checks the same frames, for ``bench_pubsub``. Each runs in a separate
 process.
 """
 
@@ -35,7 +35,7 @@ _ANSWER_OK: Final = struct.Struct(">iHqBHH")
 
 
 class Hollow(DelegatingObjectStore):
-    """Accepts batches without storing their bytes."""
+    """A store that accepts batches without storing their bytes."""
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         if "!tieredstore" not in key and isinstance(body, bytes | bytearray | memoryview):
@@ -86,14 +86,14 @@ def _serve_broker(pipe: Connection) -> None:
 
 
 def _answer_usage(pipe: Connection) -> None:
-    """Return the process's CPU time on request, until told to end."""
+    """Answer requests for the process's CPU time, until a request to end."""
     while pipe.recv():
         used = resource.getrusage(resource.RUSAGE_SELF)
         pipe.send(used.ru_utime + used.ru_stime)
 
 
 def _load(port: int, packets: list[bytes]) -> None:
-    """Send all packets while reading the answers: waiting for a batch must not block sending."""
+    """Send all packets while reading the answers, because waiting for an answer must not block sending."""
     with socket.create_connection(("127.0.0.1", port)) as client:
         answers = client.makefile("rb")
 

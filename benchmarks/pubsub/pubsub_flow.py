@@ -88,11 +88,11 @@ def read_all(topics: Topics, topic: str, count: int) -> None:
 def measure_throughput(mib: int, runs: int) -> dict[str, object]:
     """Compare publishing with plain PUTs, and reading with plain GETs of the same objects, in a local MinIO.
 
-    The limits include the work of the store client for a body (CRC-32C, and SHA-256 on upload) and of the server. They
-    have no conditions, queue or records. Both sides have the same number of concurrent requests. Processor time
-    includes this process and the server, which share the machine. ``bare requests`` adds only the requests that our
-    guarantees need. For a PUT: it is conditional and marked, an entry follows it, and the queue's start is read. Before
-    a GET an entry is read.
+    The limits (plain PUTs and GETs) include the work of the store client for a body (CRC-32C, and SHA-256 on upload)
+    and of the server, but no conditions, queue or records. Both sides have the same number of concurrent requests.
+    Processor time is that of this process and of the server, which share the machine. ``bare requests`` adds only the
+    requests that our guarantees need: a PUT is conditional and marked, an entry follows it, and the queue's start is
+    read. Before a GET, an entry is read.
     """
     tree = ProcessTree(os.getpid())
 
@@ -199,7 +199,7 @@ def measure_requests(mib: int, idle_s: float) -> dict[str, object]:
                 batch = consumer.poll(60.0)
                 rows += 0 if batch is None else batch.num_rows
             read = requests()
-            end_s = time.monotonic() + 12.0  # after ten idle seconds readers poll less often
+            end_s = time.monotonic() + 12.0  # wait, because readers poll less often after ten idle seconds
             while time.monotonic() < end_s:
                 consumer.poll(0.5)
             requests()
@@ -240,7 +240,7 @@ def _kind(path: str) -> str:
 
 
 class SlowPuts(DelegatingObjectStore):
-    """Store with slow PUTs, as on a cloud's bad day: 60 ms at the median, 400 ms at p99, and one in 500 hangs."""
+    """A store with slow PUTs, as on a cloud's bad day: 60 ms at the median, 400 ms at p99, and one in 500 hangs."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(MemoryObjectStore())
@@ -251,7 +251,7 @@ class SlowPuts(DelegatingObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         with self._lock:
             self.puts += 1
-            hangs = self.puts % 500 == 40  # the first hangs early, so that a short run has one
+            hangs = self.puts % 500 == 40  # the first PUT that hangs is an early one, so that a short run has one
             self.hung += hangs
             # A log-normal distribution with median 60 ms and 99th percentile 400 ms.
             delay_s = 0.060 * self._random.lognormvariate(0, 0.8155)
@@ -298,7 +298,7 @@ def measure_latency(seconds: float, batch_ms: int, targets: dict[str, float]) ->
 
 
 class Forgetful(DelegatingObjectStore):
-    """Store that deletes each batch after its first read."""
+    """A store that deletes each batch after its first read."""
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         data = super().get(key, start, stop)
@@ -315,13 +315,13 @@ class Forgetful(DelegatingObjectStore):
 
 
 def measure_memory(gib: float) -> dict[str, object]:
-    """Measure in a separate process: memory left over from other benchmarks would hide the growth."""
+    """Measure in a separate process, because memory left over from other benchmarks would hide the growth."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as one:
         return one.submit(_memory_of, gib).result()
 
 
 def _memory_of(gib: float) -> dict[str, object]:
-    """Return the process's memory at each eighth, while records are written and read."""
+    """Write and read records; return the process's memory after each eighth of them."""
     topics = topics_on(Forgetful(MemoryObjectStore()), compression="none")
     topics.create("orders")
     value, count = os.urandom(100_000), int(gib * GIB / 100_000)
@@ -329,7 +329,7 @@ def _memory_of(gib: float) -> dict[str, object]:
     with BatchProducer(topics, "orders") as producer, BatchConsumer(topics, "orders") as consumer:
         rows = 0
         for number in _sent(producer, value, count):
-            # Keep the backlog small: unread records are in the store, which is in this process's memory too.
+            # Keep few records unread, because they are in the store, and the store is in this process's memory.
             while number % 20 == 0 and (batch := consumer.poll(60.0 if number - rows > LAG else 0.0)) is not None:
                 rows += batch.num_rows
             if number % (count // 8) == count // 8 - 1:

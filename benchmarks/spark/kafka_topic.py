@@ -1,4 +1,4 @@
-"""The same topic in a local broker, and a Kafka client's speed of reading it."""
+"""The benchmark's topic in a local broker, and a loop by which a Kafka client reads it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.servers.kafka import KafkaServer, start_kafka
 from tieredstore.kafka.logdir import PARTITION_METADATA
 
 CONSUME: Final = 10_000
-"""Number of messages requested at once."""
+"""The number of messages in one request to the client."""
 
 TUNED: Final = {
     "fetch.queue.backoff.ms": "2",
@@ -30,7 +30,7 @@ TUNED: Final = {
     "fetch.message.max.bytes": str(16 << 20),
     "fetch.max.bytes": str(64 << 20),
 }
-"""Client settings: the fastest found."""
+"""The client settings that were fastest in trials."""
 
 _BROKER: Final = {"log.retention.ms": "-1", "log.retention.bytes": "-1", "log.segment.bytes": str(2**30)}
 _JVM: Final = ("-Xms512m", "-Xmx512m", "-Xshare:auto")
@@ -40,7 +40,7 @@ _RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
-    """Topic in a running broker."""
+    """A topic in a running broker."""
 
     name: str
     records: int
@@ -70,7 +70,8 @@ class KafkaTopic:
 
 @contextmanager
 def topic_on_broker(topic: SparkTopic) -> Generator[KafkaTopic]:
-    """Run a broker with the topic's segments as they are, without producing their records again."""
+    """Run a broker with the topic's segments, which are copied into its log directory instead of being produced
+    again."""
     home = topic.folder / "broker"
     shutil.rmtree(home, ignore_errors=True)
     overrides = _BROKER | {"log.dirs": str(home)}
@@ -97,7 +98,8 @@ def _create(topic: SparkTopic, server: KafkaServer) -> None:
 def _plant(topic: SparkTopic, home: Path) -> None:
     """Put the segments into the partition of a stopped broker, as if it had written them itself.
 
-    The topic keeps the broker's topic id. The recovery point makes the broker skip reading the segments at startup.
+    The topic keeps the broker's topic id. Write a recovery point, so that the broker does not read the segments at
+    startup.
     """
     target = home / f"{topic.name}-0"
     for path in target.iterdir():

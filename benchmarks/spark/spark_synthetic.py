@@ -1,6 +1,7 @@
-"""Data source that costs almost nothing: it returns one Arrow batch repeatedly, read from a file once per worker.
+"""A data source that costs almost nothing: it returns one Arrow batch repeatedly, which each worker reads from a file
+once.
 
-Measures how fast Spark itself takes rows from Python. Spark's workers import this module.
+It shows how fast Spark itself takes rows from Python. Spark's workers import this module.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class SyntheticSource(DataSource):
         return "synthetic"
 
     def schema(self) -> StructType:
-        """Return the schema of our source, with which this one is compared."""
+        """Return the schema of our source, to which this source is compared."""
         return RowShape(COLUMNS).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's name
@@ -35,7 +36,7 @@ class SyntheticSource(DataSource):
 
 
 class SyntheticReader(DataSourceReader):
-    """Rows in equal shares."""
+    """A reader that divides the rows equally among the tasks."""
 
     def __init__(self, file: str, rows: int, tasks: int) -> None:
         self._file = file
@@ -46,7 +47,7 @@ class SyntheticReader(DataSourceReader):
         return [InputPartition(stop - start) for start, stop in zip(self._borders, self._borders[1:], strict=False)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the batch repeatedly, the last time partially."""
+        """Yield the batch repeatedly, and at the end its first rows, until the task's number of rows is reached."""
         batch, left = _batch_in(self._file), partition.value
         while left:
             given = batch.slice(0, min(left, batch.num_rows))

@@ -1,4 +1,5 @@
-"""Tasks of the Spark source without Spark: planned here, read here or in separate processes, and counted."""
+"""Tasks of the Spark source, run without Spark: this module plans them, and reads them here or in separate
+processes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ PROCESSES: Final = 2
 
 
 class PlannedTasks:
-    """Tasks that Spark would run for these options."""
+    """The tasks that Spark would run for these options."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = parse_options(options, streaming=False)
@@ -41,7 +42,7 @@ class PlannedTasks:
         return batches[len(batches) // 2]
 
     def bytes_fetched(self) -> int:
-        """Return the stored bytes read for all tasks, in sequence."""
+        """Read all tasks in sequence; return the number of stored bytes that this fetches."""
         manager = manager_of(self.options.store)
         before = manager.fetch_stats.bytes_fetched
         for _ in self.batches():
@@ -50,7 +51,7 @@ class PlannedTasks:
 
 
 class ReadingProcesses:
-    """Persistent processes, like Spark's workers. Each takes the next task as soon as it has read the previous one."""
+    """Persistent processes, like Spark's workers. Each takes the next task as soon as it has read its previous task."""
 
     def __init__(self, planned: PlannedTasks) -> None:
         self._planned = planned
@@ -71,7 +72,7 @@ def _count_rows(task: InputPartition, options: SourceOptions) -> int:
 
 
 class _Nowhere:
-    """File that discards everything."""
+    """A file that discards everything."""
 
     closed = False
 
@@ -89,7 +90,7 @@ class _Nowhere:
 
 
 def stage_seconds(planned: PlannedTasks) -> dict[str, float]:
-    """Return the CPU seconds, of all threads, that each stage adds to the previous ones; the better of two runs."""
+    """Return the CPU seconds of all threads that each stage adds to the stages before it, in the better of two runs."""
     stages: dict[str, Callable[[PlannedTasks], None]] = {
         "fetch, decrypt, decompress": _fetch,
         "decode": _decode,

@@ -1,4 +1,4 @@
-"""Topic of JSON records for the Spark source's benchmark: its log as on a broker's disk, and in tiered storage."""
+"""A topic of JSON records for the Spark source's benchmark, both as a log on a broker's disk and in tiered storage."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, build_segment
 
 STORED: Final = ("zstd+encrypted", "plain")
-"""Encodings of the tiered segments; plain is the plugin's default."""
+"""The ways in which the tiered segments can be stored; plain is the plugin's default."""
 
 SEGMENTS: Final = 8
-"""Minimum number of segments."""
+"""The minimum number of segments."""
 
 _RECORD_BYTES: Final = 495
-"""Log bytes assumed per record: slightly more than a record takes."""
+"""The assumed bytes of log per record, which is slightly more than a record takes."""
 
 _FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
 
@@ -44,7 +44,8 @@ def topic_parser(description: str | None, *, records: int, runs: int) -> argpars
 
 @dataclass(frozen=True, slots=True)
 class SparkTopic:
-    """One partition in ``folder``: plain in ``logs``, tiered in ``store`` in one of the ways of :data:`STORED`."""
+    """A topic of one partition in ``folder``: the broker's log in ``logs``, and the tiered segments in ``store``,
+    stored in one of the ways of :data:`STORED`."""
 
     folder: Path
     records: int
@@ -56,7 +57,7 @@ class SparkTopic:
 
     @property
     def name(self) -> str:
-        """Name of the topic."""
+        """The name of the topic."""
         return PARTITION.topic
 
     @property
@@ -66,11 +67,11 @@ class SparkTopic:
 
     @property
     def options(self) -> dict[str, str]:
-        """Options of the Spark source to read everything."""
+        """The options with which the Spark source reads the whole topic."""
         return {"settings": str(self.folder / "store.properties"), "subscribe": self.name}
 
     def window_options(self, share: float) -> dict[str, str]:
-        """Return the options to read this share of the topic's time, from its middle on."""
+        """Return the options to read ``share`` of the topic's time range, from the middle of the range on."""
         first, last = self.first_timestamp_ms, self.last_timestamp_ms
         start = (first + last) // 2
         stop = start + round((last - first) * share)
@@ -78,7 +79,7 @@ class SparkTopic:
 
 
 def topic_in(folder: Path, records: int, stored: str = STORED[0]) -> SparkTopic:
-    """Return a topic of ``records`` records or a few more; an existing one in the folder is reused."""
+    """Return a topic of ``records`` records or a few more. Reuse the folder's topic if it exists."""
     home = folder / f"topic-of-{records}-{stored}"
     done = home / _DONE
     if not done.exists():

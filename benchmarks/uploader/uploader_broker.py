@@ -1,4 +1,4 @@
-"""A producer's waits on a local broker, by rounds, and appends to watched logs."""
+"""How long a producer waits for a local broker, and appends to logs that an uploader watches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_topic(server: KafkaServer, segment_bytes: int) -> None:
 
 
 def produce_waits(server: KafkaServer, rate: int, seconds: float) -> list[float]:
-    """Return milliseconds from passing a 1 kB message to the client until all replicas have it, at this rate."""
+    """Send messages of 1 kB at this rate; return for each the milliseconds until all replicas have it."""
     waits: list[float] = []
     producer: Any = Producer(
         {"bootstrap.servers": server.bootstrap_servers, "acks": "all", "linger.ms": "0", "log_level": "2"}

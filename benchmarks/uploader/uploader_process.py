@@ -1,4 +1,4 @@
-"""The uploader as operators run it, in a separate process, and its resource use."""
+"""The uploader in a separate process, as operators run it, and its peak memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONG_S: Final = 3600.0
 
 @dataclass(slots=True)
 class UploaderProcess:
-    """Process of ``tieredstore uploader``. ``peak_mib`` is its peak memory as last recorded."""
+    """A process of ``tieredstore uploader``. ``peak_mib`` is the peak memory that was last recorded."""
 
     process: subprocess.Popen[bytes] = field(repr=False)
     peak_mib: float = 0.0
@@ -31,7 +31,8 @@ class UploaderProcess:
 
 @contextmanager
 def uploader_process(settings: dict[str, str], folder: Path, *words: str) -> Generator[UploaderProcess]:
-    """Run the uploader with settings from a file in ``folder``; stop it at the end of the block."""
+    """Run the uploader with ``settings``, which are written to a file in ``folder``; stop it at the end of the
+    block."""
     file = folder / "uploader.properties"
     file.write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
     command: list[str | Path] = [Path(sys.executable).with_name("tieredstore"), "uploader", "-c", file, *words]

@@ -1,7 +1,7 @@
 """Configuration of the web site: the pages of ``docs`` as they are, and the API from the docstrings (``make site``).
 
-Sphinx reads the repository's root, so that it checks every link between pages. The links in ``docs/README.md``, the
-only list of the pages, give their order.
+Sphinx reads the repository's root, so that it checks every link between pages. The pages are in the order of the links
+in ``docs/README.md``, which is the only list of pages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ autodoc_class_signature = "separated"
 
 
 def contents(text: str) -> str:
-    """Return hidden tables of contents: one for each section of the index, one for the pages about the project."""
+    """Return hidden tables of contents: one for each section of the index, and one for the pages about the project."""
     sections = re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", text, re.MULTILINE)
     tables = [(name, re.findall(r"\]\(([a-z-]+/[a-z-]+)\.md\)", body)) for name, body in sections]
     tables.append(("API", ["/scripts/site/api"]))

@@ -1,4 +1,4 @@
-"""Builds record batches of magic 2 from records, for tests, examples and benchmarks.
+"""Record batches of magic 2, built from records for tests, examples and benchmarks.
 
 This module is separate from ``segments``, because tests of many packages build batches, but need no log directory.
 """

@@ -1,4 +1,5 @@
-"""Transforms bytes, independent of stores: zstd frames, AES-256-GCM, the RSA key ring, and the ordered pipeline."""
+"""Transformation of bytes, independent of stores: zstd frames, AES-256-GCM, the RSA key ring, and the ordered
+pipeline."""
 
 from __future__ import annotations
 
