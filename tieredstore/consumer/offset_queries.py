@@ -1,6 +1,6 @@
 """A user's queries: a log's first offset, its end, or the first offset at a time. Each query ends within its timeout.
 
-Each answer combines the bucket's log with the broker's log.
+This module is separate from ``consumer``, because each answer combines the bucket's log with the broker's log.
 """
 
 from __future__ import annotations
