@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """Factories of a consumer's connections, and limits that are not settings. Tests replace them."""
+    """Factories of a consumer's connections, and limits that are not settings. Tests replace both."""
 
     manager: Callable[..., RemoteStorageManager] = RemoteStorageManager
     cluster: Callable[..., LiveCluster] = LiveCluster

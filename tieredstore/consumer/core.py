@@ -246,7 +246,7 @@ class Core:
     def _take(self, partition: Partition, answer: Found | Unanswered) -> None:
         """Apply a look-up's answer to the partition that waits for it."""
         if partition.paused:
-            # A paused partition needs only its start offset: a resume looks the partition up again.
+            # A paused partition needs only its start offset, because a resume looks the partition up again.
             if partition.position is None and isinstance(answer, Found) and not isinstance(answer.placement, Recreated):
                 partition.at = answer.at or partition.at
             partition.phase = Parked()

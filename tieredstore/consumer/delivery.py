@@ -296,7 +296,7 @@ class Delivery:
 
     def _is_wanted_record(self, message: Received, partition: Partition, live: Live) -> bool:
         if live.link is Link.UNCHECKED:
-            return False  # drop the message: the seek that checks for truncation fetches it again
+            return False  # the seek that checks for truncation fetches the message again
         if live.link is Link.SILENT:
             # Drop messages of the previous assignment, which may still arrive.
             if partition.where in self._core.live.leaving or message.offset() < live.assigned_at:

@@ -102,7 +102,7 @@ class Group:
         self._give_up(wheres)
 
     def _end_all(self, unassign: Callable[[], None]) -> None:
-        """End the whole assignment. If the client raises an error, the assignment stays."""
+        """End the whole assignment. If the client raises an error, keep the assignment."""
         self._parts.commits.commit_auto()
         unassign()
         self._forget(list(self._parts.core.partitions))

@@ -180,8 +180,8 @@ class LiveSide:
         After an outage of a broker, librdkafka sometimes fetches nothing from a partition for minutes, because it waits
         for a lost answer about the leader epoch. A new assignment ends this wait.
 
-        Return True only once for the same position and end: the remaining offsets may be transaction markers, which the
-        client never returns.
+        Return True only once for the same position and end, because the remaining offsets may be transaction markers,
+        which the client never returns.
         """
         position, now = partition.position, self._clock()
         if end is None or position is None or position >= end or partition.paused or live.held:

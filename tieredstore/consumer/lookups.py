@@ -447,7 +447,7 @@ class BucketInquiry:
             look.epoch = None
             return _make_found(look, Recreated(look.topic_id), self._beginning(look, lineage), lineage)
         if self._settings.mode is not Mode.REMOTE_ONLY and look.broker is None and self.logs.lineage(where) is None:
-            # Neither bucket nor broker has the partition: let the Kafka client wait for it and report errors.
+            # Neither bucket nor broker has the partition, so let the Kafka client wait for it and report errors.
             return _make_found(look, OnBroker(), _logical(look.start))
         is_reloaded = look.reload
         if is_reloaded:
@@ -569,7 +569,7 @@ class BucketInquiry:
 
 
 def seconds_left(end: float, settings: ConsumerSettings, clock: Callable[[], float]) -> float:
-    """Return the seconds left for a request, at least one: a broker that has just restarted needs that long."""
+    """Return the seconds left for a request: at least one, because a broker that has just restarted needs one."""
     return max(min(_LEAST_S, settings.timeout_s), round(end - clock(), 1))
 
 

@@ -52,8 +52,8 @@ class LossPolicy:
         retry.tries += 1
         if retry.since is None:
             retry.since = now - lasted_s
-        # A missing segment is a transient error. Retention may have deleted it since the last listing, and the next
-        # listing omits the segment.
+        # A missing segment is a transient error, because retention may have deleted it since the last listing, and the
+        # next listing omits it.
         is_passing = isinstance(error, TieredStoreError) and (
             error.retryable or isinstance(error, SegmentNotFoundError)
         )

@@ -64,7 +64,7 @@ class OutOfRange:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The log was truncated at the offset ``at``, before the position. A later leader has written other records
+    """The log was truncated at the offset ``at``, before the position, and a later leader has written other records
     there."""
 
     at: int

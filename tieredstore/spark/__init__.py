@@ -40,8 +40,8 @@ def register(spark: SparkSession) -> None:
     Without this registration, Spark finds the data sources only if the package was installed from a wheel. On some
     clusters, Spark does not find them even then.
 
-    Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``. Before the session begins, set
-    ``PYSPARK_PYTHON`` to a Python with this package.
+    Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``. To avoid this error, set
+    ``PYSPARK_PYTHON`` to a Python with this package before the session begins.
     """
     from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below
     from tieredstore.spark.source.workers import check_worker_python  # noqa: PLC0415

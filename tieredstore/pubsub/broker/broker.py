@@ -301,8 +301,8 @@ class Broker:
         self.counts.message_bytes += len(payload.data)
         connection.expects_to_write = True
         if not header.record_count:
-            # Acknowledge an empty Message without storing it, as MemQ does: MemQ's reader would skip the rest of a
-            # batch after an empty Message.
+            # Acknowledge an empty Message without storing it, as MemQ does, because MemQ's reader would skip the rest
+            # of a batch after an empty Message.
             self.counts.empty_messages += 1
             processor.note_empty(header)
             self.room.give_back(write.held)
@@ -486,8 +486,8 @@ READ_VERSION: Final = 5
 
 _RANGE_BYTES: Final = 4 << 20
 _ANSWER_S: Final = 600.0
-"""The longest time in seconds to send an answer. While a client does not read its answer, reads of other clients
-wait."""
+"""The longest time in seconds to send an answer. Reads of other clients wait while a client does not read its
+answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ at most 64 KiB.
 """
 
 LEAST_PACE_S: Final = 60.0
-"""The longest time in seconds for a request to arrive. A slower client would hold memory that other clients wait for.
+"""The longest time in seconds for a request to arrive, because a slower client would hold memory that others wait for.
 
 ``LEAST_PACE_S`` counts from the request's first byte. For the first request, it counts from the moment of connecting.
 ``LEAST_PACE_S`` includes the wait for free memory in the broker's buffer.
@@ -98,8 +98,8 @@ class Inlet:
     """Resources that all connections of a broker share: the handler of requests, the limit on buffered bytes, and
     memory.
 
-    ``pool`` recycles the memory of large frames. All connections read into ``shared``, memory of ``READ_BYTES``, one
-    socket at a time.
+    ``pool`` recycles the memory of large frames. All connections read into ``shared``, a memory of ``READ_BYTES``
+    bytes, one socket at a time.
     """
 
     def __init__(self, handler: RequestHandler, room: Room, loop: asyncio.AbstractEventLoop) -> None:
@@ -439,7 +439,7 @@ class Connection(asyncio.BufferedProtocol):
         self._inlet.loop.call_soon(self._go_on, Stop.NO_ROOM)
 
     def _refuse(self, why: str) -> None:
-        """End the connection: after an invalid frame, the beginning of the next frame is unknown."""
+        """End the connection, because after an invalid frame the beginning of the next frame is unknown."""
         _logger.info("connection of %s ends: %s", self.address, why)
         self._stop(Stop.ENDING)
         self.close()

@@ -198,7 +198,7 @@ class TopicProcessor:
             self._seal(lane)
 
     def _new_batch(self, lane: int | None, least: int) -> _OpenBatch:
-        # Most topics of a broker get little data. So begin with a buffer of the last batch's size, not of
+        # Most topics of a broker get little data, so begin with a buffer of the last batch's size, not of
         # ``batch_bytes``.
         memory = BatchMemory(
             self._pool,

@@ -111,7 +111,8 @@ def broker_service(
                 return
 
     own = broker.own
-    # Allow 10 s after the drain for the loop to end. Requests to the store that no client waits for may be cut off.
+    # Allow 10 s after the drain for the loop to end, although this may cut off requests to the store that no client
+    # waits for.
     return Service(
         "broker",
         {"serve": serve, "topics": read_topics, **({} if governor is None else {"governor": govern})},

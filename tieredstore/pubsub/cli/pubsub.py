@@ -254,15 +254,15 @@ def verify(
 ) -> None:
     """Find requests of producers that are lost, doubled, late or altered, by the headers of Messages.
 
-    Each producer numbers its requests from 0. A missing number therefore means a lost request. The loss of a producer's
-    last requests is not found. If retention has freed batches, numbering begins at the first batch left. The exit code
-    is 4 for any finding, except for requests that are pending, or lost or empty.
+    Each producer numbers its requests from 0, so a missing number means a lost request. The loss of a producer's last
+    requests is not found. If retention has freed batches, numbering begins at the first batch left. The exit code is 4
+    for any finding, except for requests that are pending, or lost or empty.
 
-    MemQ's producers also number requests without records, but MemQ's brokers do not store these. A missing request may
-    therefore have been empty. This project's brokers record empty requests.
+    MemQ's producers also number requests without records, but MemQ's brokers do not store these, so a missing request
+    may have been empty. This project's brokers record empty requests.
 
-    With --audit-records, pair MemQ's audit records in Kafka since --from. Each record of a producer is paired with the
-    consumers' records of the same Message. Count and hash of the message ids must agree.
+    With --audit-records, pair MemQ's audit records, written to Kafka since --from. Each record of a producer is paired
+    with the consumers' records of the same Message. The count and the hash of the message ids must agree.
 
     --follow begins with the records of the last ten minutes, and pairs new records until it is stopped. It serves
     metrics at pubsub.audit.metrics.listen.

@@ -44,8 +44,8 @@ def show_audit(audit: TopicAudit, *, as_json: bool) -> None:
 
 
 def open_audit_log(topics: Topics, name: str, settle_ms: int | None, late_ms: int, since_ms: int | None) -> AuditLog:
-    """Open a topic's audit records; the caller closes the log. A Message should be read within ``settle_ms``, by
-    default MemQ's value.
+    """Open a topic's audit records; the caller closes the log. ``settle_ms`` is the time within which consumers should
+    read a Message; None means MemQ's value.
     """
     from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditLog, AuditPairs
 

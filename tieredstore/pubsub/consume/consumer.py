@@ -320,8 +320,8 @@ class BatchConsumer(Closing):
             self._sleep(min(wait_s, _SHORTEST_WAIT_S) if is_ahead else wait_s)
 
     def _ask(self, state: PartitionState) -> bool:
-        """Return True if a partition has rows to take. After a data loss, raise the error or record and skip the loss,
-        as ``on_data_loss`` says.
+        """Return True if a partition has rows to take. After a data loss, follow ``on_data_loss``: raise the error, or
+        record the loss and skip it.
         """
         try:
             state.look()

@@ -164,8 +164,8 @@ class Lookout:
         return looked.entries
 
     def _read(self, count: int) -> Looked:
-        """Read at least ``count`` entries. If an error follows some entries, return these entries. The next read raises
-        the error again."""
+        """Read at least ``count`` entries. If an error follows some entries, return these entries, because the next
+        read raises the error again."""
         entries: list[QueuedNotification] = []
         asked, is_end = 0, False
         while len(entries) < count and not is_end:
@@ -198,8 +198,8 @@ class Fetching:
 
 
 class OpenBatch:
-    """The rest of a fetched object from ``position`` on. It has decoded rows to take, and rows that are not decoded
-    yet.
+    """The rest of a fetched object from ``position`` on. Some of its rows are decoded and can be taken; later rows are
+    not decoded yet.
 
     If decoding finds damage, the partition returns to ``fetching``, and reopens the batch after the last record handed
     out.
@@ -465,7 +465,8 @@ def with_places(rows: pa.RecordBatch, partition: int, offset: int) -> pa.RecordB
 
 
 def records_of(rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:
-    """Yield the rows as records. Rows need all columns of a decoder, and the columns that :func:`with_places` adds."""
+    """Yield the rows as records. ``rows`` must have all columns of a decoder, and the columns that :func:`with_places`
+    adds."""
     for row in rows.to_pylist():
         headers = tuple((header["key"], header["value"]) for header in row.pop("headers") or ())
         yield ConsumedRecord(headers=headers, **row)

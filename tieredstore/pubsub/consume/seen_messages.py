@@ -113,7 +113,7 @@ class SeenMessages:
                 yield request, _Sighting(batch, -1, None)
             return
         for number, header in self._log.headers(batch):
-            # Skip damaged headers: decoding reports them.
+            # Skip damaged headers, because decoding reports them.
             if isinstance(header, MessageHeader) and header.request is not None:
                 yield header.request, _Sighting(batch, number, header)
 

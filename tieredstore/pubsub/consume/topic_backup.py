@@ -42,7 +42,8 @@ _compute: Final[Any] = pyarrow.compute
 _BITS: Final = 24
 _MOST_RECORDS: Final = 1 << _BITS
 _FETCHES: Final = 2
-"""Number of a partition's objects to fetch ahead; ``restore produce`` reads a few partitions in turn."""
+"""Number of a partition's objects to fetch ahead. It is small, because ``restore produce`` reads several partitions in
+turn."""
 
 _SHOWN: Final = 10
 """Maximum number of missing objects to name for each partition."""
@@ -88,7 +89,8 @@ class BatchBackup:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """A text that identifies each topic by its cluster, objects and queue. Topics of batches have no ids."""
+        """A text that identifies each topic by its cluster, objects and queue, because topics of batches have no
+        ids."""
         place = f"batches of cluster {self._topics.batches.cluster} in {self._topics.store.identity}"
         found = {name: log.topic for name, log in self._logs.items()}
         return {name: f"{place}, {topic.path}, queue {topic.queue} {topic.queue_name}" for name, topic in found.items()}

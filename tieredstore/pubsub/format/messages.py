@@ -98,8 +98,8 @@ def new_address() -> bytes:
 
 
 def is_own_address(address: bytes) -> bool:
-    """Return True for the address of a producer of this project. These producers do not number requests without
-    records; MemQ's producers do."""
+    """Return True for the address of a producer of this project. Such a producer numbers only requests with records,
+    whereas MemQ's producers number all requests."""
     return len(address) == ADDRESS_BYTES and address.startswith(b"\xfd")
 
 

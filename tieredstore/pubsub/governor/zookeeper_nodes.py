@@ -215,7 +215,7 @@ class ZooKeeperTopics(TopicSource):
             config = parse_topic_config(raw, path, Path.cwd())
             topics = open_configured_topics(self._topics.store, self._topics.settings, config)
         except ConfigError as error:
-            # Only log a warning: MemQ's brokers may be able to store the topic.
+            # Only log a warning, because MemQ's brokers may be able to store the topic.
             self._complain(path, f"this broker cannot store the topic: {error}")
             return known
         self._complaints.pop(path, None)

@@ -439,7 +439,7 @@ class BrokerLink:
         """Abort the connection, and fail all waiters."""
         if not self.is_lost:
             self.is_lost = True
-            # Abort: an unresponsive broker would not answer the TLS shutdown either.
+            # Abort instead of closing, because an unresponsive broker would not answer the TLS shutdown either.
             self._writer.transport.abort()
             self._reading.cancel()
             for answer in self._waiting.values():
@@ -452,8 +452,8 @@ class BrokerLink:
             while True:
                 response = await self._next()
                 answer = self._waiting.get((response.kind, response.request_id))
-                # Ignore an answer that no request waits for: MemQ's broker sends two answers to a Message that is too
-                # large.
+                # Ignore an answer that no request waits for, because MemQ's broker sends two answers to a Message that
+                # is too large.
                 if answer is not None and not answer.done():
                     answer.set_result(response)
         except PacketCorruptError as error:

@@ -226,7 +226,7 @@ class Outbox:
         message_id: bytes | None,
         timestamp_ms: int | None,
     ) -> tuple[OpenMessage, int]:
-        """Add a record on the slow path. The call may wait for room, begin a Message or make an id. Return the record's
+        """Add a record on the slow path, which may wait for room, begin a Message or make an id. Return the record's
         Message and the record's number in that Message.
         """
         size = len(value or b"") + len(key or b"") + _LENGTHS

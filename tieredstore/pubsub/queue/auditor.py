@@ -37,7 +37,7 @@ class ReadMessages:
     """
 
     def __init__(self, auditor: Auditor, body: Buffer, name: str, position: Position) -> None:
-        """Begin at ``position``. The earlier reader of the partition has reported the Messages before it."""
+        """Begin at ``position``, because the earlier reader of the partition has reported the Messages before it."""
         self._auditor = auditor
         self._headers = dict(headers_in(body, name))
         first = self._headers.get(position.message)

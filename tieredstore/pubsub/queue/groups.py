@@ -151,8 +151,8 @@ class StoreGroup(GroupMember):
         try:
             etag = etag or self._folder.store.head(key).etag
         except ObjectNotFoundError:
-            # The other members have removed this member, because its heartbeat had stopped too long ago. Join the group
-            # again.
+            # The other members have removed this member, because its heartbeat had stopped too long ago. So join the
+            # group again.
             self._folder.store.put(key, body, if_absent=True)
         else:
             self._beat_etag = self._folder.store.replace(key, body, etag or "")
@@ -161,7 +161,7 @@ class StoreGroup(GroupMember):
     # --- the store ---
 
     def _join(self) -> None:
-        # Ignore the error. The object exists already, because an earlier put succeeded and its answer was lost.
+        # Ignore this error: the object exists already, because an earlier put succeeded and its answer was lost.
         with contextlib.suppress(PreconditionFailedError):
             self._folder.store.put(self._member_key(self.member), GROUP_MEMBER.to_bytes({"beat": 0}), if_absent=True)
         self._beater = threading.Thread(target=self._beat, name="tieredstore-pubsub-beat", daemon=True)
@@ -247,8 +247,8 @@ class StoreGroup(GroupMember):
         try:
             owned.etag = self._folder.store.replace(key, body, owned.etag)
         except PreconditionFailedError:
-            # Read the state again. Either another member has changed it, or an earlier commit of this member succeeded
-            # and its answer was lost.
+            # Read the state again, because either another member has changed it, or an earlier commit of this member
+            # succeeded and its answer was lost.
             stored = self._read_state(partition)
             if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):
                 self._drop(partition)

@@ -189,8 +189,8 @@ class KafkaQueue(NotificationQueue):
 
     def _failure(self, producer: LiveProducer, error: KafkaError, doing: str) -> TieredStoreError:
         if error.fatal() or error.code() == KafkaError._FATAL or producer.is_lost:
-            # An idempotent producer cannot continue after a fatal error. Close this producer; the next send opens
-            # another producer.
+            # An idempotent producer cannot continue after a fatal error, so close this one: the next send opens another
+            # producer.
             self._producer.close()
             return StoreUnavailableError(f"{doing}: {error.str()}")
         return fault(error, doing)
@@ -248,8 +248,8 @@ class KafkaQueue(NotificationQueue):
         return self._cluster.end_offsets([where])[where]
 
     def offset_at(self, partition: int, ms: int) -> int:
-        """Search the broker's time index. The index has the writers' timestamps. With LogAppendTime, the index has the
-        broker's timestamps."""
+        """Search the broker's time index, which has the writers' timestamps or, with LogAppendTime, the broker's
+        timestamps."""
         self._check(partition)
         where = (self._name, partition)
         offset = self._cluster.offsets_for_times({where: ms})[where]

@@ -78,8 +78,8 @@ def load_topic_config(path: Path) -> TopicConfig:
 
 
 def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
-    """Parse a topic's JSON. The JSON may name a serverset (a file of ``host:port`` lines). The path of this file is
-    relative to ``folder``."""
+    """Parse a topic's JSON. It may name a serverset (a file of ``host:port`` lines) by a path that is relative to
+    ``folder``."""
     try:
         document: object = json.loads(raw) if len(raw) <= _MOST_BYTES else None
     except (ValueError, RecursionError) as error:

@@ -56,8 +56,8 @@ class GroupPartition:
 class Claim(NamedTuple):
     """A member's claim on a partition. ``term`` numbers the periods in which members own the partition.
 
-    If a member loses a partition and takes it again, the claim has a new ``term``. The ``term`` changes even if this
-    member has not noticed the loss. ``committed`` is None before the first commit.
+    If a member loses a partition and takes it again, the claim has a new ``term``, even if the member has not noticed
+    the loss. ``committed`` is None before the first commit.
     """
 
     term: int

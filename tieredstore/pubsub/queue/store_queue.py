@@ -204,7 +204,7 @@ class StoreQueue(NotificationQueue):
             try:
                 number = step()
             except TieredStoreError as error:
-                # It is unknown if the write succeeded. So repeat the step, which puts the same entry at the same
+                # It is unknown if the write succeeded, so repeat the step, which puts the same entry at the same
                 # number.
                 if not error.retryable:
                     raise
@@ -406,7 +406,7 @@ class StoreQueue(NotificationQueue):
 
     def _search_tail(self, partition: int, least: int) -> int:
         """Return the first number after all entries, and at least ``least``. A missing number before the last entry is
-        not free: its entry was deleted."""
+        not free, because its entry was deleted."""
         free = self._search_free(partition, least)
         later = deque(self._entries_after(partition, free), maxlen=1)
         return later[0] + 1 if later else free

@@ -89,7 +89,7 @@ def _make_finding(
 
 @dataclass(slots=True)
 class TopicAudit:
-    """One audit of a topic. It covers the queue from its start to its end at the beginning of the audit.
+    """One audit of a topic. It covers the queue from its start to the end that the queue has when the audit begins.
 
     An audit takes a GET per batch, or a small GET per Message if Messages are large. With ``bodies`` it reads every
     object and compares the checksums. An audit holds about 200 bytes of memory per Message.

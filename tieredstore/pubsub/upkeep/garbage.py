@@ -141,7 +141,7 @@ class GarbageCollection:
     def _list_freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
         """Return the offset and object key of each batch in ``retired``, except keys whose digest is in ``kept``.
 
-        Leave out batches at or after the queue's start. The run that recorded these batches was killed before it freed
+        Leave out batches at or after the queue's start, because the run that recorded them was killed before it freed
         them.
         """
         path = self.topic.path
@@ -166,8 +166,8 @@ class GarbageCollection:
             firsts.append(entries[0].appended_ms if entries else self._now_ms)
             if start:
                 moments.append(firsts[-1])
-        # A queue that begins at offset 0 may have replaced an earlier queue. Objects older than its first entry may
-        # have had notifications in the earlier queue.
+        # A queue that begins at offset 0 may have replaced an earlier queue, in which objects older than this queue's
+        # first entry may have had notifications.
         moments.append(min(firsts) - _DELIVERIES * self.topics.batches.delivery_timeout_ms)
         return max(moments)
 

@@ -105,8 +105,8 @@ def plan_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
 
 
 def list_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch]:
-    """Return the objects of the topic between the start and end time, in the order of the times in their keys. Orphans
-    are included: objects that no queue entry names.
+    """Return the objects of the topic between the start and end time, in the order of the times in their keys. The
+    result includes orphans (objects that no queue entry names).
     """
     try:
         topic = topics.get(options.topic)

@@ -1,5 +1,5 @@
-"""Writers of topics of batches. Tasks store objects. The driver appends the batches of each epoch (micro-batch) to the
-queue once.
+"""Writers of topics of batches. Tasks store batches as objects, and the driver appends the batches of each epoch
+(micro-batch) to the queue once.
 
 ``data_source`` imports this module only for writing queries. The two modules are separate, because Spark imports
 ``data_source`` whenever it searches for data sources.

@@ -121,7 +121,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return each_in_one_sentence(read_task(partition, self._options))
 
     def commit(self, end: Json) -> None:
-        """Do nothing: only Spark's checkpoint records progress."""
+        """Do nothing, because only Spark's checkpoint records progress."""
 
     def stop(self) -> None:
         """Close the queue."""

@@ -69,7 +69,7 @@ def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.Record
     The task holds a few stored objects in memory. With ``sortByKey`` it holds all its rows in memory.
     """
     spare_modules()
-    # For a plan without tasks, Spark runs one task with a plain InputPartition. Return no rows for that task.
+    # For a plan without tasks, Spark runs one task with a plain InputPartition, so return no rows for that task.
     if not isinstance(task, MemqTask):
         return iter(())
     reading = _Reading(options)

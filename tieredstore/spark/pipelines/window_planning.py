@@ -155,7 +155,7 @@ def whole_plan(
     """Plan all records that are present now, from ``positions`` on. Return None if these records need more than one
     batch, or if planning fails.
 
-    Planning errors are not raised here: Spark's planning process will meet the same error and report it.
+    Planning errors are not raised here, because Spark's planning process will meet the same error and report it.
     """
     try:
         with closing(Planner(pipeline, parts.source)) as planner:

@@ -246,8 +246,8 @@ class WindowSink:
         try:
             self._runner.measure()
         except TieredStoreError as error:
-            # Only log the error here. Spark's planning process meets the same error, and decides whether to end the
-            # query.
+            # Only log the error here, because Spark's planning process meets the same error, and decides whether to end
+            # the query.
             _logger.info("could not count unwritten records: %s", error)
             if error.retryable:
                 self._away.note_failure(_SOURCE, error)

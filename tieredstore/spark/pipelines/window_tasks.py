@@ -2,7 +2,7 @@
 prepares the uploads.
 
 Records never pass through the JVM. The task reports the result of each window, or its :class:`TieredStoreError`, to the
-driver. The driver decides what happens next. Spark itself retries a task that raises any other exception.
+driver, which decides what happens next. Spark itself retries a task that raises any other exception.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ _pipelines: Final = PerProcess[dict[tuple[str, str], OpenPipeline]](
 
 
 def open_kept(file: str, fingerprint: str) -> OpenPipeline:
-    """Return the open pipeline of a settings file. It stays open in this process."""
+    """Return the open pipeline of a settings file. The pipeline stays open in this process."""
     kept = _pipelines.get()
     one = kept.get((file, fingerprint))
     if one is None:

@@ -209,7 +209,7 @@ def _from(column: str, value: object, *, beyond: bool) -> Bounds:
         case "offset", int():
             return Bounds(first_offset=value + beyond)
         case "timestamp", datetime():
-            # Record timestamps are whole milliseconds, but filters have microseconds: round up.
+            # Round up, because record timestamps are whole milliseconds, but filters have microseconds.
             return Bounds(since_ms=-(-(_microseconds(value) + beyond) // 1000))
         case _:
             return Bounds()

@@ -55,11 +55,11 @@ class TieredStoreDataSource(DataSource):
             return StreamReader(self._options(schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002  Spark's signature
-        """Raise ConfigError: this format only reads."""
+        """Raise ConfigError, because this format only reads."""
         self._refuse_to_write()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802  Spark's name
-        """Raise ConfigError: this format only reads."""
+        """Raise ConfigError, because this format only reads."""
         self._refuse_to_write()
 
     def _refuse_to_write(self) -> NoReturn:

@@ -18,7 +18,7 @@ from tieredstore.model import AtTime, Earliest, Latest, Place, Places, TopicPart
 
 _MAX_SHOWN: Final = 80
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-# Allow no more digits than Java's long has. Otherwise int() would be slow, or fail, for very long texts.
+# Allow no more digits than Java's long has, because int() would be slow, or fail, for very long texts.
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _MEASURE: Final = re.compile(r"([0-9]{1,19})\s*([a-z]*)", re.ASCII)
 
@@ -58,7 +58,7 @@ class Option(Generic[_Value_co]):
 
 
 class OptionTexts:
-    """The options of one query. As in Spark, names match in any case. Errors spell them as declared."""
+    """The options of one query. As in Spark, names match in any case, but errors spell them as declared."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text.strip() for name, text in options.items()}

@@ -1,7 +1,6 @@
 """Rows of the Spark data sources: their schemas, and the conversion of decoded records to rows without copying values.
 
-This module also converts the results of a user's function over records. The function runs in the task that decodes the
-records.
+This module also converts the results of a user's function over records, which runs in the task that decodes them.
 """
 
 from __future__ import annotations

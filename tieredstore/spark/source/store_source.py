@@ -1,7 +1,7 @@
 """The settings of the store that a Spark query reads, and the open stores of a process. Settings come from a file, from
 options, or from both.
 
-Spark sends the name of the file to the tasks, but never its contents. Each process reads the file itself.
+Spark sends the name of the file to the tasks, but never its contents, because each process reads the file itself.
 """
 
 from __future__ import annotations

@@ -335,8 +335,8 @@ def _by_partition(offsets: _Numbers) -> dict[TopicPartition, int]:
 _logger: Final = logging.getLogger(__name__)
 
 _FRESH_S: Final = 1.0
-"""Minimum seconds between listings. Without a trigger interval, Spark asks a hundred times a second, and listings
-cost money.
+"""Minimum seconds between listings, because listings cost money, and Spark asks a hundred times a second without a
+trigger interval.
 """
 
 Json = dict[str, object]
@@ -415,7 +415,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return each_in_one_sentence(read_task(partition, self._options))
 
     def commit(self, end: Json) -> None:
-        """Do nothing: only Spark's checkpoint records progress."""
+        """Do nothing, because only Spark's checkpoint records progress."""
 
     def stop(self) -> None:
         """Close the connection to the broker, and drop cached state."""

@@ -58,7 +58,7 @@ def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.Recor
     records were deleted after planning, raise DataLossError, or only log the loss if ``failOnDataLoss`` is false.
     """
     spare_modules()
-    # For a plan without tasks, Spark runs one task with a plain InputPartition. Return no rows for that task.
+    # For a plan without tasks, Spark runs one task with a plain InputPartition, so return no rows for that task.
     return _rows(task.split, options) if isinstance(task, SplitTask) else iter(())
 
 

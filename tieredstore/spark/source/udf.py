@@ -175,7 +175,7 @@ _ENOUGH_BYTES: Final = 4 * 1024 * 1024
 """Number of decoded bytes after which results are passed to Spark."""
 
 _MOST_BYTES: Final = 1024 * 1024 * 1024
-"""Maximum bytes of one decoded value. Spark holds it in one piece of at most 2 GiB."""
+"""Maximum bytes of one decoded value, which Spark holds in one piece of at most 2 GiB."""
 
 
 class BatchArrays:
