@@ -41,8 +41,8 @@ class AwsCredentials(SettingsGroup):
         default=None,
         alias="storage.aws.credentials.file",
         description=(
-            "Properties file with the previous three properties. If you set it, set none of the three. The file is "
-            "read again when it changes."
+            "Properties file with the previous three properties, to set instead of them. The file is read again when "
+            "it changes."
         ),
     )
 

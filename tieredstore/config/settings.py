@@ -53,8 +53,8 @@ class Settings(SettingsGroup):
         default=4194304,
         alias="chunk.size",
         description=(
-            "Bytes of a chunk before compression and encryption. You may change this size: each manifest records the "
-            "chunk size of its segment."
+            "Bytes of a chunk before compression and encryption. You may change this size: each manifest records its "
+            "segment's chunk size."
         ),
     )
     key_prefix: Annotated[str, string()] = Field(

@@ -439,9 +439,7 @@ class Output(Group):
 
     PANEL: ClassVar[str] = "Output"
     as_json: _AsJson = False
-    wide: Annotated[
-        bool, typer.Option("--wide", help="Show all columns, including ids, in full width; lines may get long.")
-    ] = False
+    wide: Annotated[bool, typer.Option("--wide", help="Show all columns, including ids, in full width.")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,7 +479,7 @@ DryRun: TypeAlias = Annotated[
 MinAge: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--min-age", metavar="AGE", rich_help_panel="Work", help="Minimum age by the store's clock, such as 24h or 7d."
+        "--min-age", metavar="AGE", rich_help_panel="Work", help="Minimum age by the store's clock, such as 7d."
     ),
 ]
 """Option ``--min-age`` of commands that collect garbage."""
