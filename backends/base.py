@@ -50,7 +50,7 @@ class LifecycleRule:
     """One lifecycle rule of a bucket.
 
     A rule with empty ``prefixes`` applies to all objects. ``is_limited`` is True if the rule has conditions besides the
-    prefix. ``action`` is the effect in the service's words. Rules with equal ``content`` are the same.
+    prefix. ``action`` is the effect in the service's words. Two rules are the same if their ``content`` is equal.
     """
 
     name: str
@@ -72,8 +72,8 @@ class LifecycleRule:
 class LifecycleState:
     """All lifecycle rules of a bucket at one moment.
 
-    ``text`` is the service's own document, empty if the bucket has no rules. A request that changes the rules must send
-    ``version`` back.
+    ``text`` is the service's own document, empty if the bucket has no rules. ``version`` identifies this state: a
+    request that changes the rules must send it back.
     """
 
     rules: tuple[LifecycleRule, ...]
@@ -166,8 +166,8 @@ class ObjectStore(ABC):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write the whole object atomically. Until the new object is durable, readers see the old object, or none.
 
-        If ``body`` raises or the store fails, the key is unchanged. The attempt leaves nothing behind: the store aborts
-        a multipart upload. An error of ``body`` passes through. If ``body`` is a generator, the call closes it in any
+        If ``body`` raises or the store fails, the key is unchanged and no bytes stay behind: the store aborts a
+        multipart upload. An error of ``body`` passes through. If ``body`` is a generator, the call closes it in any
         case.
 
         With ``if_absent``, raise ``PreconditionFailedError`` if the key is taken. Exactly one of several racing writers
@@ -232,7 +232,7 @@ class ObjectStore(ABC):
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """Fill all of ``buffer`` with the bytes from ``start``, with one request; for an empty buffer, send none.
 
-        Raises the errors of ``get``. After an error the buffer's content is undefined.
+        Raise the errors of ``get``. After an error the buffer's content is undefined.
         """
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
@@ -318,7 +318,7 @@ class StoreAdmin:
         return None
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:  # noqa: ARG002
-        """Yield the unfinished writes of killed writers, if their keys start with ``prefix``. The order is undefined.
+        """Yield the unfinished writes of killed writers to keys that start with ``prefix``. The order is undefined.
 
         Some stores cannot distinguish the bytes of a killed writer from those of a live writer or a prepared upload.
         Such stores yield all three kinds. So discard only a write that is older than any live write can be.
@@ -331,7 +331,8 @@ class StoreAdmin:
     def kept_after_delete(self) -> Sequence[str]:
         """Return one sentence for each way the bucket keeps deleted objects: versions, soft delete, object locks.
 
-        A failed request adds a sentence too. If the bucket keeps no deleted objects, return an empty sequence.
+        A failed request is reported by a sentence too. If the bucket keeps no deleted objects, return an empty
+        sequence.
         """
         return ["the store cannot say if it keeps deleted objects"]
 

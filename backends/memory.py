@@ -146,8 +146,8 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         raise_failures(failures)
 
     def lifecycle(self) -> str:
-        """Return a sentence that says that memory has no lifecycle rules. A failed write leaves no bytes for a rule or
-        ``gc`` to remove.
+        """Return a sentence that says that memory has no lifecycle rules. It needs none, because a failed write leaves
+        no bytes for a rule or ``gc`` to remove.
         """
         return "a store in memory has no lifecycle rules, and nothing that gc would have to remove"
 

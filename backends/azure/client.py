@@ -120,7 +120,7 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
 
 
 def _close_unless_understood(response: requests.Response, **_: object) -> None:
-    """Close an answer with invalid lengths: the SDK would fail on them, and leave the connection open."""
+    """Close an answer with invalid length headers, because the SDK would fail on them and leave the connection open."""
     if response.status_code < HTTPStatus.MULTIPLE_CHOICES:
         try:
             check_lengths(response.headers)

@@ -161,8 +161,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         Each blob that the listing shows as empty costs one more request, which reads the blocks. Blocks of a failed
         write over an existing blob are not found, because the listing does not show them.
 
-        Uncommitted blocks cannot be removed: a request to complete them would create a visible blob. The service drops
-        the blocks after a week.
+        Uncommitted blocks cannot be removed, because a request to complete them would create a visible blob. But the
+        service drops them after a week.
         """
         listing = partial(page, prefix=prefix, size=self.options.page_size, with_uncommitted=True)
         for blob in self.pages(self.identity, listing):
@@ -232,8 +232,8 @@ def deletion_failures(
 
 
 def _check_numbers(count: int, response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
-    """Raise MalformedAnswerError if the batch lacks the answer to a request, or has answers out of order. The SDK does
-    not check this.
+    """Raise MalformedAnswerError if the batch lacks the answer to a request, or has answers out of order, because the
+    SDK does not check this.
     """
     answer = response.http_response
     if answer.status_code >= 300:
@@ -303,8 +303,8 @@ def listing_date(client: AzureClient) -> str | None:
 
 
 def _check_document(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
-    """Raise MalformedAnswerError if a successful answer is no page of a listing: the SDK reads any XML as an empty
-    page.
+    """Raise MalformedAnswerError if a successful answer is no page of a listing, because the SDK reads any XML as an
+    empty page.
     """
     answer = response.http_response
     body = answer.body()
@@ -324,7 +324,7 @@ def object_info(blob: BlobProperties, key: str) -> ObjectInfo:
 
 
 def read_abandoned(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | None:
-    """Return the uncommitted blocks of a name; None if there are none, or if a blob has the name."""
+    """Return a name's uncommitted blocks as one write; None if there are none, or if a blob has the name."""
     name = blob.name or ""
     try:
         with translate_errors(name):
@@ -339,7 +339,7 @@ def read_abandoned(client: AzureClient, blob: BlobProperties) -> AbandonedWrite 
 
 
 def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Sort a listing by UTF-8 bytes. The server may have sorted it by UTF-16, as Azurite and .NET do.
+    """Sort a listing by UTF-8 bytes, because the server may have sorted it by UTF-16, as Azurite and .NET do.
 
     The two orders differ only between keys with the same text before their first character from U+D800 on. Such keys
     are adjacent in both orders. So it suffices to hold one group of such keys at a time in memory, and sort it.
@@ -386,7 +386,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))[0]], len(data))
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
-        """Write block by block, several in parallel."""
+        """Write the blob in blocks, several of them in parallel."""
         staged = send_parts(cutter, self._stage, self.options.upload_parallelism, first=first)
         return self._commit([block for block, _ in staged], sum(size for _, size in staged))
 
@@ -438,7 +438,8 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
 
     def _stage(self, part: Part) -> tuple[BlobBlock, int]:
         """Send a block; return its entry in the block list, and its size."""
-        # All block names of a blob must have the same length. The mark makes the names of two concurrent writes differ.
+        # Pad the number, because all block names of a blob must have the same length. The mark makes the names of two
+        # concurrent writes differ.
         name = f"{self.mark}{part.number:08}"
         # Compute the MD5 here: the SDK does so only for ``bytes``.
         headers = {"Content-MD5": md5_text(part.data)} if self.options.send_md5 else {}

@@ -50,8 +50,8 @@ def breaks_off(body: bytes) -> bool:
     """Return True if an XML document ends before its root element begins. This happens if the connection breaks during
     an answer without a Content-Length.
 
-    The SDK's parser fails on such a document, and a retry may succeed. Any other invalid document is permanent: it was
-    never a valid answer.
+    The SDK's parser fails on such a document, but a retry may succeed. For any other invalid document a retry is
+    useless, because it was never a valid answer.
     """
     return _BROKEN_OFF.fullmatch(body) is not None
 

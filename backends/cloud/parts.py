@@ -165,7 +165,7 @@ class Pages:
     def new(cls, size: int) -> Pages:
         """Allocate fresh memory; the system provides each page on first touch.
 
-        Large blocks use huge pages, with one page fault per 2 MiB instead of one per 4 KiB. Then the first touch is
+        Large blocks use huge pages, with one page fault per 2 MiB instead of one per 4 KiB, so that the first touch is
         five times as fast.
         """
         if size < _LARGE or sys.platform != "linux":
@@ -178,7 +178,7 @@ class Pages:
         return cls(memoryview(mapped)[:size], mapped)
 
     def put_by(self) -> bool:
-        """Let the system discard this block's content when it needs memory. Return False if the system cannot do so."""
+        """Let the system discard this block's content when memory is short. Return False if the system cannot do so."""
         if self._mapped is None or sys.platform != "linux":
             return False
         try:
@@ -191,9 +191,9 @@ class Pages:
 class PagePool:
     """Memory of finished uploads, which later uploads use again. Thread-safe.
 
-    Allocating fresh pages takes a process more time than all its other work for an upload. The pool keeps at most
-    ``most_kept`` bytes. The system counts this memory as free, outside a container's working set, and may take it at
-    any time.
+    The pool exists because allocating fresh pages takes a process more time than all its other work for an upload. The
+    pool keeps at most ``most_kept`` bytes. The system counts this memory as free, outside a container's working set,
+    and may take it at any time.
     """
 
     def __init__(self, most_kept: int = _MOST_KEPT) -> None:

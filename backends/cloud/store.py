@@ -333,8 +333,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return None if date is None else round(date.timestamp() * 1000)
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Ask the bucket with one or two requests. If the service refuses, for example for lack of a permission, return
-        a sentence that says so.
+        """Read the bucket's settings with one or two requests. If the service refuses, for example for lack of a
+        permission, return a sentence that says so.
         """
         try:
             return self.call("look", self.identity, self._ask_what_stays)
@@ -344,8 +344,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             return [f"could not find out if the bucket keeps deleted objects: {error}"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """Ask the bucket with one request. Return None also if the service refuses, because a reader may lack the
-        permission."""
+        """Read the bucket's rules with one request. Return None also if the service refuses, because a reader may lack
+        the permission.
+        """
         try:
             return self.call("look", self.identity, lambda client: self._rules(client, prefix))
         except StoreUnavailableError:
@@ -410,8 +411,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 try:
                     self._clients.get()
                 except AccessDeniedError as error:
-                    # After the deadline, report the timeout instead of missing credentials. An SDK reports missing
-                    # credentials even if only its search for them timed out.
+                    # After the deadline, report the timeout instead of missing credentials, because an SDK reports
+                    # missing credentials even if only its search for them timed out.
                     if attempt.deadline.remaining_s() > _HAIR_S:
                         raise
                     raise StoreUnavailableError(f"{error}; the look-up {attempt.deadline.reason}") from error
@@ -423,8 +424,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """Find out if only the object is absent, or its whole bucket. Return a StoreError for an absent bucket, because
         every other key would fail too.
 
-        The store remembers for a minute that the bucket exists. So a search for many absent objects costs one extra
-        request.
+        The store remembers for a minute that the bucket exists, so that a search for many absent objects costs one
+        extra request.
         """
         now = self._retries.monotonic()
         if now >= self._bucket_stands_until_s:

@@ -13,7 +13,7 @@ from tieredstore.process.forks import ForkSafeLock
 Value = TypeVar("Value")
 
 MAX_FILE_BYTES = 1 << 20
-"""Size of the largest file that is read. A credentials file has a few KiB, but a wrong path may name a large file."""
+"""Maximum size of the file, because a wrong path may name a large file. A credentials file has a few KiB."""
 
 _Stamp = tuple[int, int, int]
 

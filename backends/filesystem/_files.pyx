@@ -172,7 +172,7 @@ cdef void look(int folder, const char* name, Seen* seen) noexcept nogil:
         seen.size = -1
         return
     seen.size = result.st_size
-    # Rounded down like Python's nanoseconds, even before 1970.
+    # Round down like Python's nanoseconds, even before 1970.
     seen.modified_ms = result.st_mtim.tv_sec * <int64_t>1000 + result.st_mtim.tv_nsec // 1000000
 
 

@@ -101,7 +101,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         """Write the file. Before returning, sync the file and its folders up to the root to disk."""
         with open_body(body) as parts, self._new_draft(key) as draft:
             with self._writing(key):
-                # If the key is taken, fail before the body is consumed. The check is repeated below under the lock.
+                # If the key is taken, fail before the body is consumed. The check is repeated below under the lock,
+                # because the key may be taken meanwhile.
                 self._require_free(draft.folder, key, if_absent=if_absent)
             self._fill(draft, key, parts)
             check = partial(self._require_free, draft.folder, key, if_absent=if_absent)
@@ -551,7 +552,7 @@ def _info(folder: Folder, path: str, name: str) -> ObjectInfo | None:
 
 
 def _is_plain(entry: os.DirEntry[str]) -> bool:
-    """Return True if the entry is certainly an object's file. Nearly all entries pass this cheap test."""
+    """Return True if this cheap test shows that the entry is an object's file, as nearly all entries are."""
     return _PLAIN(entry.name) is not None and entry.is_file(follow_symlinks=False)
 
 

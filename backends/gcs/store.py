@@ -292,7 +292,7 @@ def copy_staged(client: GcsClient, what: str, prepared: Prepared) -> None:
 
 
 def delete_object(client: GcsClient, what: str, key: str, generation: int | None = None) -> None:
-    """Delete an object, if ``generation`` matches. The SDK's own method treats any answer as a success."""
+    """Delete an object, if ``generation`` matches. (The SDK's own method treats any answer as a success.)"""
     response = client.session.delete(client.deletion_url(key, generation))
     raise_for(response)
     if response.status_code not in {requests.codes.ok, requests.codes.no_content} or (

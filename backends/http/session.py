@@ -150,7 +150,7 @@ def _in_pieces(body: Any) -> Any:
 class _PiecewiseBody:
     """A body as a file that is read in pieces.
 
-    The library would send a body that has no ``read`` method by one ``sendall``. That call must end within the connect
+    Without a ``read`` method, the library would send the body by one ``sendall``. That call must end within the connect
     timeout, so a large body would fail on a slow line.
     """
 
@@ -199,8 +199,8 @@ def certificates() -> str | bool:
 
 
 def _read_if_refused(response: requests.Response, **_: object) -> None:
-    """Read the body of an error or redirection. The SDKs do not read it, and a connection with an unread body cannot be
-    reused.
+    """Read the body of an error or redirection, because the SDKs do not read it, and a connection with an unread body
+    cannot be reused.
     """
     if response.status_code == requests.codes.unauthorized or response.is_redirect:
         response.content  # noqa: B018  a property that reads

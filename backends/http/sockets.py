@@ -38,8 +38,8 @@ else:
     _Connection = _Pool = object
 
 MOST_ANSWER_BYTES: Final = 16 << 20
-"""Size of the largest answer that is parsed. A listing page of a thousand keys of 1,024 bytes, all escaped, has some
-ten megabytes.
+"""Size of the largest answer that is parsed. Even a listing page of a thousand keys of 1,024 bytes, all escaped, has
+only some ten megabytes.
 """
 
 Address: TypeAlias = tuple[
@@ -222,7 +222,7 @@ def pools(
 
 
 def close_pools(manager: PoolManager) -> None:
-    """Close the idle connections of a pool manager. The manager's own ``clear`` only forgets the pools.
+    """Close the idle connections of a pool manager, because the manager's own ``clear`` only forgets the pools.
 
     Without this call, a connection would stay open as long as an error object refers to the connection's answer.
     """

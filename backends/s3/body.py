@@ -113,8 +113,8 @@ class PartBody(io.RawIOBase):
         # The sender requests the next piece only after it has sent the previous pieces, so count these as sent.
         note_sent(self._position)
         check_deadline(self._what)
-        # Return more than the 16 KiB that http.client requests. http.client sends everything it gets, and larger pieces
-        # save processor time.
+        # Return more than the 16 KiB that http.client requests, because http.client sends everything it gets, and
+        # larger pieces save processor time.
         stop = len(self._data) if size is None or size < 0 else self._position + max(size, PIECE_BYTES)
         piece = self._data[self._position : stop]
         self._position += len(piece)

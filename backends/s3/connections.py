@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 
 class WholeContinue:
-    """Mix-in for botocore's connections: raises an error if a connection ends within a "100 Continue". botocore alone
-    would read forever."""
+    """Mix-in for botocore's connections: raises an error if a connection ends within a "100 Continue", where botocore
+    alone would read forever.
+    """
 
     def _consume_headers(self, fp: BinaryIO) -> None:
         while line := fp.readline():

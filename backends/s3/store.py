@@ -42,8 +42,8 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     AccessDeniedError.
     """
 
-    # ``replace`` writes a buffer, such as shared state, by one PUT. All servers support If-Match for a PUT, but some do
-    # not support it for the completion of a multipart upload.
+    # ``replace`` writes a buffer, such as shared state, by one PUT, because all servers support If-Match for a PUT.
+    # Some do not support it for the completion of a multipart upload.
     replaces_whole: ClassVar = True
 
     @classmethod
@@ -259,8 +259,8 @@ class Listing:
 def _is_beside(prefix: str, folder: str) -> bool:
     """Return True if no key in ``folder`` begins with ``prefix``.
 
-    Raise StoreError if ``folder`` is ``prefix`` itself or a folder above it. The listing of such a folder would name
-    the folder again, and the recursion would not end.
+    Raise StoreError if ``folder`` is ``prefix`` itself or a folder above it. Otherwise the listing of such a folder
+    would name the folder again, and the recursion would not end.
     """
     if prefix.startswith(folder):
         raise StoreError(f"the store's listing of {prefix!r} names the folder {folder!r:.200}, which is not below it")

@@ -95,8 +95,8 @@ class Content:
 class S3Upload(HeldUpload["S3Client", S3Options]):
     """One write to S3. S3 checks the condition of a multipart upload when the upload is completed."""
 
-    # The condition is not checked before the upload. A late refusal wastes one transfer, but a HEAD would slow down
-    # every upload.
+    # Do not check the condition before the upload: a late refusal wastes one transfer, but a HEAD would slow down every
+    # upload.
     looks_first: ClassVar = False
 
     def write_whole(self, data: memoryview) -> str:

@@ -208,8 +208,8 @@ def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSeg
 
 def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
     epochs = segment.segment_leader_epochs
-    # Rank segments by their last epoch. A segment always has a record of its last epoch, but perhaps none of its first
-    # epoch.
+    # Rank segments by their last epoch, because a segment always has a record of its last epoch, but perhaps none of
+    # its first epoch.
     return epochs[-1][0] if epochs else NO_EPOCH, *_rank(segment.end_offset, segment)
 
 
@@ -264,8 +264,8 @@ def last_before(
     if there is no such segment.
 
     The caller needs this segment if no segment has records on both sides of the beginning of ``history``. There are two
-    possible reasons. Either a segment began exactly with the new leader, or retention deleted records before
-    ``history`` that were never copied.
+    possible reasons: a segment began exactly with the new leader, or retention deleted records before ``history`` that
+    were never copied.
 
     Later leaders keep all committed records, so the returned segment's records are still part of the log. An unclean
     election can break this rule, but copied segments do not show such elections.

@@ -1,6 +1,6 @@
 """Sections of a segment's log: the bytes that hold given offsets or times, found by the segment's indexes.
 
-A decoder gets a section in buffers. A decoder that reads the section to its end has skipped no batch.
+A decoder gets a section in buffers. :meth:`SectionBytes.check_end` then checks that the decoder has skipped no batch.
 
 No checksum covers a batch's base offset, so a wrong base offset may look like the end of the requested range. To detect
 this, a reader that stops early still reads the section's remaining batch headers. It also checks that the next batch
@@ -188,7 +188,7 @@ BASE_OFFSET_SIZE: Final = 8
 """Size of the base offset at the start of each batch."""
 
 _LONGEST_CUT_HEAD: Final = 16
-"""The number of bytes to keep from a buffer's end. A batch header may begin in these bytes and continue in the next
+"""The number of bytes to keep from a buffer's end, because a batch header may begin in them and continue in the next
 buffer.
 """
 

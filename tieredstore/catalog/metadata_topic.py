@@ -56,7 +56,7 @@ class PartitionDeleteState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """A segment's metadata and state at the start of its copy. The broker writes the record at that time."""
+    """A segment's metadata and state, as the broker writes them at the start of the segment's copy."""
 
     metadata: RemoteLogSegmentMetadata
     state: SegmentState
@@ -289,7 +289,7 @@ class SegmentStates:
         elif isinstance(record, SegmentUpdate):
             self._update(record)
         else:
-            # Drop the partition's segments. The partition must not be read any more, and its topic id is never used
+            # Drop the partition's segments, because the partition must not be read any more. Its topic id is never used
             # again.
             self._segments.pop(record.partition, None)
 

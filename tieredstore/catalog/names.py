@@ -12,7 +12,7 @@ from tieredstore.format.keys import ObjectKey, listing_prefix, parse_key
 from tieredstore.model import Uuid
 
 _PAGE: Final = 1000
-"""After this many keys of one folder, the rest of the folder is skipped. One request lists at most this many keys."""
+"""The most keys that one request lists. After this many keys of one folder, the rest of the folder is skipped."""
 
 
 def topic_names(store: ObjectStore, prefix: str, *, until: float = math.inf) -> list[str]:

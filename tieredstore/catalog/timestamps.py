@@ -182,8 +182,8 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         try:
             record = next(_records_since(batches, timestamp_ms), None)
             headers = decoder.take_headers()
-            # Read the next batch's header too. Its base offset confirms the base offset of the record's batch, which no
-            # checksum covers.
+            # Read the next batch's header too, because its base offset confirms the base offset of the record's batch,
+            # which no checksum covers.
             while record is not None and not any(header.base_offset > record.offset for header in headers):
                 if next(batches, None) is None:
                     break
@@ -193,8 +193,8 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         headers += decoder.take_headers()
         if len(section.byte_range) and not any(record and header.base_offset > record.offset for header in headers):
             buffers.check_end(decoder)
-    # Take end markers from batch headers. The decoder hides the markers, but returns the headers of all batches up to
-    # the record.
+    # Take end markers from batch headers, because the decoder hides the markers, but returns the headers of all batches
+    # up to the record.
     markers = [
         OffsetAndTimestamp(header.base_offset, header.max_timestamp)
         for header in headers

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _INDEXES_OF_AN_EPOCH: Final = 3
-"""The number of indexes to try per leader epoch. If the epoch's earliest segments do not cover its beginning, later
+"""The number of indexes to try per leader epoch: if the epoch's earliest segments do not cover its beginning, later
 segments do not cover it either.
 """
 
@@ -287,7 +287,7 @@ def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: 
     indexed = segment_leader_epochs(history, segment.start_offset, segment.end_offset)
     if not indexed:
         return said
-    # Index and manifest have no checksum. Let the last batch decide between them: its header has the leader epoch.
+    # Index and manifest have no checksum, so let the last batch decide between them: its header has the leader epoch.
     index_is_wrong = last.partition_leader_epoch not in (-1, indexed[-1][0])
     return said if said and index_is_wrong else indexed
 

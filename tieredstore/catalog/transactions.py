@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
     """Return the producers with open transactions at the segment's end, and the first offset of each transaction.
 
-    The call makes two requests for the producer snapshot. It makes none if another index of the segment was read
-    before.
+    The call makes two requests for the producer snapshot, or none if another index of the segment was read before.
 
     Raise IndexesCorruptError if the snapshot is damaged.
     """

@@ -155,8 +155,8 @@ class Watermark:
         return dataclasses.replace(
             self.behind(None, to_offset, epoch, broker_id, at_ms),
             moved_back=(*self.moved_back, move),
-            # Drop later holes (offsets recorded as lost). The leader of the newer epoch uploads these offsets again, or
-            # records new holes.
+            # Drop later holes (offsets recorded as lost), because the leader of the newer epoch uploads these offsets
+            # again, or records new holes.
             holes=tuple(hole for hole in self.holes if hole.first_offset < to_offset),
         )
 

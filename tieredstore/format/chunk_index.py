@@ -78,8 +78,7 @@ class LazyNumbers(Sequence[int]):
 class ChunkSizes(LazyNumbers):
     """A list of sizes, kept in its binary form. Each size becomes a number on access.
 
-    A manifest of a kilobyte can list ten million sizes. As Python numbers, these sizes would take hundreds of
-    megabytes.
+    A manifest of a kilobyte can list ten million sizes, which as Python numbers would take hundreds of megabytes.
     """
 
     noun = "size"
@@ -125,8 +124,8 @@ class ChunkSizes(LazyNumbers):
             return True
         shift = 8 * (self.width - 1)
         if self.base >= least and self.base <= most:
-            # Look only at the highest byte of each difference. Usually these bytes show that all differences are small
-            # enough.
+            # Look only at the highest byte of each difference, because these bytes usually show that all differences
+            # are small enough.
             small = _BYTES[: (most - self.base) >> shift]
             if not self.differences[:: self.width].translate(None, small):
                 return True

@@ -30,8 +30,8 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 _MAX_DIGITS: Final = 1000  # no known field has more than 19; this limits the time to parse a number in an unknown field
 _LONG_NUMBER: Final = b"0" * (_MAX_DIGITS + 1)
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
-# Maximum number of JSON values. A manifest has fifty values, and one for each leader epoch. The limit protects memory:
-# 5 million empty lists would take 400 MiB.
+# Maximum number of JSON values, to protect memory: 5 million empty lists would take 400 MiB. A manifest has fifty
+# values, and one for each leader epoch.
 _MAX_VALUES: Final = 100_000
 # Maximum size in bytes of a manifest with a character outside of ASCII: a single such character makes Python use more
 # bytes for every character of the text. Real long texts in a manifest are base64, which is ASCII.

@@ -36,7 +36,7 @@ from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 MAX_MANIFEST_SIZE: Final = 16 * 1024 * 1024
-"""Size in bytes of the longest manifest that is read. The longest list of chunk sizes takes 13.4 MiB as base64."""
+"""Size in bytes of the longest manifest that is read. Even the longest list of chunk sizes takes only 13.4 MiB."""
 
 _FIELDS: Final = frozenset(
     {"version", "chunkIndex", "segmentIndexes", "compression", "encryption", "remoteLogSegmentMetadata"}

@@ -66,7 +66,7 @@ _family: Final = _Family()
 def call_client(call: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
     """Return the result of ``call``; raise KafkaException for a fatal error.
 
-    confluent-kafka 2.16 sometimes raises the KafkaError itself. KafkaError is no BaseException: only a bare ``except``
+    confluent-kafka 2.16 sometimes raises the KafkaError itself, although it is no BaseException: only a bare ``except``
     catches it, and an uncaught KafkaError ends the process.
     """
     try:
@@ -75,7 +75,7 @@ def call_client(call: Callable[Arguments, Result], *arguments: Arguments.args, *
         error: object = sys.exc_info()[1]
         if not isinstance(error, KafkaError):
             raise
-    # Raise after the ``except`` block. Within the block, Python would set the KafkaError as the new exception's
+    # Raise after the ``except`` block, because within the block Python would set the KafkaError as the new exception's
     # ``__context__``, although a KafkaError is no exception.
     raise KafkaException(error)
 

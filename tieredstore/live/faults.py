@@ -167,7 +167,7 @@ class Trouble:
         self._answered = True
 
     def final(self, doing: str) -> TieredStoreError | None:
-        """Return the last error if waiting cannot fix it. librdkafka would retry even denied access forever."""
+        """Return the last error if waiting cannot fix it, because librdkafka would retry even denied access forever."""
         return fault(self.noted, doing) if self.noted is not None and self._is_final() else None
 
     def _is_final(self) -> bool:

@@ -35,7 +35,7 @@ class LiveEvent:
     """New ``records`` of a partition, in offset order. After this event, the follower has returned all records before
     ``next_offset``.
 
-    ``records`` is None if the broker lacks the next offset. Retention deleted it, the log was truncated, or the topic
+    ``records`` is None if the broker lacks the next offset: retention deleted it, the log was truncated, or the topic
     is gone. The follower then no longer follows the partition.
     """
 
@@ -183,7 +183,7 @@ class LiveFollower(Closing):
             self._raise_failure()
             if self._followed:
                 self._check_places()
-                # First take the messages that have arrived. If there are none, wait for one message. A call of
+                # First take the messages that have arrived. If there are none, wait for one message: a call of
                 # consume(many, timeout) would wait until all requested messages have arrived.
                 messages = self._consumer.consume(self._rows, 0)
                 self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
@@ -255,7 +255,7 @@ class LiveFollower(Closing):
             if where in self._followed:
                 self._ready.append(LiveEvent(where, None, self._followed[where].position))
         elif broker_error.retryable:
-            # librdkafka retries by itself. The error is raised only if nothing arrives within the timeout.
+            # librdkafka retries by itself, so raise the error only if nothing arrives within the timeout.
             self._consumer.trouble.note(error)
         else:
             # Only store the error: raising it here would drop messages of other partitions.
@@ -321,8 +321,8 @@ class LiveFollower(Closing):
 
     def _look_for_broker(self) -> None:
         try:
-            # Ask about one topic only. Any answer shows that a broker is available, and the metadata of all topics may
-            # be large.
+            # Ask about one topic only, because any answer shows that a broker is available, and the metadata of all
+            # topics may be large.
             self._consumer.list_topics(next(iter(self._followed))[0], timeout=min(_LOOK_S, self._timeout_s))
         except KafkaException as error:
             raise self._consumer.trouble.unavailable(self._doing, self._timeout_s) from error

@@ -65,7 +65,7 @@ class TopicWatch:
                     is_waited_for = True
                     continue
             if kind is BrokerUnavailableError:
-                # Keep a temporary error, such as a partition without a leader. A caller reports this error if its
+                # Keep a temporary error, such as a partition without a leader, so that a caller can report it if its
                 # timeout passes.
                 self._client.trouble.note(error)
             else:

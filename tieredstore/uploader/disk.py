@@ -264,8 +264,8 @@ class Disk:
         try:
             topic_id = parse_partition_metadata((folder / PARTITION_METADATA).read_bytes())
         except FileNotFoundError:
-            # Brokers before Kafka 2.8 write no topic id. Pinterest's raw layout needs no topic id, so derive an id from
-            # the topic's name.
+            # Brokers before Kafka 2.8 write no topic id. For Pinterest's raw layout, which needs none, derive an id
+            # from the topic's name.
             if self._made_id is None:
                 raise
             topic_id = self._made_id(topic)

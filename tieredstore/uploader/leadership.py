@@ -45,8 +45,9 @@ class Leadership(ABC):
         """
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:  # noqa: B027  subclasses may ignore the call
-        """Record the local partitions: ``led`` may leave out all other partitions. The uploader calls this after each
-        check of the folders."""
+        """Record the local partitions, so that ``led`` may leave out all others. The uploader calls this after each
+        check of the folders.
+        """
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
         """Return the topics' present ids in the cluster; None if there is no source to ask.

@@ -95,8 +95,8 @@ class Link:
         try:
             self.folder.rename(gone)
         except OSError:
-            # A full disk may have no space for the new name. In this case, remove the links one by one. Remove the log
-            # first: a folder without a log does not count as a segment.
+            # A full disk may have no space for the new name. In this case, remove the links one by one, the log first,
+            # because a folder without a log does not count as a segment.
             gone = self.folder
             with contextlib.suppress(OSError):
                 self.log.unlink()

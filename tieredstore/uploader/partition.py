@@ -253,11 +253,11 @@ class Partition:
         base, end = segment.base_offset, segment.next_offset
         if has_changed and not have_same_leaders(segment.epochs, self.epochs, base, end - 1):
             return False
-        # The listed end of a segment is the base offset of the next listed segment. The listed end of a deleted segment
-        # may be after its true end: the next segments may be gone.
+        # The listed end of a segment is the base offset of the next listed segment. For a deleted segment, this may be
+        # after the true end, because the next segments may be gone.
         if named is not None and (named.is_deleted or named.next_base_offset == end):
-            # Suspect a truncation only in a follower's log, or if the leader epoch is new. A new epoch means that this
-            # leader may have been a follower in between.
+            # Suspect a truncation only in a follower's log, or if the leader epoch is new: this leader may then have
+            # been a follower in between.
             may_be_other = not named.is_deleted and (self.role is Role.FOLLOWED or has_changed)
             if may_be_other and segment.was_replaced(named):
                 return False
@@ -278,8 +278,8 @@ class Partition:
             return True
         if named is not None and segment.is_log(named.path("log")):
             return False  # The log was truncated within this segment.
-        # Keep a pinned segment beyond the log's end. A broker that refills the log from the start may still reach the
-        # segment's offsets.
+        # Keep a pinned segment beyond the log's end, because a broker that refills the log from the start may still
+        # reach the segment's offsets.
         return segment.is_pinned and end > active
 
     def adopt(self, links: Iterable[Link], now_s: float) -> None:

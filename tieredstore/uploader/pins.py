@@ -193,8 +193,8 @@ def _is_wanted(partition: Partition, segment: Segment) -> bool:
     """Return True if the segment needs a pin (open files or hard links). The partition's role and progress decide
     this."""
     if partition.role is Role.FOLLOWED:
-        # While it is unknown which segments the store has, pin only segments that the broker is deleting. Most others
-        # are uploaded already.
+        # While it is unknown which segments the store has, pin only segments that the broker is deleting, because most
+        # others are uploaded already.
         return partition.shipped is not None or segment.place.is_deleted
     return partition.role is Role.LED
 

@@ -241,8 +241,8 @@ class _Work:
                 # No other process has changed the watermark object, so this process's own progress is right.
                 loaded, is_remade = known, True
             elif loaded.value == wanted:
-                # The earlier write of the watermark succeeded; only its response was lost. The write is no longer in
-                # doubt.
+                # The earlier write of the watermark succeeded, and only its response was lost, so the write is no
+                # longer in doubt.
                 progress.attempt = None
         value = loaded.value
         if value is not None:
@@ -256,8 +256,8 @@ class _Work:
                 partition.shipped = value.next_offset
                 self.shipper.relist(partition)
         else:
-            # The upload watermark will begin with the first listed segment. One listing may miss a file that is being
-            # renamed, so list again.
+            # List again, because the upload watermark will begin with the first listed segment, and one listing may
+            # miss a file that is being renamed.
             partition.shipped = None
             self.shipper.relist(partition)
         progress.load(loaded)
@@ -294,8 +294,9 @@ class _Work:
             )
 
     def _move_back(self, value: Watermark) -> Watermark:
-        """Move the upload watermark back to the start of a later leader's epoch. Uploads after that offset are no
-        longer part of the log."""
+        """Move the upload watermark back to the start of a later leader's epoch, because uploads after that offset are
+        no longer part of the log.
+        """
         partition, uploads = self.partition, self.shipper.uploads
         began = _later_epoch_began(partition, value)
         if began is None or began >= value.next_offset:
@@ -547,7 +548,8 @@ class _Work:
         partition, value = self.partition, self.partition.progress.value
         assert value is not None
         epoch = partition.epochs[-1][0] if partition.epochs else -1
-        # Mark the partition first. Uploaders look only at marked partitions, so an unmarked hole would never be filled.
+        # Mark the partition first, because uploaders look only at marked partitions: an unmarked hole would never be
+        # filled.
         self.target.watermarks.mark_holes(partition.where)
         self._save(value.over(hole, epoch))
         partition.ship_to(hole.last_offset + 1)
