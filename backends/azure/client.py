@@ -1,7 +1,8 @@
 """Client of one Azure container.
 
 The client sends requests through an HTTP session with this package's timeouts, pool and proxy. It uses only the
-identity from the settings. The store is in a module of its own, because one file for both would exceed 600 lines.
+identity from the settings. This module is separate from the store, its only user, because one file for both would
+exceed 600 lines.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_rm_leaves_what_the_brokers_list(topic: Topic) -> None:
     store = aged()
     steps = remove(store, topic, Before())
     assert outcomes(steps) == ["listed", "deleted", "listed", "listed", "deleted"]
-    assert "the brokers list it" in str(steps[0].reason)
+    assert "the brokers list the segment" in str(steps[0].reason)
     assert [objects.start_offset for objects in list_segments(store)] == [0, 20, 30]
 
 
