@@ -17,7 +17,7 @@ copy it."""
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_PARTS: Final = 50_000
-"""Maximum number of parts in a parsed ``Prepared``: Azure allows 50,000 blocks in a blob, S3 10,000 parts."""
+"""Most parts that a parsed ``Prepared`` may have. Azure allows 50,000 blocks in a blob, S3 10,000 parts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ the rest. A kind's version rises with each change that an earlier release would 
 A release reads and continues all earlier versions. It refuses later versions and leaves them unchanged: see
 :class:`~tieredstore.errors.NewerVersionError`.
 
-The table also has the kinds of optional packages, so that ``doctor --for`` knows every object even if its package is
-not installed.
+The table also lists objects that only optional packages write, so that ``doctor --for`` knows every object even if its
+package is not installed.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         return rule_sentences(client, self.options.bucket, prefix)
 
     def lifecycle(self) -> S3Lifecycle:
-        """Return the bucket's lifecycle rules. A change replaces all rules, and S3 accepts no condition for it."""
+        """Return the bucket's lifecycle rules. A change replaces all rules, and S3 cannot make it conditional."""
         return S3Lifecycle(self.options.bucket, self.identity, self.call)
 
     def versions(self) -> S3Versions:

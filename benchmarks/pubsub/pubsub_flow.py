@@ -88,11 +88,11 @@ def read_all(topics: Topics, topic: str, count: int) -> None:
 def measure_throughput(mib: int, runs: int) -> dict[str, object]:
     """Compare publishing with plain PUTs, and reading with plain GETs of the same objects, in a local MinIO.
 
-    The limits (plain PUTs and GETs) include the work of the store client for a body (CRC-32C, and SHA-256 on upload)
-    and of the server, but no conditions, queue or records. Both sides have the same number of concurrent requests.
-    Processor time is that of this process and of the server, which share the machine. ``bare requests`` adds only the
-    requests that our guarantees need: a PUT is conditional and marked, an entry follows it, and the queue's start is
-    read. Before a GET, an entry is read.
+    Plain requests are the upper limit of speed. They include the server's work, and the store client's checksums of a
+    body, but no conditions, queue or records. Both sides have the same number of concurrent requests. Processor time is
+    that of this process and of the server, which share the machine. ``bare requests`` adds the requests that our
+    guarantees need: the PUT is conditional, a PUT of an entry and a GET of the queue's start follow it, and before each
+    GET of a batch, its entry is read.
     """
     tree = ProcessTree(os.getpid())
 

@@ -1,7 +1,7 @@
 """The C kernel as on other processors: without intrinsics, and on Arm if a cross compiler is named.
 
-On Arm, only the checksums and copies of three C headers run. On this processor, the Cython extensions are also built
-without intrinsics, and decode the Java consumer's input.
+For Arm, the tests run only three C headers: checksums and copies. For this machine's processor, they also build the
+Cython extensions without intrinsics, which then decode the Java consumer's input.
 
 `TIEREDSTORE_ARM_CC` and `TIEREDSTORE_ARM_RUN` are commands, such as `zig cc -target aarch64-linux-musl -static` and
 `qemu-aarch64-static`.

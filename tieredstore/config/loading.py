@@ -46,7 +46,8 @@ def load_settings(path: Path | str) -> Settings:
 
 
 def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, source: str = "settings") -> Settings:
-    """Return the settings of a mapping from names, with or without ``rsm.config.``, to texts or plain values.
+    """Return the settings that a mapping gives. Its keys are names of settings, with or without ``rsm.config.``; its
+    values are texts or plain values.
 
     Relative paths start from ``base_dir``; without ``base_dir``, they stay relative. Errors name ``source``. Raise
     ConfigError with all problems, one per line.

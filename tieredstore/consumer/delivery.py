@@ -177,7 +177,7 @@ class Delivery:
         return self._core.partitions.get(partition.where) is partition and not partition.paused
 
     def take_events(self, count: int = 1000) -> list[Received]:
-        """Return events of partitions (end reached, no start offset) as messages with an error."""
+        """Return a partition's events as messages with an error: it has reached its end, or has no start offset."""
         events = self._core.events
         given: list[Received] = []
         while events and len(given) < count:

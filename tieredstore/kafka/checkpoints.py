@@ -81,8 +81,8 @@ def have_same_leaders(one: LeaderEpochs, other: LeaderEpochs, start_offset: int,
     """Return True if both histories name the same leaders between two offsets. Compare only offsets that both histories
     cover.
 
-    The same leaders mean the same records. Two replicas with a record of the same offset and epoch have the same
-    record.
+    The same leaders mean the same records: if two replicas have records with the same offset and epoch, the records are
+    the same.
     """
     if not one or not other:
         return True

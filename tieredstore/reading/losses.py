@@ -77,7 +77,7 @@ class NotOnBroker(NamedTuple):
 
 
 class OtherThanNamed(NamedTuple):
-    """A topic that has another id at the broker than the query names."""
+    """A topic whose id on the broker differs from the id that the query requests."""
 
     topic: str
     live: Uuid | None
@@ -126,7 +126,7 @@ class CreatedAgain(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A position that is not valid in the present log. ``standing`` gives the reason."""
+    """A position that is not valid in the current log. ``standing`` says why."""
 
     where: TopicPartition
     position: int

@@ -48,8 +48,8 @@ also stays valid for this many seconds.
 """
 
 _FRESH_IDENTITY_S: Final = 1.0
-"""Return records from the broker only if topic ids were checked at most this many seconds ago: the records may belong
-to a re-created topic.
+"""Return records from the broker only if topic ids were checked at most this many seconds ago. Otherwise the records
+might belong to a re-created topic.
 """
 
 

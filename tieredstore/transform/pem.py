@@ -130,7 +130,7 @@ def first_block(text: bytes, name: str) -> bytes:
 
 
 def _is_protected(der: bytes) -> bool:
-    """Return True for an EncryptedPrivateKeyInfo: an algorithm and an octet string. (A public key has a bit string.)"""
+    """Return True for an EncryptedPrivateKeyInfo: an algorithm and an octet string. A public key has a bit string."""
     try:
         parts: list[object] = list(DerSequence().decode(der, nr_elements=2)[:])
     except (ValueError, IndexError):

@@ -135,7 +135,7 @@ def test_mirror_reports_copied_and_existing_segments(source: Path, target: Path)
     done = mirror(source, target)
     assert (done.code, done.stderr) == (0, "")
     assert "5 segments copied" in done.text
-    # The report does not call objects equal that the mirror has not read.
+    # The report calls no objects equal unless the mirror has read them.
     assert "5 already there (manifests and sizes compared, not bytes)" in mirror(source, target).text
     rows, summary = mirror(source, target, "--json").rows
     assert [row["code"] for row in rows].count("there") == 5

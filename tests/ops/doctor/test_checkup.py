@@ -130,7 +130,7 @@ def test_conditions_that_do_not_hold_are_found(settings: Path, monkeypatch: pyte
     patch_store(monkeypatch, Careless(honest=False))
     broken = of(settings, write=True)["conditions"]
     assert {check.outcome for check in broken} == {Verdict.BAD}
-    assert "replaced one" in broken[0].detail
+    assert "replaced an existing object" in broken[0].detail
     assert any("8 of 8 concurrent creations of one object succeeded" in check.detail for check in broken)
     patch_store(monkeypatch, Careless(honest=True))
     assert [check.outcome for check in of(settings, write=True)["conditions"]] == [Verdict.WARN]

@@ -194,8 +194,8 @@ class Places:
 
     @property
     def prefixes(self) -> list[str]:
-        """Prefixes under which a listing finds each data file once. With ``hashed``, the only prefix is the empty
-        text."""
+        """Prefixes whose listings together find each data file exactly once. With ``hashed``, the only prefix is the
+        empty text."""
         roots = [""] if self.hashed else sorted(self.roots)
         return roots[:1] + [root for root in roots[1:] if not root.startswith(roots[0])]
 

@@ -61,7 +61,7 @@ class Field(Protocol):
 
 
 class Time(ABC):
-    """Function that finds a message's time in its value. Frozen and picklable."""
+    """Function that finds the time of a message in the message's value. Frozen and picklable."""
 
     def for_topic(self, topic: str) -> Time:  # noqa: ARG002  for subclasses with schemas
         """Return this object, extended by a topic's schema. Raise ConfigError if the settings do not describe the

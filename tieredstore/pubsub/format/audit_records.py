@@ -93,8 +93,8 @@ def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
 
 
 class IdsHash:
-    """The XOR of message ids, and their number. Ids of different lengths are aligned at their first bytes, as in MemQ.
-    Unlike MemQ, this class accepts all lengths.
+    """The XOR of message ids, and the number of ids. Ids of different lengths are aligned at their first bytes, as in
+    MemQ. Unlike MemQ, this class accepts all lengths.
     """
 
     def __init__(self) -> None:

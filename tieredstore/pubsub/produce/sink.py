@@ -81,7 +81,7 @@ class SinkRecord:
     """Progress of a query: the latest epoch, and the notifications of its batches. ``is_done`` is True once all these
     notifications are in the queue.
 
-    ``aborts`` counts the aborts since that epoch. Epoch -1 means that the query has only aborted so far.
+    ``aborts`` counts the aborts since the latest epoch. If the query has only aborted so far, the latest epoch is -1.
     """
 
     epoch: Annotated[int, Field(ge=_NO_EPOCH)]

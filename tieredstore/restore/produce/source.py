@@ -231,7 +231,7 @@ class BucketTopics(SourceTopics):
 
 
 class BackupTopics(SourceTopics):
-    """Topics of a backup, which the caller closes."""
+    """Topics of a backup. The caller closes the backup."""
 
     is_backup: ClassVar[bool] = True
 

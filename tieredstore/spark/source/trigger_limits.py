@@ -143,7 +143,7 @@ class TriggerDelay:
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
         """Return True if the trigger must wait for more than ``waiting`` unread offsets. Otherwise restart the delay.
 
-        While no offsets are ``waiting``, the delay is not restarted, so that records that arrive after its end are read
+        Once the delay has ended, it restarts only if offsets are ``waiting``. So records that arrive meanwhile are read
         at once.
         """
         if not waiting:
