@@ -48,7 +48,7 @@ def batch_of(offsets: range, changed: Mapping[int, Produced] | None = None) -> b
 def plain_bucket(
     folder: Path, changed: Mapping[int, Produced] | None = None, segments: Iterable[int] = range(3)
 ) -> Bucket:
-    """Return a bucket with one partition of the records; those in ``changed`` replace the originals."""
+    """Return a bucket with the records in one partition; those in ``changed`` replace the originals."""
     folder.mkdir(exist_ok=True)
     bucket, size = Bucket(folder), ROWS // 3
     for number in segments:
@@ -95,7 +95,7 @@ def test_a_run_equals_its_source(restore: Restore) -> None:
 
 
 def copy_of(whole: OffsetMap, keep: Callable[[OffsetRun], OffsetRun | None]) -> OffsetMap:
-    """Return a map of the first partition alone, with its runs mapped by ``keep``."""
+    """Return a copy of the map with the first partition alone; ``keep`` changes or drops each of its runs."""
     made, where = OffsetMap(whole.run), ("orders", 0)
     made.add_topic("orders", whole.topics["orders"].target)
     made.begin(where, whole.partitions("orders")[0].start)
@@ -111,7 +111,7 @@ def test_a_map_that_lacks_records_or_names_others(restore: Restore) -> None:
     assert lacking.difference == RecordDifference("not_restored", second.start, None)
     assert lacking.not_restored == second.length
     assert lacking.target_records == lacking.records + second.length
-    # The run's position in the cluster also has partitions that the map lacks altogether.
+    # The map lacks this partition, but the run's position in the cluster has it, so its records count as not restored.
     assert (other.not_restored, other.records, other.difference) == (87, 0, RecordDifference("not_restored", 25, None))
     # The map is off by one, so the comparison finds another record in the first record's place.
     late, *_ = compare_run(
@@ -141,7 +141,7 @@ def test_what_the_cut_of_a_run_left_out_is_named(kafka: KafkaServer, tmp_path: P
 
 @pytest.fixture(scope="module")
 def rehashed(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, OffsetMap]:
-    """Return a target with two partitions for the keys of the plain bucket, and the map of the run."""
+    """Restore the plain bucket by key into a topic with two partitions; return the topic, and the map of the run."""
     bucket, target = plain_bucket(tmp_path_factory.mktemp("rehashed")), make_topic(kafka, partitions=2)
     options = ProduceOptions(topics={"plain": target}, partitioner="java", name=f"rehashed-{target}")
     with BucketTopics(bucket.manager, options) as source:
@@ -155,7 +155,7 @@ def compare_rehashed(bucket: Bucket, kafka: KafkaServer, offset_map: OffsetMap) 
 
 
 def place_of(offset: int) -> tuple[int, int]:
-    """Return the partition and the offset of a plain record in the target with two partitions."""
+    """Return the partition and offset of a plain record in the topic with two partitions."""
     partitions = _partitions_of_records()
     return partitions[offset], partitions[:offset].count(partitions[offset])
 
@@ -199,7 +199,7 @@ def test_a_key_that_belongs_to_another_partition(
     at = 1717
     other = next(record(near).key for near in range(1, ROWS) if place_of(near)[0] != place_of(at)[0])
     one = compare_rehashed(plain_bucket(tmp_path, {at: replace(record(at), key=other)}), kafka, rehashed[1])
-    # From there on, the run's records are shifted: one key is in another partition.
+    # The changed key belongs to another partition, so from there on the run's records are shifted.
     assert one.difference is not None
     assert one.difference.what == "timestamp"
     assert at <= (one.difference.offset or 0) < at + 20

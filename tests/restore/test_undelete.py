@@ -149,7 +149,7 @@ def collect(store: ObjectStore) -> None:
 
 
 def test_a_garbage_collection_takes_nothing_that_is_half_back(waits: list[float]) -> None:
-    """The collection runs after an undeletion that was killed at each operation in turn, and after its repetition."""
+    """The undeletion is killed at each operation in turn, then repeated; a collection runs after both."""
     for number, inner, store in OperationSweep(deleted, undelete).die("before"):
         with pytest.raises(Killed):
             undelete(store)
@@ -317,7 +317,7 @@ def test_of_several_deleted_topics_of_a_name_one_is_chosen() -> None:
     with pytest.raises(ConfigError, match=rf"choose one by --topic-id: .*{OTHER_ID} \(deleted 2026-11-23T15:00:00Z\)"):
         undelete(store)
     assert rows_of(undelete(store, topic_id=OTHER_ID)) == ALL[:2]
-    # The times of deletions choose between the topics too.
+    # The times of the deletions also decide between the two topics.
     assert rows_of(undelete(store, times=DeletionTimes(until_ms=hour(4)))) == [(None, "exists"), *ALL]
 
 

@@ -1,4 +1,4 @@
-"""Settings that cannot decrypt a bucket's later segments: a one-sentence error, and nothing is written."""
+"""With settings that cannot decrypt a bucket's later segments, commands fail with one sentence and write nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that works for as long as a block lasts."""
+"""A thread that works for as long as a ``with`` block lasts."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def processes_of(session: int, *, named: str) -> list[int]:
     processes: list[int] = []
     for folder in _PROC.iterdir():
         try:
-            # After the command in parentheses: state, parent, group, session.
+            # The fields after the command in parentheses are state, parent, group and session.
             if (
                 folder.name.isdigit()
                 and int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == session

@@ -70,7 +70,7 @@ def copy_core(tree: Path) -> None:
 
 
 def make_interpreter(tree: Path) -> Path:
-    """Make a virtual environment with our packages, but with this one from ``tree``; return its interpreter."""
+    """Make an environment with this one's packages, but with tieredstore from ``tree``; return its interpreter."""
     venv.create(tree / ".venv", symlinks=True)
     (packages,) = tree.glob(".venv/lib/*/site-packages")
     # Python does not process .pth files in folders that a .pth file adds, so the editable installation has no effect.

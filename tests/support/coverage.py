@@ -76,7 +76,7 @@ class CoverageOfRun:
         if reached is not None:  # None: the worker died
             self._coverage.add(json.loads(reached))
 
-    @pytest.hookimpl(trylast=True)  # once the workers are down
+    @pytest.hookimpl(trylast=True)  # after all workers have ended
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         self._coverage.add(probes.get_coverage())
         for path in Path(self._folder.name).glob("*.json"):

@@ -1,4 +1,4 @@
-"""Code in a separate interpreter, which may fork: pytest's own processes have threads."""
+"""Code in a separate interpreter, which may fork; pytest's own processes must not, because they have threads."""
 
 from __future__ import annotations
 

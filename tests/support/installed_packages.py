@@ -20,8 +20,8 @@ def install(
     code: str = "",
     group: str = STORES,
 ) -> None:
-    """Install a package whose entry points in ``group``, by default stores, are the names and ``module:Class`` in
-    ``offered``.
+    """Install a package that offers entry points in ``group``, by default stores: ``offered`` has ``module:Class`` by
+    name.
 
     ``code`` is the content of the package's only module, which has the same name.
     """

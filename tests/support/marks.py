@@ -1,6 +1,6 @@
 """Requirements of each test, derived from its fixtures: marks for the choice of tests, and the worker that runs it.
 
-Also derived is the mark "sweep", for the tests of files that sweep over operations: `make soak` sweeps over all.
+Tests of files that sweep over operations get the mark "sweep"; `make soak` sweeps over all operations.
 
 A test that starts processes, or a server without a fixture, is marked by hand. So is a test of `make soak`, which runs
 only if the expression of ``-m`` names soak.

@@ -211,7 +211,7 @@ STEPS: Final = st.lists(
 SPLIT: Final[list[Step]] = [
     ("send", 0, 0, 0, False), ("send", 1, 0, 0, False), ("end", 0, 0, 0, True), ("mark", 0, 0, 0, False),
 ]  # fmt: skip
-"""A transaction in two partitions, one of which waits for its marker."""
+"""Steps of a transaction in two partitions; one of the partitions has no marker of it yet."""
 
 
 @settings(max_examples=examples(60))

@@ -1,4 +1,4 @@
-"""Offset maps: compared with brute force, their size, damaged maps, and contradictory runs."""
+"""Offset maps: answers equal to those of brute force, size, damaged maps, and runs that contradict each other."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def reread(offsets: OffsetMap) -> OffsetMap:
 
 
 def made_records(source: random.Random, start: int, target: int) -> Iterator[tuple[int, int]]:
-    """Yield (source offset, target offset) of records in transactions, with gaps of compaction and of markers."""
+    """Yield (source offset, target offset) of records in transactions; compaction and markers leave gaps in them."""
     offset = start
     for _ in range(300):
         for _ in range(source.randint(1, 40)):
             offset += source.choice([0] * 30 + [1, 2, 50])
             yield offset, target
             offset, target = offset + 1, target + 1
-        target += source.choice([1, 1, 1, 2])  # the end marker, sometimes also an aborted attempt's
+        target += source.choice([1, 1, 1, 2])  # an end marker, and sometimes that of an aborted attempt
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_partition_without_records_has_one_offset() -> None:
 
 @pytest.mark.parametrize("most", [1, 60], ids=["one record a transaction", "many"])
 def test_first_unread_offsets_never_skip_a_record(most: int) -> None:
-    """The offsets are exact if a transaction has one record per pair of partitions; otherwise they may be earlier."""
+    """If every transaction has a single record, the offsets are exact; otherwise they may be earlier."""
     source = random.Random(49)
     for _ in range(30):
         made, records = OffsetMap("r1"), list[tuple[int, int, int, int]]()

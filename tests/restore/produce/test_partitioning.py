@@ -26,7 +26,7 @@ KEYS: Final = [*WORDS, *(bytes(range(255, 255 - size, -1)) for size in range(1, 
 
 
 def client_partitions(servers: str, topic: str, keys: Sequence[bytes], partitioner: str) -> list[int | None]:
-    """Produce a record with each key through librdkafka; return the records' partitions."""
+    """Produce one record for each key through librdkafka; return the partitions that librdkafka chose."""
     placed: dict[bytes | None, int | None] = {}
 
     def note(error: KafkaError | None, message: Message) -> None:

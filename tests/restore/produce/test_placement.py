@@ -1,4 +1,4 @@
-"""Restores into other partitions, and up to a cut."""
+"""Restores that hash keys into another number of partitions, and restores up to a cut."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def test_keys_are_hashed_anew(kafka: KafkaServer, tmp_path: Path, count: int) ->
         targets = partitioning.partitions([record[2] for record in records], number)
         for target in range(count):
             expected = [record for record, own in zip(content(records), targets, strict=True) if own == target]
-            # The target partition also has records of the other source partition, in between: compare as a subsequence.
+            # Records of the other source partition lie in between, so ``expected`` is only a subsequence of
+            # ``found[target]``.
             left = iter(content(found[target]))
             assert all(record in left for record in expected)
     assert sum(map(len, found.values())) == sum(map(len, source.committed.values()))

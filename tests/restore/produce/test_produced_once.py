@@ -94,11 +94,11 @@ SAFE: Final = {
 
 
 def test_connections_broken_during_a_run(restore: Restore) -> None:
-    """A quick substitute for the soak tests that kill brokers."""
+    """This test is a quick substitute for the soak tests that kill brokers."""
     left, port = ["produce", "flush", "commit"], int(restore.server.bootstrap_servers.rpartition(":")[2])
 
     def break_here(step: str) -> None:
-        # The client may not have reconnected since the previous step, and so have no connection to break.
+        # The client may not have reconnected since the previous step; then there is no connection to break.
         if left[:1] == [step] and break_connections(port):
             left.pop(0)
 
@@ -123,7 +123,7 @@ def test_brokers_killed_during_a_run(tmp_path: Path) -> None:
 
             def kill(name: str, wanted: str = step, seen: list[str] = steps, node: int = victim) -> None:
                 seen.append(name)
-                # At the second such step, the first transaction is committed, and the last one is not.
+                # When the run comes to this step again, the first transaction is committed, and the last one is not.
                 if name == wanted and seen.count(name) == 2:
                     cluster.brokers[node].kill()
 

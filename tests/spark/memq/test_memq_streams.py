@@ -53,7 +53,7 @@ def test_a_stream_takes_what_came_within_its_limits(topic: Topic, options: dict[
     for count in counts:
         end = reader.latestOffset(at, limit)
         given = stream_values(reader, at, end)
-        # Read the batch again, as after a restart, where Spark asks for the first batch's start again.
+        # Read the batch again, as Spark does after a restart; for the first batch, Spark also asks for its start again.
         again = pickle.loads(pickle.dumps(reader))
         assert stream_values(again, again.initialOffset() if not seen else at, end) == given
         assert len(given) == count * MESSAGES * RECORDS

@@ -1,4 +1,4 @@
-"""Rows written to topics of batches, without a JVM: notified only after storage, each epoch once, invalid rows."""
+"""Rows written to topics of batches, without a JVM: notified after storage, each epoch once, invalid rows refused."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_a_stream_writes_each_epoch_once(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match="Spark did not give its tasks"):
         writer.write(arrow_rows("a"))
     monkeypatch.setattr(sink, "_property", given.__getitem__)
-    for _ in range(2):  # the repetition is as after a kill of the driver
+    for _ in range(2):  # the second time is as after a kill of the driver
         writer.commit([writer.write(arrow_rows("a"))], 7)
     given[sink._BATCH_ID] = "8"
     lost = writer.write(arrow_rows("b"))

@@ -73,7 +73,7 @@ def test_executors_that_are_added_take_windows_and_none_is_taken_twice(tmp_path:
 def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is_written(
     minio: S3Server, tmp_path: Path
 ) -> None:
-    """Kill the executor while it uploads a file's second part. Its worker may continue; its result is ignored."""
+    """Kill the executor while it uploads a file's second part. Its worker may continue, but the result is ignored."""
     killed: list[int] = []
     place, dice = minio.make_bucket(), random.Random(18)
     with (

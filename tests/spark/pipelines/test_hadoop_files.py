@@ -103,13 +103,13 @@ def _check_faults_are_named(kept: Pipeline, store: MemoryObjectStore) -> None:
 
 
 def _value(offset: int) -> bytes:
-    """Return a value. One value of each file is larger than the buffers of Hadoop's codecs."""
+    """Return the value at this offset. One value of each file is larger than the buffers of Hadoop's codecs."""
     padding = "é" * (150_000 if offset % RECORDS == 7 else offset)
     return json.dumps({"timestamp": TIME_MS + offset, "padding": padding}).encode()
 
 
 def _key(offset: int) -> bytes:
-    """Pack the key like Secor's factory."""
+    """Pack the key as Secor's factory does."""
     fields = (
         pack_number(1) + pack_number(offset) + pack_number(2) + pack_bytes(b"k") + pack_number(3) + pack_number(TIME_MS)
     )

@@ -1,6 +1,6 @@
 """Kills (-9) of executors, workers and drivers of pipelines on a local cluster, while a producer writes.
 
-The tests check listings of the output all the time: each published offset once, and no uncommitted offset.
+All the time, the tests list the output: it must have each published offset once, and no uncommitted offset.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ AWAY_S = {"store": 60, "broker": 75}
 """Seconds of an outage. Kafka clients themselves retry for a minute: only a longer outage makes the pipeline wait."""
 
 BROKER = {"broker.session.timeout.ms": "20000", "initial.broker.registration.timeout.ms": "85000"}
-"""A restarted broker retries its registration until its old session expires; the second time limits that."""
+"""A restarted broker retries its registration until its old session expires; the second setting limits how long."""
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_s
     counts = {where: len(offsets) for where, offsets in kept.offsets().items()}
     assert counts == {(TOPIC, 0): 25, (TOPIC, 1): 35, (TOPIC, 2): 10, ("payments", 0): 10}
     entries = list(commit_log_of(load_pipeline(file), kept.store).entries())
-    # The query writes records by their age, not at each look, so there are few batches. It logs its end.
+    # The query writes records by their age, not each time it looks for new ones, so there are few batches. It logs its
+    # end.
     assert sum(entry.kind == "batch" and bool(entry.files) for entry in entries) <= 5
     assert entries[0].kind == "take-over"
     assert entries[-1].kind == "published"
@@ -126,7 +127,7 @@ def test_spark_may_repeat_what_is_written_and_another_driver_ends_the_query(
     # Committed files become visible a moment later.
     wait_for(lambda: sum(len(offsets) for offsets in kept.offsets().values()) >= 90, run.query)
     assert kept.offsets() == {(TOPIC, 0): list(range(45)), (TOPIC, 1): list(range(45))}
-    # A takeover is noticed at the next batch.
+    # At its next batch, the run notices that another process has taken over.
     run_without_spark(file)
     kept.write(5)
     with pytest.raises(StreamingQueryException, match="another process has written entry"):

@@ -27,7 +27,7 @@ PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 
 @contextmanager
 def running(folder: Path, **changes: str) -> Generator[tuple[PipelineService, Kept]]:
-    """Run a service over a bucket in a folder, with records to write. An empty change removes its setting."""
+    """Run a service over a bucket in a folder, with records to write. An empty value removes a setting."""
     with closing(Kept(folder)) as kept:
         kept.write(50)
         file = kept.file(**changes)

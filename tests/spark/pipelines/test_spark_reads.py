@@ -160,7 +160,7 @@ VALUES: Final = {
 
 
 def write(folder: Path, properties: Mapping[str, str], *values: bytes, topic: str = "t") -> Path:
-    """Write a window; assert that its pipeline files all records. Return the topic's directory."""
+    """Write the values as one window; assert that none is quarantined. Return the topic's directory."""
     pipeline = pipeline_of(**texts({"secor.offsets.per.partition": "10", "output.key.prefix": "", **properties}))
     store = FilesystemObjectStore(folder)
     messages = [values[row % len(values)] for row in range(ROWS)]

@@ -118,7 +118,7 @@ def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: 
             other.partitions(end, later)
         with pytest.raises(NewerVersionError, match=r"checkpoint of a pipeline's stream of version 2.*upgrade"):
             other.partitions(end, {**later, "version": 2})
-        # The stream continues from the commit log, whatever Spark's offset.
+        # The stream continues from the commit log, whatever offset Spark passes.
         kept.write(10)
         assert [window[3:5] for window in forced(other, start)["windows"]] == [[20, 30], [20, 30]]
 
@@ -142,7 +142,7 @@ def test_how_much_windows_read_is_learnt_where_a_backlog_is_cut_by_it() -> None:
     where = "orders", 0
 
     class Cutting:
-        """Planner that finds two new windows at each look."""
+        """Planner that finds two new windows each time it looks."""
 
         def snapshot(self) -> None:
             """Do nothing."""
@@ -208,7 +208,7 @@ def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, r
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     (first, _) = tasks_between(reader, start, latest(reader, start))
-    # Tasks for the rest of a window, as in a batch that was partly written.
+    # These tasks write the rest of a window, as in a batch that was partly written.
     report, inner = reports_of(kept, [first.between(7, 20), first.between(3, 5)])
     assert [report.written[0].files[0].first_offset, report.written[0].records] == [7, 13]
     assert [inner.written[0].files[0].first_offset, inner.written[0].records] == [3, 2]

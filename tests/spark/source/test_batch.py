@@ -66,7 +66,7 @@ def test_a_user_cannot_give_a_schema(bucket: Bucket) -> None:
 def test_a_task_reads_no_more_bytes_than_it_may(bucket: Bucket, size: int) -> None:
     options = {**bucket.options, "subscribe": "payments", "maxSplitBytes": size}
     splits = splits_of(reader_of(options))
-    # The index has an entry per 4 KiB of log, and a batch cannot be cut.
+    # A split may be larger than asked, because the index has an entry per 4 KiB of log, and a batch cannot be divided.
     assert all(split.size_in_bytes <= size + 5000 for split in splits)
     assert len(splits) >= sum(split.size_in_bytes for split in splits) // (size + 5000)
     assert splits == sorted(splits, key=lambda split: split.start_offset)

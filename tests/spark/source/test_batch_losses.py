@@ -1,4 +1,4 @@
-"""Batches of logs with losses: they fail with a sentence that names the offsets, or warn and continue."""
+"""Batches over logs that have lost records: they fail with a sentence that names the offsets, or warn and continue."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_loss(options: dict[str, Any], lost: str, caplog: pytest.LogCaptureFixt
 
 
 def files_of(bucket: Bucket, segment: RemoteLogSegmentMetadata, suffix: str) -> Path:
-    """Return the file of one of a segment's objects."""
+    """Return the file that holds the segment's object with this suffix."""
     name = f"{segment.start_offset:020d}-{segment.remote_log_segment_id.id}.{suffix}"
     (path,) = Path(bucket.options["storage.root"]).rglob(name)
     return path

@@ -32,7 +32,7 @@ def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
 
 
 def write_all_kinds(tiered: TieredTopic, source: random.Random) -> None:
-    """Write with each codec, inside and outside transactions."""
+    """Write records with each codec, inside and outside transactions."""
     for codec in CODECS:
         tiered.produce(random_produced(source, 250), codec=codec)
         produce_transaction(

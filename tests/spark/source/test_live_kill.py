@@ -110,7 +110,7 @@ def fill(topic: TieredTopic, numbers: range, padding: bytes, *, transactions: in
             begin = numbers.start + 100 * (number // 2)
             transaction = Transaction(topic.server)
             transaction.send(topic.topic, produced(range(begin, begin + 100), padding), partition=PARTITIONS[-1])
-            # The next transaction commits the aborted records again.
+            # The next transaction writes the aborted records again and commits them.
             transaction.end("abort" if number % 2 == 0 else "commit")
     for partition in PARTITIONS:
         rest = numbers[in_transactions:] if partition == PARTITIONS[-1] else numbers

@@ -28,7 +28,7 @@ PADDING = b"k" * 300
 
 
 class Traffic:
-    """Producer to a topic of two partitions, the first with transactions. It copies closed segments, then deletes them.
+    """Producer to a topic of two partitions, the first with transactions. It also copies and deletes closed segments.
 
     The last copied segment stays on the broker, as with any retention there: it may end inside a transaction.
     """

@@ -94,7 +94,7 @@ READ: list[tuple[Texts, str, object]] = [
     ({"endingOffsets": '{"t":{"0":-1}}'}, "ending", {("t", 0): Latest()}),
     ({"startingTimestamp": " 100 ", "endingTimestamp": "200"}, "starting", AtTime(100)),
     ({"startingTimestamp": " 100 ", "endingTimestamp": "200"}, "ending", AtTime(200)),
-    ({"startingTimestamp": "6", "endingTimestamp": "6"}, "starting", AtTime(6)),  # an empty batch, like the next
+    ({"startingTimestamp": "6", "endingTimestamp": "6"}, "starting", AtTime(6)),  # an empty range, as in the next case
     ({"startingOffsets": '{"t":{"0":6}}', "endingOffsets": '{"t":{"0":6}}'}, "ending", {("t", 0): 6}),
     ({"startingOffsets": '{"t":{"0":6}}', "endingOffsets": '{"t":{"0":-1}}'}, "ending", {("t", 0): Latest()}),
     (
@@ -161,7 +161,7 @@ PARTITIONS_REFUSED = [
     '{"t":[2147483648]}', '{"t":[null]}', '{"t":[0],"t":[1]}', '{"a b":[0]}', "[" * 100_000,
     '{"t":[' + "9" * 5000 + "]}",
 ]  # fmt: skip
-# Names of options, the error for each of the values, and the values.
+# For each row: an option's name, the error, and the values that cause this error.
 TEXTS_REFUSED: list[tuple[str, str, list[str]]] = [
     ("subscribe", "the option {} is .*; expected one topic at least", ["", " ", ",", " , "]),
     (
@@ -288,7 +288,7 @@ TOGETHER: list[tuple[Texts, str]] = [
         {"startingOffsetsByTimestamp": '{"t":{"0":1}}', "endingOffsetsByTimestamp": '{"t":{"0":1},"u":{"0":1}}'},
         "endingOffsetsByTimestamp names u-0 and startingOffsetsByTimestamp does not",
     ),
-    # Unknown names: the error suggests the nearest.
+    # For an unknown name, the error suggests the nearest known one.
     ({"startingOffset": "x"}, "the option startingoffset is not known; did you mean startingOffsets"),
     ({"maxSplitByte": "x"}, "did you mean maxSplitBytes"),
     ({"storage.s3.bucket": "x"}, r"did you mean storage\.s3\.bucket\.name"),

@@ -55,5 +55,5 @@ print("SPARK_HIDE_TRACEBACK" in os.environ)
 
 @pytest.mark.parametrize(("module", "is_hidden"), [("pyspark.daemon", True), ("somebodys.program", False)])
 def test_tracebacks_are_hidden_in_processes_of_spark_alone(module: str, is_hidden: bool) -> None:
-    """A user's program that handles our error must not pass the variable to workers of its next session."""
+    """A user's program that handles our error must not pass SPARK_HIDE_TRACEBACK on to workers of its next session."""
     assert run_fresh(ERROR, module) == f"{is_hidden}\n"

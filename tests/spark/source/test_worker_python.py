@@ -38,7 +38,7 @@ def registered(python: str | Path) -> list[type]:
 
 
 def python_that_prints(folder: Path, text: str, code: int = 0) -> Path:
-    """Write a foreign interpreter that gives this answer to the check."""
+    """Write a script in place of an interpreter: it answers the check with this text and exit code."""
     path = folder / "python3"
     path.write_text(f"#!/bin/sh\necho '{text}'\nexit {code}\n")
     path.chmod(0o755)

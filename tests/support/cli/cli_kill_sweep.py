@@ -1,7 +1,7 @@
 """Run ``upload`` in a process, kill it at each store operation to sweep, then run it again.
 
-Forks, so it must stay single-threaded: python -m tests.support.cli.cli_kill_sweep WORK_FOLDER LOG_DIR. Prints one JSON
-line per kill: how the child ended, and the store's content after a second and a third run.
+The program forks, so it must stay single-threaded: python -m tests.support.cli.cli_kill_sweep WORK_FOLDER LOG_DIR. It
+prints one JSON line per kill: how the child ended, and the store's content after a second and a third run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def new_settings(folder: Path) -> tuple[Path, Path]:
 
 
 def numbers_of(folder: Path, log_dir: Path) -> list[int]:
-    """Return the numbers of the operations to kill, out of those of an undisturbed upload."""
+    """Run an undisturbed upload; return the numbers of those of its operations at which to kill."""
     _, faulty = new_settings(folder)
     tieredstore("upload", "-c", faulty, log_dir)
     return numbers_to_sweep(kinds_of(KillingStore.last.operations))
 
 
 def run_killed(faulty: Path, log_dir: Path, number: int, moment: Moment) -> bool:
-    """Upload in a child; return True if it was killed. Some operations have no middle, or no answer to lose."""
+    """Upload in a child; return True if it was killed: an operation may have no middle, or no answer to lose."""
     child = os.fork()
     if not child:
         KillingStore.kill_at, KillingStore.kill_moment = number, moment
@@ -75,7 +75,7 @@ def sweep(work: Path, log_dir: Path) -> None:
 
 
 def equal(settings: Path, log_dir: Path) -> bool:
-    """Return True if ``fetch`` returns each log unchanged. It would refuse an offset that two segments have."""
+    """Return True if ``fetch`` returns each log unchanged; ``fetch`` refuses an offset that two segments have."""
     logs = sorted(log_dir.rglob("*.log"))
     fetched = [
         tieredstore("fetch", "-c", settings, *log.parent.name.rsplit("-", 1), int(log.stem)).stdout for log in logs

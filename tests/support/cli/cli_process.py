@@ -1,4 +1,4 @@
-"""Runs the command line in this process or in a separate one, and stores to run it on."""
+"""Runs of the command line, in this process or a separate one, and the stores that they use."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Result:
 
     @property
     def lines(self) -> list[Any]:
-        """One JSON value per line."""
+        """The JSON values of stdout, which has one per line."""
         return [json.loads(line) for line in self.stdout.splitlines()]
 
     @property
     def rows(self) -> tuple[list[Any], dict[str, Any]]:
-        """One JSON value per line, and the summary at the end."""
+        """The JSON values of stdout, one per line, and the summary from the last line."""
         *rows, last = self.lines
         return rows, last["summary"]
 

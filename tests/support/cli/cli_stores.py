@@ -16,7 +16,7 @@ from tieredstore.config import Settings
 
 
 class StuckStore(DelegatingObjectStore):
-    """Store whose reads of data hang, after leaving a mark in the file named by STUCK_MARK."""
+    """Store whose reads of data hang; each first creates the file that the variable STUCK_MARK names."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> StuckStore:
@@ -24,14 +24,14 @@ class StuckStore(DelegatingObjectStore):
         return cls(FilesystemObjectStore.from_settings(settings))
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Mark, and hang for a while."""
+        """Create the file, then hang for a while."""
         Path(os.environ["STUCK_MARK"]).touch()
         time.sleep(5)
         super().get_into(key, start, buffer)
 
 
 class FailingPuts(DelegatingObjectStore):
-    """Store whose puts fail from the n-th on. The variable FAILING_PUTS is ``<error class> <n>``, counted from 0."""
+    """Store whose puts fail from the n-th on, counted from 0. The variable FAILING_PUTS is ``<error class> <n>``."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> FailingPuts:

@@ -102,7 +102,7 @@ class CommandPlace:
         return place
 
     def run(self, command: Command, way: Way | None = None, *, hurried: bool = False) -> Result:
-        """Run a command on a fresh bucket, with answers in this ``way``. If ``hurried``, its timeout is short."""
+        """Run a command on a fresh bucket; its server answers in this ``way``. If ``hurried``, use a short timeout."""
         self._begin(command)
         shutil.rmtree(self.folder / TAKEN, ignore_errors=True)
         (self.folder / TAKEN).mkdir()

@@ -165,10 +165,10 @@ def _wait(process: int, timeout_s: float) -> int | None:
 
 
 def become(request: Mapping[str, Any]) -> None:
-    """Run the command in a child like the console script, but with a rollback time that suits a busy machine."""
+    """Run the command in a child as the console script does, but with a rollback time that suits a busy machine."""
     untyped: Any = interruption
     untyped.TAKING_BACK_S, untyped._LAST_ACT_S = request["taking_back_s"], 60.0
-    # A parent in a shell's background ignores interrupts, and one under nohup ignores hangups.
+    # Children inherit ignored signals: a shell's background process ignores interrupts, and one under nohup hangups.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler if request["interruptible"] else signal.SIG_IGN)
     os.environ.update(request["environment"])

@@ -91,7 +91,7 @@ def serve(descriptor: int) -> None:
                     code = os.waitstatus_to_exitcode(status)
                     connection.sendall(b"%d" % (code if code >= 0 else 128 - code))
                     os._exit(0)
-            break  # this is the command
+            break  # this process becomes the command
     name, arguments, folder, environment = json.loads(request)
     _become(name, arguments, folder, environment, files)
 

@@ -26,7 +26,7 @@ from tieredstore.process.interruption import TAKING_BACK_S
 from tieredstore.testing.segments import build_segment
 
 SOON_S: Final = 60.0
-"""Seconds to wait for a command's end. It should take three, but a busy machine may give it less processor time."""
+"""Seconds to wait for a command's end. Three should suffice, but a busy machine may give it less processor time."""
 
 _DRIP_S = 0.2
 
@@ -56,7 +56,7 @@ class Place:
         return Way(f"{self} drips", frozenset(Cloud), frozenset({self.step}), Must.UNAVAILABLE, answer)
 
     def is_reached(self, server: FaultyServer) -> bool:
-        """Return True if the server has got such a request, so that the command waits here."""
+        """Return True if the server has got a request of this place, so that the command waits there."""
         return any(asked.step is self.step and self.part_of_key in asked.request.target for asked in list(server.asked))
 
 

@@ -18,7 +18,7 @@ _DEADLINE_S: Final = 60
 
 
 class Terminal:
-    """Context manager. ``path`` is the device that a command is started on."""
+    """Context manager of a terminal; ``path`` is the device on which to start a command."""
 
     def __init__(self, columns: int = 80, lines: int = 24) -> None:
         self._screen, self._device = pty.openpty()
@@ -47,7 +47,7 @@ class Terminal:
             self._read(0.1)
 
     def read_all(self) -> bytes:
-        """Return all output, once no more arrives within 50 ms."""
+        """Return all output, as soon as no more arrives within 50 ms."""
         while self._read(0.05):
             pass
         return self.shown

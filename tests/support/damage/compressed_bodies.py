@@ -27,7 +27,7 @@ COMPRESSORS: Final[list[tuple[CompressionType, Callable[[bytes], bytes]]]] = [
     (CompressionType.LZ4, lambda plain: bytes(lz4_library.compress(plain, store_size=False, block_linked=False))),
     (CompressionType.LZ4, lambda plain: bytes(lz4_library.compress(plain, block_linked=True, compression_level=9))),
 ]
-"""Ways in which clients compress. The scanner must read the results of all without a library."""
+"""How clients compress. The scanner must read all their results without a library."""
 
 
 def plain_text(source: random.Random) -> bytes:

@@ -49,7 +49,7 @@ class HostileBucket:
         return document
 
     def replace_text(self, old: str, new: str) -> None:
-        """Replace one occurrence in the victim's manifest; non-ASCII text as UTF-8."""
+        """Replace one occurrence of ``old`` in the victim's manifest by ``new``; non-ASCII text is written as UTF-8."""
         path = self.path("rsm-manifest")
         raw = path.read_bytes()
         assert old.encode() in raw

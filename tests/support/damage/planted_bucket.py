@@ -91,7 +91,7 @@ class PlantedBucket:
 
     @classmethod
     def of(cls, mode: str, store: ObjectStore | None = None) -> PlantedBucket:
-        """Return the whole bucket, in memory unless a store is given."""
+        """Return the undamaged bucket, in memory unless a store is given."""
         objects, segments = _stored_objects(mode)
         store = MemoryObjectStore() if store is None else store
         for key, content in objects.items():

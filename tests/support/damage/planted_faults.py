@@ -23,7 +23,7 @@ Plant = Callable[[PlantedBucket], object]
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """Fault for which ``verify`` at ``level`` must report one finding of ``kind``; with object and byte if given."""
+    """Fault for which ``verify`` at ``level`` must report one finding of ``kind``, with object and byte if given."""
 
     name: str
     level: Level

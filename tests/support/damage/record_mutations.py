@@ -68,14 +68,14 @@ def check(mutation: Mutation, source: random.Random) -> bool:
 
 
 def run_over(log: bytes, source: random.Random) -> int:
-    """Walk a batch run over a log from a random byte on, with made-up indexes; return its end, mostly 0."""
+    """Let a ``BatchRun`` with made-up indexes walk over a log, from its start or later; return its end, mostly 0."""
     places = array("i", sorted(source.sample(range(2_000), 5)))
     run = BatchRun(0, places, places, array("q", [1_000, 1_001]), array("i", [0, 3]))
     run.epoch, run.epoch_stop = source.choice((-1, 0)), source.choice((0, 1 << 40))
     run.follows_transactions = source.random() < 0.5
     run.begin_transaction(source.randrange(-1, 3))
     piece = memoryview(log)[source.choice((0, 0, 0, 61)) :]
-    # Pass a separate copy, so that reads past its end leave valid memory, where a sanitizer detects them.
+    # Pass a separate copy, because a read past its end then leaves valid memory, which a sanitizer detects.
     return run.walk(bytes(piece), 0, -1, source.choice((None, (0, 100, 0, 3, 1_000, 0))))
 
 

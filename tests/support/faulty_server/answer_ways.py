@@ -1,4 +1,4 @@
-"""Lies in HTTP that apply to any cloud: wrong statuses, lengths and ranges, and pages of a web server."""
+"""Wrong HTTP answers that apply to any cloud: false statuses, lengths and ranges, and pages of a web server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLOSED_HTML: Final = b"<html/>"
 """A page that XML parsers accept."""
 
 _NOT_DELETIONS: Final = tuple(step for step in EVERY_STEP if step is not Step.DELETE)
-"""Steps with an answer's body: the honest answer to a single deletion is empty."""
+"""Steps whose honest answers have a body. A single deletion has none."""
 _LISTED: Final = (Step.LIST, Step.UPLOADS)
 _WRITES: Final = (Step.WRITE, Step.COMPLETE)
 
@@ -30,7 +30,7 @@ def instead(status: int, body: bytes = b"", **headers: str) -> Callable[[Exchang
 
 
 def page(status: int, body: bytes = HTML) -> Callable[[Exchange], Answer]:
-    """Answer with a web server's page without executing the request."""
+    """Answer with a web server's page, without executing the request."""
     return instead(status, body, Content_Type="text/html")
 
 
@@ -158,4 +158,4 @@ BODY_WAYS: Final = (
 
 
 ANSWER_WAYS: Final = (*STATUS_WAYS, *BODY_WAYS)
-"""All ways in this module."""
+"""All wrong answers in this module."""

@@ -1,4 +1,4 @@
-"""Lies in Azure Blob Storage's protocol."""
+"""Wrong answers in Azure Blob Storage's protocol."""
 
 from __future__ import annotations
 
@@ -145,4 +145,4 @@ ERROR_WAYS: Final = (
     Way("an error without a code", _AZURE, (Step.LIST, Step.READ, Step.WRITE), Must.REFUSED, _failed_without_words),
 )
 AZURE_WAYS: Final = (*LISTING_WAYS, *OBJECT_WAYS, *ERROR_WAYS)
-"""All ways for Azure."""
+"""All wrong answers for Azure."""

@@ -1,4 +1,4 @@
-"""Lies below the protocols: connections that end, and answers that are not HTTP."""
+"""Faults below the clouds' protocols: connections that end, and answers that are not HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.faulty_server.wire import Answer, Cut, Piece
 
 EVERY_CLOUD: Final = tuple(Cloud)
 EVERY_STEP: Final = tuple(step for step in Step if step not in {Step.ABORT, Step.PARTS, Step.BUCKET})
-"""Steps whose answer matters to a call. An abort is none: its result is only logged."""
+"""Steps whose answer matters to a call. An abort is not among them, because its result is only logged."""
 WITH_BODIES: Final = (Step.READ, Step.LIST, Step.UPLOADS)
 
 

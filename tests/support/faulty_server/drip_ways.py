@@ -14,7 +14,7 @@ from tests.support.faulty_server.way import Exchange, Must, Way
 from tests.support.faulty_server.wire import Answer, Pause, Piece, Reply
 
 STEP_S: Final = 0.01
-"""Pause between two drops, far below the timeout of a single wait."""
+"""Pause between two pieces of an answer, far below the timeout of a single wait."""
 
 _WITH_BODIES: Final = (Step.READ, Step.LIST, Step.UPLOADS, Step.BULK, Step.COMPLETE)
 _ERRORS_WITH_BODIES: Final = tuple(step for step in EVERY_STEP if step is not Step.HEAD)

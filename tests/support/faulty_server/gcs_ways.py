@@ -1,4 +1,4 @@
-"""Lies in Google Cloud Storage's protocol."""
+"""Wrong answers in Google Cloud Storage's protocol."""
 
 from __future__ import annotations
 
@@ -146,4 +146,4 @@ ERROR_WAYS: Final = (
     Way("a deletion answered with JSON", _GCS, (Step.DELETE,), Must.REFUSED, _json(200, {"kind": "storage#object"})),
 )
 GCS_WAYS: Final = (*LISTING_WAYS, *OBJECT_WAYS, *SESSION_WAYS, *ERROR_WAYS)
-"""All ways for Google."""
+"""All wrong answers for Google."""

@@ -1,4 +1,4 @@
-"""Lies in S3's protocol."""
+"""Wrong answers in S3's protocol."""
 
 from __future__ import annotations
 
@@ -200,4 +200,4 @@ ERROR_WAYS: Final = (
     ),
 )
 S3_WAYS: Final = (*LISTING_WAYS, *UPLOAD_WAYS, *ERROR_WAYS)
-"""All ways for S3."""
+"""All wrong answers for S3."""

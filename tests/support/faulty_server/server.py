@@ -1,4 +1,4 @@
-"""HTTP server on the loopback interface that speaks a cloud's protocol, and lies in the chosen ways."""
+"""HTTP server on the loopback interface that speaks a cloud's protocol, and gives wrong answers as a test chooses."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ class FaultyServer:
         self._listener.close()
 
     def lie(self, *ways: Way) -> None:
-        """Answer each further request in the first of ``ways`` that covers its step."""
+        """Answer each further request by the first of ``ways`` that covers its step."""
         with self._lock:
             self._calm.clear()
             self._ways = list(ways)
 
     def be_honest(self) -> None:
-        """Stop lying; end answers that are being sent at a lie's pace."""
+        """Answer correctly from now on; end the slow answers that are still being sent."""
         with self._lock:
             self._ways = []
             self._calm.set()
 
     def forget(self) -> None:
-        """Be honest, and remove all objects."""
+        """Answer correctly from now on, and remove all objects."""
         self.be_honest()
         self.service.objects.clear()
         self.asked.clear()

@@ -1,4 +1,4 @@
-"""A way to lie: the requests it applies to, its answer, and the result that a store must report."""
+"""One kind of wrong answer: the requests it applies to, the answer, and the result that a store must report."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to lie, on some clouds, to all requests of some steps.
+    """One kind of wrong answer, on some clouds, to all requests of some steps.
 
     ``answer`` gives a whole answer or its pieces; ``must`` is the required result of a call that needs such a request.
     """

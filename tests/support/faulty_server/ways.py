@@ -1,4 +1,4 @@
-"""The table of all ways to lie."""
+"""The table of all kinds of wrong answers."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ QUICK_WAYS: Final[tuple[Way, ...]] = (*CONNECTION_WAYS, *ANSWER_WAYS, *S3_WAYS, 
 SLOW_WAYS: Final[tuple[Way, ...]] = (*DRIP_WAYS, *PAGE_WAYS)
 """Endless answers, for calls with a short timeout."""
 WAYS: Final = (*QUICK_WAYS, *SLOW_WAYS)
-"""All ways, with unique names."""
+"""All kinds of wrong answers, with unique names."""

@@ -106,7 +106,7 @@ def allow_to_read(server: KafkaServer, user: str, topic: str) -> None:
 
 @functools.cache
 def _kept_producer(servers: str, codec: str) -> Producer:
-    """Return one producer for the whole run: each new one waits half a second before it sends."""
+    """Return one producer for the whole run, because each new one waits half a second before it sends."""
     return Producer({"bootstrap.servers": servers, **_ORDERED, "compression.type": codec})
 
 

@@ -17,11 +17,11 @@ from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.remote import RemoteStorageManager
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "20000"}
-"""Topic settings for small segments: Kafka 4 makes segments under a megabyte only by this setting."""
+"""Topic settings for small segments: Kafka 4 makes segments under a megabyte only with this setting."""
 
 
 class TieredTopic:
-    """Topic, by default with small segments, and a bucket, in ``folder`` unless ``store`` has settings."""
+    """Topic, by default with small segments, and its bucket, which is in ``folder`` unless ``store`` has settings."""
 
     def __init__(
         self,

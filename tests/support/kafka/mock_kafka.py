@@ -1,7 +1,7 @@
-"""librdkafka's mock cluster, which returns the errors chosen by a test: no JVM, and ready in milliseconds.
+"""librdkafka's mock cluster, which returns the errors chosen by a test. It needs no JVM, and is ready in milliseconds.
 
-ctypes calls the mock cluster, since the Python binding does not expose it. The cluster has no topic ids, and does not
-answer ``describe``.
+It is called through ctypes, because the Python binding does not expose it. It has no topic ids, and does not answer
+``describe``.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def _join_streams_group(servers: str, group: str, topic: str) -> None:
     host, _, port = servers.partition(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection, connection.makefile("rb") as answers:
         connection.sendall(struct.pack(">i", len(request)) + request)
-        # Length, correlation id, tagged fields, throttle time, error code.
+        # The answer begins with length, correlation id, tagged fields, throttle time and error code.
         *_, error = struct.unpack(">iibih", answers.read(15))
         assert error == 0
 

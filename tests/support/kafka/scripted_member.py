@@ -45,7 +45,7 @@ class ScriptedLog:
     stable: int = _ENDLESS
     """Last stable offset, if before the end."""
     stays_in_hole: bool = False
-    """True if reading in the hole fails repeatedly."""
+    """True if every read in the hole fails, not only the first."""
     epoch: int | None = None
     """Leader epoch of the records from ``cut_at`` on; None if the broker does not report epochs."""
 
@@ -64,7 +64,7 @@ class ScriptedBroker:
     failures: int = 0
     """Number of upcoming requests that fail."""
     is_eager: bool = False
-    """True if its groups assign all partitions at once."""
+    """True if the broker's groups assign all partitions at once."""
 
     def reader(self, config: Mapping[str, Any], **makers: Any) -> Consumer:
         """Return a consumer served by this broker; ``makers`` are fields of :class:`Makers`."""
@@ -80,8 +80,9 @@ class ScriptedBroker:
     def consumer(
         self, bucket: Bucket, *wheres: TopicPartition, makers: Any = MappingProxyType({}), **own: Any
     ) -> Generator[tuple[Consumer, ScriptedMember]]:
-        """Yield a consumer and its member, with this assignment. Add ``tiered.storage.`` to the names in ``own`` (``_``
-        for ``.``).
+        """Yield a consumer and its member, with this assignment.
+
+        ``own`` has settings of ``tiered.storage``, such as ``refresh_ms`` for ``tiered.storage.refresh.ms``.
         """
         given = {
             "bootstrap.servers": "127.0.0.1:1", "group.id": "readers", "auto.offset.reset": "earliest", "log_level": 0,

@@ -155,7 +155,7 @@ class FaultProxy(RunningServer):
         return sum(seen.method == method and path in seen.path for seen in list(self.seen))
 
     def fault_for(self, method: str, path: str) -> Fault | None:
-        """Return the fault planned for a request, and use up one of its times."""
+        """Return the fault planned for a request, and count it as used once."""
         with self._lock:
             for plan in self._plans:
                 if plan.times != 0 and plan.matches(method, path):

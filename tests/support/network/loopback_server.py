@@ -11,7 +11,7 @@ from typing import Self
 
 
 class LoopbackServer(socketserver.ThreadingTCPServer):
-    """Server that tracks open connections: a kept-alive one would keep its thread, and so the server, alive."""
+    """Server that tracks open connections, because a kept-alive one would keep its thread, and so the server, alive."""
 
     allow_reuse_address = True
     daemon_threads = False

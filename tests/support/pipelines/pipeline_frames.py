@@ -16,7 +16,7 @@ from tests.support.connections import parent_of
 from tieredstore.pipelines.writers import ENVELOPE
 
 DEED: Final = "TIEREDSTORE_TEST_DEED"
-"""Environment variable with a file that :func:`troubled` creates at its kill. The file's name selects the process."""
+"""Environment variable with a file that :func:`troubled` creates when it kills; the file's name selects the process."""
 
 
 def evens(records: DataFrame) -> DataFrame:
@@ -42,7 +42,7 @@ def doubled(records: DataFrame) -> DataFrame:
 
 
 def without_offsets(records: DataFrame) -> DataFrame:
-    """Drop a required column."""
+    """Drop the required column ``offset``."""
     return records.drop("offset")
 
 
@@ -57,7 +57,7 @@ def counted(records: DataFrame) -> int:
 
 
 def troubled(records: DataFrame) -> DataFrame:
-    """Return every second record; at the first batch of all, kill the worker or the executor."""
+    """Return every second record; in the very first batch, kill the worker or the executor."""
     deed = Path(os.environ[DEED])
 
     def passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

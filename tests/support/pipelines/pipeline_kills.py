@@ -1,4 +1,4 @@
-"""Two pipelines, one per group, over a topic with a transactional producer, whose service is killed."""
+"""A service that is killed: its two pipelines, one per group, read a topic with a transactional producer."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Killed:
 
 
 class Writer(BlockThread):
-    """Writes consecutive transactions to each partition, and aborts every fourth."""
+    """Thread that writes consecutive transactions to each partition, and aborts every fourth."""
 
     def __init__(self, topic: TieredTopic) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Writer(BlockThread):
         self._topic.tier()
 
     def work(self) -> None:
-        """Write some three transactions per second."""
+        """Write about three transactions per second."""
         producer: Any = producer_of(
             self._topic.server, **{"transactional.id": f"kills-{id(self)}", "transaction.timeout.ms": "600000"}
         )

@@ -82,7 +82,7 @@ class PipelineService:
         return self.process.wait(WITHIN_S)
 
     def stop(self, signum: signal.Signals = signal.SIGTERM) -> None:
-        """Stop the service like a service manager. Assert that it ends well, after its current batch."""
+        """Stop the service as a service manager does. Assert that it ends well, after its current batch."""
         self.process.send_signal(signum)
         assert self.ended() == 0, self.said()[-3000:]
 

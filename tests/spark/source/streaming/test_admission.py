@@ -1,4 +1,4 @@
-"""Number of the available offsets that a trigger takes."""
+"""How many of the available offsets a trigger takes."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_shares_are_in_proportion() -> None:
     assert shares({("a", 0): 20, ("a", 1): 20, ("a", 2): 10}, 9) == {("a", 0): 4, ("a", 1): 3, ("a", 2): 2}
 
 
-# Limits; windows of partitions 0, 1, ...; bytes per offset of each (None: the source must not ask); offsets taken of
-# each.
+# For each case: limits; windows of partitions 0, 1, ...; bytes per offset of each (None: the source must not ask);
+# offsets taken of each.
 ADMITTED: dict[str, tuple[TriggerLimits, list[OffsetWindow], list[int] | None, list[int]]] = {
     "a small partition beside a huge one": (TriggerLimits(10), [(0, 10**12), (5, 6)], None, [9, 1]),
     "fewer offsets than partitions": (TriggerLimits(2), [(0, 100)] * 5, None, [1] * 5),
@@ -146,7 +146,7 @@ class Clock:
         return self.now
 
 
-# Elapsed seconds, pending offsets, and whether the trigger still waits for 100 offsets or 60 s.
+# For each step: elapsed seconds, pending offsets, and whether the trigger still waits for 100 offsets or 60 s.
 DELAYS: dict[str, list[tuple[float, int, bool]]] = {
     "the first trigger does not wait, others wait for enough": [(0, 1, False), (0, 99, True), (0, 100, False)],
     "the delay begins anew with each trigger, not with each one that waited": [

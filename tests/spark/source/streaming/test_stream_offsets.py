@@ -153,7 +153,7 @@ def test_a_checkpoint_of_something_else_is_one_sentence(value: object) -> None:
 
 
 READ_OF_OLD = "orders-0 17", "orders-1 3", "orders-2 1"
-# Offsets already read, the logs, the offsets to begin at, and the losses reported.
+# For each case: offsets already read, the logs, the offsets to begin at, and the losses reported.
 BEGINS: dict[str, tuple[dict[TopicPartition, int], Logs, dict[TopicPartition, int], list[str]]] = {
     "where it was": ({A: 17, B: 9}, {A: Log(0, 50), B: Log(3, 9)}, {A: 17, B: 9}, []),
     "a new partition and a new topic": (
@@ -202,7 +202,7 @@ def read(start: StreamOffsets, end: StreamOffsets, logs: Logs) -> tuple[Windows,
     return told_of(lambda loss: start.windows_to(end, logs, loss))
 
 
-# Start and end of a batch, the logs when Spark reads it, and the offsets read and lost.
+# For each case: start and end of a batch, the logs when Spark reads it, the offsets read, and the losses reported.
 BATCHES: dict[str, tuple[dict[TopicPartition, int], dict[TopicPartition, int], Logs, Windows, list[str]]] = {
     "from its start to its end": ({A: 17, B: 4}, {A: 20, B: 4}, {A: Log(0, 99), B: Log(0, 99)}, {A: (17, 20)}, []),
     "a new partition": ({A: 17}, {A: 17, B: 4}, {A: Log(0, 99), B: Log(0, 99)}, {B: (0, 4)}, []),
@@ -268,7 +268,7 @@ ends = st.integers(0, 40)
 
 @given(st.lists(st.tuples(ends, ends, st.integers(1, 40)), min_size=1))
 def test_batch_after_batch_reads_each_offset_once_whatever_retention_does(steps: list[tuple[int, int, int]]) -> None:
-    """Each step has the number of offsets written, the number deleted, and the limit of a batch."""
+    """Each step consists of the number of offsets written, the number deleted, and the limit of a batch."""
     stand, seen, earliest, end = at({A: 0}), list[int](), 0, 0
     for grown, gone, most in steps:
         end += grown

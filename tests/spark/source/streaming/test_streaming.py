@@ -84,7 +84,7 @@ def waits_told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_topic_that_is_not_there_yet_is_waited_for(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(bucket.reader())
-    query.reader.initialOffset()  # Spark calls it twice
+    query.reader.initialOffset()  # Spark calls this twice
     assert query.trigger() == []
     assert query.trigger() == []
     (sentence,) = waits_told(caplog)
@@ -105,7 +105,7 @@ def test_each_start_tells_of_a_topic_that_is_not_there(bucket: Bucket, caplog: p
 
 
 UNTIL_IT_ENDS = {"availableNow": None, "once": ReadAllAvailable()}
-"""Triggers that end by themselves, and the read limit that Spark passes. For availableNow, the source chooses it."""
+"""Triggers that end by themselves, with Spark's read limit; for availableNow, the source chooses the limit."""
 
 
 def run_that_ends(reader: StreamReader, limit: ReadLimit | None) -> Query:

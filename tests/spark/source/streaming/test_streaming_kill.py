@@ -1,6 +1,6 @@
 """Repeated kills (-9) of a streaming job at random moments: the sink has each offset exactly once.
 
-`make test` kills the job that reads bucket and broker (test_live_kill).
+This test runs in `make soak` only; in `make test`, test_live_kill kills a job that reads bucket and broker.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 
 class Run:
-    """Query into files, run repeatedly with one checkpoint."""
+    """Query that writes files and is run repeatedly with one checkpoint."""
 
     def __init__(self, spark: SparkSession, folder: Path, options: dict[str, str]) -> None:
         self.spark = spark

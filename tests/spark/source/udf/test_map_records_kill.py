@@ -1,4 +1,4 @@
-"""Kills (-9) of an executor and of a worker during map_records, with retried tasks: each row is returned once."""
+"""Kills (-9) of an executor and of a worker during map_records, whose tasks are retried: each row is returned once."""
 
 from __future__ import annotations
 
