@@ -236,7 +236,7 @@ def test_markers_over_markers_and_versions_under_versions() -> None:
         for segment in SEGMENTS:
             store.replace(segment.key(), segment.manifest(), store.head(segment.key()).etag or "")
     newest = content(store)
-    # The broker may delete segments again that retention has already deleted. The first deletion counts.
+    # The broker may delete segments again that retention has already deleted; for each, the first deletion counts.
     for _ in range(3):
         for segment in SEGMENTS:
             delete(store, segment)
@@ -465,7 +465,7 @@ def test_servers_list_versions_page_by_page(bucket: tuple[S3Server, str]) -> Non
 
 
 def test_a_marker_of_a_suspended_bucket_is_refused(bucket: tuple[S3Server, str], s3_store: S3ObjectStore) -> None:
-    """The marker's version id is ``null``. A concurrent writer would store its object under the same id."""
+    """The marker has the version id ``null``: removing it might remove a concurrent writer's object of the same id."""
     server, name = bucket
     for segment in SEGMENTS:
         segment.put(s3_store)

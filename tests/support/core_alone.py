@@ -1,7 +1,7 @@
 """Runs the core's tests without its wings: ``python -m tests.support.core_alone ARGUMENTS-OF-PYTEST`` (`make core`).
 
-The tests run in a copy of the tree without the wings' folders. The interpreter has this one's packages except the
-editable installation, which would find the wings here. Tests that need a wing are left out.
+The tests run in a copy of the tree without the wings' folders. Their interpreter has our packages except the editable
+installation, which would find the wings here. Tests that need a wing are left out.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def copy_core(tree: Path) -> None:
 
 
 def make_interpreter(tree: Path) -> Path:
-    """Make an environment with this one's packages, but with tieredstore from ``tree``; return its interpreter."""
+    """Make an environment with our packages, but with tieredstore from ``tree``; return its interpreter."""
     venv.create(tree / ".venv", symlinks=True)
     (packages,) = tree.glob(".venv/lib/*/site-packages")
     # Python does not process .pth files in folders that a .pth file adds, so the editable installation has no effect.

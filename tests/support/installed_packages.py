@@ -20,8 +20,7 @@ def install(
     code: str = "",
     group: str = STORES,
 ) -> None:
-    """Install a package that offers entry points in ``group``, by default stores: ``offered`` has ``module:Class`` by
-    name.
+    """Install a package with entry points in ``group`` (by default stores); ``offered`` has ``module:Class`` by name.
 
     ``code`` is the content of the package's only module, which has the same name.
     """

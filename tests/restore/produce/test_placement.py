@@ -1,4 +1,4 @@
-"""Restores that hash keys into another number of partitions, and restores up to a cut."""
+"""Restores that hash keys into another number of partitions, and restores up to a point in time."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_cut_leaves_out_what_it_names(kafka: KafkaServer, tmp_path: Path) -> N
     restore = Restore.into(kafka, source)
     with pytest.raises(InterruptedError):
         restore.run(cut=cut, on_step=interrupt_at("committed", 2), most_records=20)
-    # The run keeps the cut that it began with.
+    # The repeated run keeps the cut of the interrupted one.
     restore.run(most_records=20)
     expected = [
         record

@@ -1,4 +1,4 @@
-"""Kills (-9) of drivers and Python workers of a stream between topics of batches: each record is written once."""
+"""Kills (-9) of a stream's drivers and Python workers, between topics of batches: each record is written once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def wait_for_epochs(folder: Path, count: int, process: subprocess.Popen[bytes]) 
 
 
 def workers_of(group: int) -> list[int]:
-    """Return the Python workers of the job's tasks and of its driver's source and sink, found by process group."""
+    """Return the Python workers in this process group: those of the job's tasks, of its source and of its sink."""
     workers: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

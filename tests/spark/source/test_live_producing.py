@@ -187,7 +187,7 @@ def test_a_running_query_across_the_seam(
     with traffic.turning(12):
         pass
     ends = {str(partition): end_offset(tiered.server, tiered.topic, partition=partition) for partition in PARTITIONS}
-    # A stream's view of its logs is up to a second old.
+    # The stream's view of its logs is up to a second old, so run it until it has read to their ends.
     while not any(json.loads(p.sources[0].endOffset)["offsets"] == {tiered.topic: ends} for p in query.recentProgress):
         assert query.exception() is None
         query.processAllAvailable()

@@ -37,7 +37,7 @@ from tieredstore.model import Uuid
 
 FOLDER: Final = REPOSITORY / "tests" / "cli" / "screens"
 RULE: Final = "──"
-"""Characters that mark a table."""
+"""Characters that only a table's output contains."""
 
 _CASES: Final = ("01-none", "07-txn", "12-smallbatch")
 _SETTINGS: Final = """\

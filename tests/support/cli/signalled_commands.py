@@ -66,7 +66,7 @@ def _late(exchange: Exchange, seconds: float) -> Iterator[Piece]:
 
 
 def _dripping(exchange: Exchange) -> Iterator[Piece]:
-    """Drip a GET's body after sending half of it at once; drip other answers before the body."""
+    """Send half of a GET's body at once, then the rest byte by byte; answer others by an endless header."""
     if exchange.step is Step.READ:
         reply = exchange.honest()
         yield reply.head() + reply.body[: len(reply.body) // 2]

@@ -29,7 +29,7 @@ SPLIT_BYTES: Final = 32 * 1024
 WITHOUT_CACHES: Final = {"fetch.manifest.cache.size": "0", "fetch.indexes.cache.size": "0"}
 
 Answer = tuple[pa.Table, int]
-"""Records, and the next offset."""
+"""Records that a read returns, and the offset to read next."""
 
 
 @dataclass(frozen=True)

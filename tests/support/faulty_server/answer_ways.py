@@ -16,7 +16,7 @@ CLOSED_HTML: Final = b"<html/>"
 """A page that XML parsers accept."""
 
 _NOT_DELETIONS: Final = tuple(step for step in EVERY_STEP if step is not Step.DELETE)
-"""Steps whose honest answers have a body. A single deletion has none."""
+"""All steps except single deletions, whose honest answer is empty."""
 _LISTED: Final = (Step.LIST, Step.UPLOADS)
 _WRITES: Final = (Step.WRITE, Step.COMPLETE)
 

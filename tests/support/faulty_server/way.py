@@ -63,7 +63,7 @@ class Exchange:
     service: Service
 
     def honest(self) -> Reply:
-        """Execute the request and return the honest answer. Ways that do not call this leave the objects unchanged."""
+        """Execute the request and return the honest answer. Without this call, the objects stay unchanged."""
         return self.service.answer(self.request)
 
 

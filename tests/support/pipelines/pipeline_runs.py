@@ -55,7 +55,7 @@ def redrive(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[
 
 
 def copies_of(store: ObjectStore) -> Callable[[], MemoryObjectStore]:
-    """Return a factory of stores with this one's current content."""
+    """Return a factory of stores that have the present content of ``store``."""
     objects = {info.key: store.get(info.key) for info in store.list("")}
 
     def copy() -> MemoryObjectStore:

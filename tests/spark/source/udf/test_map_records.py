@@ -134,7 +134,7 @@ def test_a_function_that_raises_shows_its_own_traceback_and_ours_shows_none(
 
 
 def test_what_a_function_must_not_yield_is_one_sentence(spark: SparkSession, bucket: Bucket) -> None:
-    """test_mapped_rows tests all kinds of invalid results."""
+    """This is one kind of invalid result; test_mapped_rows tests all kinds."""
     with pytest.raises(PySparkException, match=r"yielded the columns .* but the schema has n") as caught:
         mapped(spark, bucket, identity, "n long", subscribe="orders").collect()
     assert "Traceback" not in str(caught.value)
