@@ -20,7 +20,7 @@ def install(
     code: str = "",
     group: str = STORES,
 ) -> None:
-    """Install a package with entry points in ``group`` (by default stores); ``offered`` has ``module:Class`` by name.
+    """Install a package with entry points in ``group`` (by default stores); ``offered`` maps names to ``module:Class``.
 
     ``code`` is the content of the package's only module, which has the same name.
     """

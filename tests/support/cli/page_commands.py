@@ -1,7 +1,7 @@
-"""Commands and programs of docs pages, as forks of a process that has imported everything. Starting Python would take
-most of their time.
+"""Commands and programs of docs pages, as forks of a process that has imported everything.
 
-The shell finds a ``tieredstore`` and a ``python`` that hand their arguments and open files over to that process.
+They are forks because starting Python would take most of their time. The shell finds a ``tieredstore`` and a
+``python`` that hand their arguments and open files over to that process.
 """
 
 from __future__ import annotations

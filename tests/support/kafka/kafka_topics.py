@@ -116,8 +116,8 @@ _ORDERED: Final = {"enable.idempotence": "true", "linger.ms": "20", "log_level":
 def producer_of(server: KafkaServer, **config: str) -> Producer:
     """Return a producer that writes the given records in one go, exactly once, and in order.
 
-    Without idempotence, the broker might refuse the first batch to a new topic, and get it again only after the second
-    batch.
+    The producer is idempotent, because the broker might otherwise refuse the first batch to a new topic, and get it
+    again only after the second batch.
     """
     return Producer({"bootstrap.servers": server.bootstrap_servers, **_ORDERED, **config})
 

@@ -135,7 +135,7 @@ class AzureVault(KeyService):
     """Azure's vault: ``GET /keys/NAME/VERSION``, ``POST …/wrapkey`` and ``/unwrapkey``, after the challenge that the
     SDK expects.
 
-    If ``may_get``, the caller may read the public key, and the SDK wraps locally.
+    If ``may_get``, the caller may read the public key, so the SDK wraps locally.
     """
 
     versions: dict[str, rsa.RSAPrivateKey] = field(default_factory=dict[str, rsa.RSAPrivateKey])
