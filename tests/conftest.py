@@ -42,7 +42,7 @@ settings.load_profile("soak" if SOAK else "tieredstore")
 def pytest_collection() -> Generator[None, object, object]:
     """Collect tests without the garbage collector, whose search for cycles takes a fifth of the time and frees nothing.
 
-    Freeze them afterwards: a full collection over all tests takes 0.6 s, and in a fork copies the memory.
+    Freeze the tests afterwards, because a full garbage collection over them takes 0.6 s, and in a fork copies memory.
     """
     gc.disable()
     try:

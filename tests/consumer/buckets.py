@@ -29,7 +29,7 @@ def at(offset: int, partition: int = 0) -> TopicPartition:
 
 @contextmanager
 def reader_of(bucket: Bucket, *assigned: TopicPartition, makers: Any = None, **own: Any) -> Generator[Consumer]:
-    """Yield a consumer of the bucket alone, with this assignment and the properties ``own`` (``_`` for ``.``)."""
+    """Yield a consumer of the bucket alone, with this assignment and properties ``own`` (``_`` means ``.``)."""
     named = {
         (f"tiered.storage.{name}" if name == "loss_cb" else name.replace("_", ".")): value
         for name, value in own.items()

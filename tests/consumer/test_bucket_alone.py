@@ -35,7 +35,7 @@ def test_a_log_that_begins_in_a_hole(bucket: Bucket, start: TopicPartition) -> N
 
 
 def test_all_there_is_and_then_what_comes(bucket: Bucket) -> None:
-    """A topic missing in the bucket is no error yet: segments of new topics arrive late."""
+    """A topic missing in the bucket is no error yet, because segments of new topics arrive late."""
     with reader_of(bucket, PLACE) as consumer:
         assert isinstance(consumer, LibraryConsumer)
         assert consumer.poll(0.2) is None

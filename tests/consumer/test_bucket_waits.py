@@ -86,8 +86,8 @@ def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
         given = len(until(consumer, lambda given: bool(given) and all_are_read(consumer), count=1))
         manager = parts_of(consumer).manager
         assert wait_until(lambda: manager.fetch_stats.bytes_fetched >= ahead and waits_to_be_taken(consumer, piece))
-        # Each thread may have one piece queued and one returned. Each stream holds its current chunk. Returned records
-        # free the same amount.
+        # In addition to the read-ahead, each thread may have one piece queued and one returned, and each stream holds
+        # its current chunk. Records given to the caller make room for as many bytes.
         most = ahead + 5 * 2 * piece + 4 * 2 * 16384 + given * 2048
         assert ahead <= manager.fetch_stats.bytes_fetched <= most
         assert given + len(until(consumer, lambda rest: given + len(rest) >= 1600)) == 1600

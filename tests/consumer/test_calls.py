@@ -1,4 +1,4 @@
-"""Calls that assign, pause, seek and commit. They are accepted and refused as by confluent-kafka."""
+"""Calls that assign, pause, seek and commit: our consumer accepts and refuses the same ones as confluent-kafka."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_fatal_error_of_the_client_is_an_exception(
 @EAGER
 @MODES
 def test_unsubscribed_and_subscribed_again(bucket: Bucket, mode: str, *, is_eager: bool) -> None:
-    """Partitions are read from the bucket, then from the broker: all continue at their committed offsets."""
+    """All partitions are read first from the bucket, then from the broker, and continue at their committed offsets."""
     for partition in range(2):
         bucket.write(20, partition=partition)
     broker = ScriptedBroker({where: ScriptedLog(20, 40) for where in BOTH}, is_eager=is_eager)
@@ -81,7 +81,7 @@ def test_unsubscribed_and_subscribed_again(bucket: Bucket, mode: str, *, is_eage
         given = read(consumer, 80)
         for end in (60, 80):
             consumer.unsubscribe()
-            assert consumer.assignment() == places(*BOTH)  # until the call that reports the revocation
+            assert consumer.assignment() == places(*BOTH)  # kept until a call reports the revocation
             assert until(consumer, lambda _: not consumer.assignment()) == []
             assert member.fetching == {}
             consumer.subscribe(["orders"])
@@ -121,7 +121,7 @@ def test_manually_assigned_partitions_stay_when_a_group_is_left(bucket: Bucket) 
 
 
 def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket) -> None:
-    """The call raises the client's error; the partition is retried. The other partition's look-up result is kept."""
+    """The call raises the client's error and is retried for that partition. The other one's look-up result is kept."""
     broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in BOTH})
     with broker.consumer(bucket, *BOTH) as (consumer, member):
         member.fetching[ORDERS] = 0
@@ -133,7 +133,7 @@ def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket) ->
 
 
 def test_a_callback_for_losses_that_raises_ends_no_partition(bucket: Bucket) -> None:
-    """The call raises the callback's error. The partition continues once the callback succeeds."""
+    """The call raises the callback's error. The partition continues as soon as the callback succeeds."""
     bucket.write(10)
     lost: list[Any] = []
 
@@ -178,7 +178,7 @@ def test_a_pause_outlives_the_assignment(bucket: Bucket, mode: str, *, is_eager:
 
 @EAGER
 def test_paused_or_resumed_between_two_assignments(bucket: Bucket, *, is_eager: bool) -> None:
-    """Assignments by hand. As in librdkafka, only partitions that were ever assigned can be paused."""
+    """Test assignments by hand. As in librdkafka, only partitions that were ever assigned can be paused."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40), OTHERS: ScriptedLog(0, 10)}, is_eager=is_eager)
     with broker.consumer(bucket, ORDERS) as (consumer, member):
@@ -220,7 +220,7 @@ def test_a_place_by_the_end_is_looked_up_while_paused(
 
 @MODES
 def test_a_count_from_the_end(bucket: Bucket, mode: str) -> None:
-    """The count starts at the broker's end, in the bucket too. With fewer records, reading starts at the beginning."""
+    """The count starts at the broker's end, in the bucket too. If there are fewer records, all are read."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)})
     with broker.consumer(bucket, ORDERS, mode=mode) as (consumer, member):
@@ -279,7 +279,7 @@ def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket) -> No
 
 
 def test_a_commit_right_after_a_seek_is_of_where_it_stands(bucket: Bucket) -> None:
-    """The commit has the sought offset even before the look-up, and if the partition is revoked before the look-up."""
+    """A commit before the look-up has the sought offset, even if it is made because the partition is revoked."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS) as (consumer, _):
         read(consumer, 20)

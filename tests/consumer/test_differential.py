@@ -75,7 +75,7 @@ class WholeLog:
         return seam
 
     def _twin(self, isolation: Isolation) -> list[Row]:
-        """Return the records that aiokafka and the plain client read; assert that they agree."""
+        """Return the records that aiokafka and the plain client read; assert that both read the same."""
         rows = consumed(self.server, self.topic, 0, self.end, isolation=isolation)
         client = _library.Consumer(
             {
@@ -127,7 +127,7 @@ class CompactedLog(WholeLog):
 
     def _write(self, server: KafkaServer) -> int:
         """End each segment with records whose keys recur in the next one."""
-        # Without idempotence: the cleaner would keep the last offset of an idempotent producer.
+        # The producer is not idempotent, because the cleaner would keep the last offset of an idempotent one.
         producer = producer_of(server, **{"enable.idempotence": "false", "acks": "1"})
         for at in range(0, 300, 20):
             keys = [b"%d" % (number % 12) if number % 5 else b"only %d" % number for number in range(at, at + 20)]
@@ -168,7 +168,7 @@ def test_some_offsets_are_as_others_read_them(log: WholeLog) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_all_offsets_are_as_others_read_them(log: WholeLog) -> None:
-    """Test each mode, isolation level and start of the broker's log; also without a segment that the broker has."""
+    """Test each mode and isolation level with each start of the broker's log."""
     modes = ("kafka_preferred", "remote_preferred", "remote_only")
     for place in log.places_of_the_seam():
         if place:
@@ -191,7 +191,7 @@ def test_a_missing_segment_is_filled_by_the_broker(log: WholeLog) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_each_offset_of_a_log_with_holes(kafka: KafkaServer, tmp_path: Path) -> None:
-    """Test offsets that compaction removed at a segment's end: there, librdkafka alone reports oversized records."""
+    """Compaction removed offsets at the ends of segments, where librdkafka by itself reports oversized records."""
     compacted = CompactedLog(kafka, tmp_path)
     for place in (0, compacted.segments[len(compacted.segments) // 2] + 7):
         if place:

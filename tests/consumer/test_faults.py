@@ -122,8 +122,8 @@ def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> 
 def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, policy: str, *, is_eager: bool
 ) -> None:
-    """At the switch to the broker, only a seek passes on the leader epoch of the bucket's last record. Before the seek,
-    the client must have started fetching the partition.
+    """At the switch to the broker, only a seek tells the client the leader epoch of the bucket's last record. The
+    client accepts the seek only after it has started to fetch the partition.
     """
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 50, cut_at=12)})
@@ -143,7 +143,7 @@ def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
             assert offsets_of(read(consumer, 20)) == list(range(20))
             assert "seek to another offset" in str(raised(consumer, DataLossError))
         else:
-            # The replacement records are returned too, from the cut on.
+            # The replacement records are returned too, from the offset on where the log was truncated.
             assert offsets_of(read(consumer, 58)) == [*range(20), *range(12, 50)]
             assert "the requested offset is not available" in caplog.text
 
@@ -162,7 +162,7 @@ def test_a_broker_whose_log_ends_before_what_was_read(bucket: Bucket, policy: st
             consumer.seek(TopicPartition(*ORDERS, 12))
         else:
             until(consumer, lambda _: _phase(consumer) == "live")
-        # From the cut on, the bucket's records belong to a discarded log.
+        # From the offset on where the log was truncated, the bucket's records belong to a discarded log.
         broker.logs[ORDERS].end = 25
         assert offsets_of(read(consumer, 13)) == list(range(12, 25))
 

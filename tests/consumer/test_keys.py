@@ -68,7 +68,7 @@ CALLS: Final[dict[str, Callable[[Consumer], Any]]] = {
 def test_another_key_under_the_same_name(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Each call's error names the key, until a seek. The consumer closes normally. Damage is not reported."""
+    """Each call's error names the key, until a seek. The consumer closes normally, and reports no damage."""
     monkeypatch.chdir(tmp_path)
     call = CALLS[name]
     bucket.write(20)

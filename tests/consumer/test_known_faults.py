@@ -24,7 +24,7 @@ _PADDING: Final = (("padding", b"." * 4000),)
 
 @pytest.mark.parametrize("batches", [1, 2, 3, 4])
 def test_each_start_in_a_segment_whose_index_is_short(bucket: Bucket, batches: int) -> None:
-    """The index has an entry about every 4 KiB, so its length is zero to three."""
+    """The index has an entry about every 4 KiB, so it has zero to three entries."""
     where = TopicIdPartition(FIRST_ID, *ORDERS)
     built = [
         build_batch([Record(value_of(*ORDERS, at), None, headers=_PADDING) for at in (start, start + 1)], start)
@@ -41,7 +41,7 @@ def test_each_start_in_a_segment_whose_index_is_short(bucket: Bucket, batches: i
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(bucket: Bucket, mode: str) -> None:
-    """The kept partition keeps its position and its read. The other one begins at its committed offset."""
+    """The partition that stays assigned keeps its position and its read. The other begins at its committed offset."""
     for partition in range(2):
         bucket.write(400, partition=partition)
     broker = ScriptedBroker({where: ScriptedLog(400, 410) for where in (ORDERS, OTHERS)})
@@ -130,7 +130,7 @@ def test_a_client_that_gives_nothing_though_the_broker_has_more(
         member.is_eager = is_eager
         read(consumer, 40)
         for position in (20, 30):
-            before = caplog.text.count("assigning the partition again")  # not 0 if the machine stalled
+            before = caplog.text.count("assigning the partition again")  # more than 0 if the machine was slow
             member.stuck.add(ORDERS)
             broker.logs[ORDERS].end = position + 10
             assert offsets_of(read(consumer, 10)) == list(range(position, position + 10))

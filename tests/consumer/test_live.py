@@ -152,7 +152,7 @@ def test_automatic_commits_have_nothing_that_no_call_has_given(tiered: TieredTop
 def test_a_transaction_commits_offsets_of_records_that_come_from_the_bucket(tiered: TieredTopic) -> None:
     """A read-process-write loop gets the member's group metadata, for records of bucket and broker alike."""
     own = {"enable.auto.commit": False, "tiered.storage.mode": "remote_only"}
-    # The group fences a transaction if it does not know the member.
+    # The group fences a transaction of a member that the group does not know.
     producer = producer_of(tiered.server, **{"transactional.id": f"processor-of-{tiered.topic}"})
     producer.init_transactions(DEADLINE_S)
     with Consumer(properties(tiered) | own) as consumer:
@@ -293,8 +293,8 @@ def test_callbacks_may_say_where_to_start(tiered: TieredTopic) -> None:
 def test_a_record_that_is_ready_waits_ten_milliseconds_for_the_other_source(
     tiered: TieredTopic, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """While a store hangs, each wait for it takes at most ten milliseconds. After it, the client is polled without
-    waiting.
+    """While a store hangs, each wait for it takes at most ten milliseconds. After the wait, the client is polled
+    without waiting.
     """
     answers, steps = threading.Event(), list[tuple[str, float]]()
     fetch, consume = RemoteStorageManager.fetch_log_segment, MemberClient.consume

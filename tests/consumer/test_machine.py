@@ -239,7 +239,7 @@ class Machine(RuleBasedStateMachine):
         self.reached[where] = max(offset, self.reached[where])
 
     def _serve_the_group(self) -> None:
-        """Serve pending rebalances: only assigned partitions can be sought and paused."""
+        """Serve pending rebalances, because only assigned partitions can be sought and paused."""
         while self.member.rebalances:
             self._poll(1)
 

@@ -86,7 +86,7 @@ class Members:
     def leave(self) -> None:
         process = self.running.pop(0)
         end = time.monotonic() + DEADLINE_S
-        while not self._outputs[process.pid].exists():  # until then, a signal kills the member
+        while not self._outputs[process.pid].exists():  # earlier, the signal would kill the member
             assert time.monotonic() < end
             time.sleep(0.05)
         process.terminate()

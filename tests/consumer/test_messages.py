@@ -88,7 +88,7 @@ class _Owner:
 
 
 def test_the_collector_looks_at_messages_only_once_they_may_refer_to_something() -> None:
-    """A call returns thousands of messages; each garbage collection would visit them. Cycles are still found."""
+    """Garbage collections do not visit the thousands of messages of a call, but still find reference cycles."""
     rows = BatchMessages("orders", 0, batch_of([Produced(b"k", b"v"), Produced(None, b"v", headers=(("h", b"x"),))]))
     plain, with_headers = rows.take(0, 2)
     assert not gc.is_tracked(plain)

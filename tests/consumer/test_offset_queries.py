@@ -35,7 +35,7 @@ def test_ends_and_times_are_those_of_bucket_and_broker_together(bucket: Bucket) 
         moments = (0, 15, 29, 30, 49, 50, OFFSET_BEGINNING, OFFSET_END)
         assert times(consumer, *moments) == [10, 15, 29, 30, 49, -1, 10, -1]
         read(consumer, 40)
-        # The broker's values at the last look-up.
+        # The cached values are the broker's at the last look-up.
         assert consumer.get_watermark_offsets(PLACE, cached=True) == (10, 50)
         member.is_silent = True
         assert consumer.get_watermark_offsets(PLACE, 0.01) is None

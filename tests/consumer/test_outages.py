@@ -72,7 +72,7 @@ class Log:
         return seam
 
     def cut(self, start: int) -> None:
-        """Truncate the broker's log to this start."""
+        """Delete the broker's records before this offset."""
         place = TopicPartition(self.topic, 0, start)
         self._admin.delete_records([place])[place].result(TIMEOUT_S)
 
@@ -134,7 +134,7 @@ def pair() -> Iterator[KafkaCluster]:
 
 def test_an_unclean_election_while_a_member_is_at_the_seam(pair: KafkaCluster, tmp_path: Path) -> None:
     """The bucket is read completely. The broker's truncated log has grown beyond the bucket's end, so only its
-    epochs show the cut.
+    epochs show that it was truncated.
     """
     log = Log(pair, tmp_path)
     log.write("kept", 100)
@@ -168,7 +168,7 @@ def test_an_unclean_election_while_a_member_is_at_the_seam(pair: KafkaCluster, t
         error, messages = until_raised(consumers["fail"])
         assert isinstance(error, DataLossError)
         assert not messages
-        # The consumer returns the replacements of the lost records from the cut on, not only from the bucket's end on.
+        # The consumer returns all replacements of the lost records, not only those from the bucket's end on.
         following = gathered(consumers["report"], seam)
         assert offsets_of(following) == list(range(100, 100 + seam))
         assert all(message.value().startswith(b"new") for message in following)

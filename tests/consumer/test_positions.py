@@ -1,4 +1,4 @@
-"""Positions with their leader epoch and topic id: without a jump, after jumps, and beyond a cut."""
+"""Positions with their leader epoch and topic id: without a jump, after jumps, and beyond a truncation of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Promises of docs about the consumer: changes of side, starts, columns, limits and closing. The broker is scripted."""
+"""Promises of docs about the consumer of bucket and broker: changes of source, starts, columns, limits and closing.
+
+A script plays the broker.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def test_who_lags_by_a_whole_segment_goes_back_to_the_bucket(bucket: Bucket) -> 
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 def test_sides_change_once_a_segment_at_most(bucket: Bucket, mode: str) -> None:
-    """Even if retention deletes a little after each record, the side changes at most once per segment."""
+    """Even if retention deletes a little after each record, the source changes at most once per segment."""
     for _ in range(4):
         bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(10, 90)})

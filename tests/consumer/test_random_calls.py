@@ -39,7 +39,7 @@ TAIL_BASE: Final = -2000  # librdkafka's RD_KAFKA_OFFSET_TAIL_BASE
 _library: Any = confluent_kafka
 
 Spot = tuple[str, int]
-"""A partition, by a name for both topics: each consumer reads its own topic."""
+"""A partition of both consumers' topics: a name that stands for the topic of either one, and a number."""
 SPOTS: Final[tuple[Spot, ...]] = (("tiered", 0), ("tiered", 1), ("live", 0))
 
 
@@ -389,7 +389,7 @@ class Calls:
     def commit(self) -> None:
         self.plain.settle(self.source)
         if self.is_comparable:
-            # Never commit a lower offset: docs/how-to/consumer.md lists that difference.
+            # Never commit a lower offset, because the consumers differ there, as docs/how-to/consumer.md says.
             if any(self.committed.get(spot, 0) > self.plain.nexts[spot] for spot in self.assigned):
                 return
             outcome = self.same(lambda side: side.consumer.commit(asynchronous=False), "commit")
@@ -418,7 +418,7 @@ class Calls:
             places = side.consumer.position([side.place(spot) for spot in known])
             assert [place.offset for place in places] == [side.nexts[spot] for spot in known]
         self.same(lambda side: side.consumer.get_watermark_offsets(side.place(("tiered", 1)), DEADLINE_S), "extent")
-        # All records have the same time.
+        # All records have the same time, so ask only for times before and after it.
         for moment in (0, MAX_OFFSET):
             self.same(partial(self._times, asked, moment), "times", moment)
 

@@ -93,7 +93,7 @@ def test_prometheus_scrapes_the_uploader_and_loads_the_rules(stack: Stack) -> No
 @pytest.mark.server
 @pytest.mark.slow
 def test_the_plugin_s_settings_open_the_bucket_and_kafka_knows_them(tmp_path: Path) -> None:
-    """The plugin itself is not available here: the broker starts without it."""
+    """The broker starts without the plugin, which is not available here."""
     with Stack("plugin.yaml", tmp_path) as stack:
         stack.start("seaweedfs")
         doctor = ["docker", "compose", "run", "--rm", "tieredstore", "doctor", "--write"]

@@ -115,7 +115,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def prometheus(folder: Path, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prometheus]:
-    """Yield a server that scrapes services, and this process with the clients."""
+    """Yield a server that scrapes the services and this process, in which the clients run."""
     monkeypatch.chdir(folder)
     with ExitStack() as running:
         ports = {name: free_port() for name in ("uploader", "broker", "metrics", "audit", "clients")}
@@ -150,7 +150,7 @@ def prometheus(folder: Path, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
 
 @contextmanager
 def clients_at_work(folder: Path, kafka: KafkaServer, broker: str) -> Generator[None]:
-    """Make a producer, consumers and readers of this process do something; keep open those that have gauges."""
+    """Use a producer, consumers and readers in this process; keep open those that have gauges."""
     topic = make_topic(kafka)
     plain = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     plain.produce(topic, b"a value")
@@ -191,7 +191,7 @@ def test_each_query_of_a_dashboard_or_rule_finds_series(prometheus: Prometheus) 
         return [query for query in queries if not prometheus.query(query)]
 
     with contextlib.suppress(AssertionError):
-        # Rates need two scrapes.
+        # Wait, because rates need two scrapes.
         until(TIMEOUT_S, lambda: not unanswered())
     assert unanswered() == []
 

@@ -64,7 +64,7 @@ def volumes(tmp_path: Path) -> dict[Path, str]:
 
 
 def works(image: Image, volumes: dict[Path, str]) -> None:
-    """Check that the root is read-only, and that doctor works with its volumes."""
+    """Check that the image's root is read-only, and that ``doctor`` works in the image with these volumes."""
     touch = Image(image.root, image.user, image.environment, ["touch"])
     assert "Read-only file system" in touch.run("/tmp/file").stderr
     doctor = image.run("doctor", "-c", "/settings/uploader.properties", "--write", volumes=volumes)

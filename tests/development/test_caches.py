@@ -1,4 +1,4 @@
-"""Caches shared by all clones: complete or absent, and a clone keeps its own when the cache is emptied.
+"""Caches shared by all clones: each is complete or absent, and a clone keeps its files when a cache is emptied.
 
 A clone compiles a module only if no clone has compiled it from the same bytes with the same tools.
 """

@@ -27,7 +27,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the home of a user without jars, whose network fails at once."""
+    """Return the home folder of a user who has no jars and whose network requests fail at once."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("TIEREDSTORE_MAVEN_REPOSITORY", "http://127.0.0.1:9")

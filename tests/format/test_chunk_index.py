@@ -203,7 +203,7 @@ def deep_size(value: object) -> int:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_index_of_2000_chunks_takes_at_most_4_kilobytes(seed: int) -> None:
-    # Neighbouring chunks of one topic compress alike: around 300 KB, give or take a few hundred bytes.
+    # Neighbouring chunks of one topic compress alike, so the sizes are about 300 KB and differ by about 1 KB.
     rng = random.Random(seed)
     sizes = [round(rng.gauss(300_000, 1_000)) for _ in range(2_000)]
     index = VariableChunkIndex.from_sizes(MIB, 2_000 * MIB - 5, sizes)

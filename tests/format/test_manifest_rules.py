@@ -87,7 +87,7 @@ def test_a_list_of_ten_million_chunks_is_refused_before_it_is_unpacked() -> None
     tracemalloc.start()
     try:
         peaks: list[int] = []
-        # Threads left by other tests may allocate in between, but not each time.
+        # Measure ten times, because threads left by other tests may allocate memory in between, but not each time.
         for _ in range(10):
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()

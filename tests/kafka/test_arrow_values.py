@@ -43,7 +43,7 @@ VALUES: dict[Any, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_arrays_are_pyarrows(kind: Any) -> None:
-    # Without nulls, with some, and only nulls; of lengths around a byte of bits.
+    # The arrays have no nulls, some, or only nulls. Some lengths are about 8, as many as the null bits in a byte.
     for nulls, length in itertools.product((0, 0.3, 1), (0, 1, 7, 8, 9, 100)):
         values = [None if SOURCE.random() < nulls else VALUES[kind]() for _ in range(length)]
         built = array_of(values, kind)

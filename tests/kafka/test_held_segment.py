@@ -25,7 +25,7 @@ def batch(offset: int, epoch: int) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Make segments at 0, 4, 8 of epochs 0, 2, 3 (which began at 6), the last one active."""
+    """Make segments at offsets 0, 4 and 8, the last one active. Epochs 0, 2 and 3 begin at offsets 0, 4 and 6."""
     write_segment(tmp_path, [batch(0, 0), batch(2, 0)], leader_epochs=EPOCHS)
     write_segment(tmp_path, [batch(4, 2), batch(6, 3)], base_offset=4, leader_epochs=EPOCHS)
     write_segment(tmp_path, [batch(8, 3)], base_offset=8, leader_epochs=EPOCHS)

@@ -289,14 +289,14 @@ def test_decoders_that_follow_each_other_work_in_the_same_memory() -> None:
 
     def addresses() -> set[int]:
         (batch,) = RecordDecoder(["value"], target_bytes=4_000_000).decode([log])
-        # Leave out small buffers: malloc handles them.
+        # Leave out small buffers, because malloc handles them.
         return {buffer.address for buffer in batch.column(0).buffers() if buffer is not None and buffer.size > 100_000}
 
     another = RecordDecoder()
     # The first decoder's memory grows until everything fits.
     addresses()
     before = addresses()
-    # If that memory went back to the system, these mappings take its place.
+    # If that memory had gone back to the system, these mappings would take its place.
     others = [mmap.mmap(-1, 1 << 20) for _ in range(32)]
     assert addresses() == before
     del another, others

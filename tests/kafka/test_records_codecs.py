@@ -1,6 +1,6 @@
 """Streams of the codecs as clients write them, and streams that no client would write."""
 
-# The class that counts streams has two selves.
+# The methods of ``Stream`` call their own object ``stream``, because they also use the outer object ``self``.
 # pyright: reportPrivateUsage=false, reportSelfClsParameterName=false
 
 from __future__ import annotations

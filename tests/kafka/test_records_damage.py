@@ -230,7 +230,7 @@ def test_a_damaged_offset_does_not_pass_for_the_end_of_the_range() -> None:
 
 
 def headers_batch(count: int, header: bytes = b"\0\0") -> bytes:
-    """Return a compressed batch of one record with ``count`` headers, by default of an empty key and an empty value."""
+    """Return a compressed batch of one record with ``count`` headers, by default with empty keys and values."""
     body = b"\0\0\0\1\1" + unsigned_varint(2 * count) + header * count
     return with_body(
         build_batch([Record(b"")]), zstandard.compress(unsigned_varint(2 * len(body)) + body), CompressionType.ZSTD
@@ -261,7 +261,7 @@ def test_headers_count_against_what_a_batch_may_expand_to(columns: tuple[str, ..
 
 @pytest.mark.slow
 def test_headers_that_nobody_asks_for_take_no_memory() -> None:
-    """Measure the process's memory: the kernel does not allocate its tables through Python."""
+    """Measure the process's memory, because the compiled code does not allocate its tables through Python."""
     code = """
 import resource
 from tests.kafka.test_records_damage import headers_batch

@@ -39,7 +39,7 @@ RECORDS = [Record(b"value %d " % i * 40, b"key") for i in range(50)]
 
 def lz4_frame(*blocks: bytes, flags: int = 0x60) -> bytes:
     head = bytes([flags, 0x40])
-    # Compress several blocks: the library marks no frame of one block as linked.
+    # Compress several blocks, because the library marks no frame of one block as linked.
     check = lz4_library.compress(bytes(100_000), store_size=False, block_linked=not flags & 32)[6]
     return b"\x04\x22\x4d\x18" + head + bytes([check]) + b"".join(
         struct.pack("<I", len(block)) + block for block in blocks

@@ -92,7 +92,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Generator[Case]:
             throttled = Answer(400, b'{"__type": "ThrottlingException", "message": "Rate exceeded"}')
 
             def at(key: str) -> Callable[[], KeySource]:
-                # The refusing server gives the planned answers, moto's all others.
+                # The refusing server gives the planned answers, and moto's server all others.
                 return lambda: key_source("aws", key, refusing.url if refusing.planned else url)
 
             yield Case(refusing, at(keys[0]), at(keys[1]), at(gone), Answer(400, error), throttled)
@@ -195,7 +195,7 @@ def test_who_may_not_is_told_so_and_not_tried_again(case: Case) -> None:
     before = len(case.service.requests)
     with pytest.raises(KeyServiceDeniedError, match="does not allow the use of"):
         ask_service("opening", lambda: case.first().open(sealed))
-    # Azure's SDK asks for the key as well.
+    # There may be two requests, because Azure's SDK also asks for the key.
     assert len(case.service.requests) - before <= 2
 
 
@@ -359,7 +359,7 @@ def test_neither_key_nor_token_follows_a_redirection(case: Case, status: int) ->
 def test_an_endpoint_of_credentials_that_drips_ends_by_the_deadline(
     service: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Making the client looks for credentials, before any request to the service."""
+    """The client looks for credentials when it is made, before any request to the service."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "GOOGLE_", "GCE_")):
             monkeypatch.delenv(name)

@@ -18,7 +18,7 @@ from tieredstore.live import LiveCluster
 from tieredstore.live.broker_state import BrokerState, PartitionEnd
 
 _LIST_OFFSETS = 2
-"""The request's number in the protocol."""
+"""Number of the request ListOffsets in Kafka's protocol."""
 
 
 def last_stable(kafka: KafkaServer, topic: str) -> int:

@@ -1,4 +1,4 @@
-"""What a snapshot holds of real brokers, of Kafka's newest release and of 3.9, with an authorizer and groups."""
+"""Contents of snapshots of real brokers (Kafka's newest release and 3.9) with an authorizer and groups."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ JAVA_RETRIES = {
     2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89, 100, 103, 106,
     122, 123, 133,
 }  # fmt: skip
-"""Kafka 4.1: codes in `Errors` whose exception is a RetriableException."""
+"""Codes in `Errors` of Kafka 4.1 whose exception is a RetriableException."""
 
 JAVA_REFUSES = {29, 30, 31, 33, 34, 53, 58, 65}
 """Codes whose exception is an AuthorizationException or an AuthenticationException."""
@@ -43,7 +43,7 @@ def expected_kind(code: int) -> type[TieredStoreError]:
         return BrokerDeniedError
     if code == KafkaError.INVALID_MSG:
         return BatchCorruptError
-    # Java's clients no longer know the first code. They start again from ``bootstrap.servers`` after the second.
+    # Java's clients no longer know BROKER_NOT_AVAILABLE. After 129, they start again from ``bootstrap.servers``.
     passes = code in JAVA_RETRIES | {KafkaError.BROKER_NOT_AVAILABLE, 129}
     return BrokerUnavailableError if passes else BrokerError
 

@@ -85,7 +85,7 @@ def test_rows_are_those_of_another_consumer(kafka: KafkaServer, mixed: str, isol
 def test_any_window_is_that_part_of_the_whole(kafka: KafkaServer, mixed: str, isolation: Isolation) -> None:
     end, source = end_of(kafka, mixed, isolation), random.Random(2)
     whole = read(kafka, mixed, 0, end, isolation)
-    # Start and stop are on records, markers, aborted records, and the end.
+    # Draw start and stop at random, so that they may be at records, markers, aborted records, or the end.
     for _ in range(25):
         start, stop = sorted(source.randrange(end + 1) for _ in range(2))
         expected = [row for row in whole if start <= row["offset"] < stop]
@@ -169,7 +169,7 @@ def test_nothing_of_an_open_transaction_is_read_before_its_outcome(kafka: KafkaS
 
 
 def end_beyond(server: KafkaServer, topic: str, isolation: Isolation, start: int) -> int:
-    """Return the end of the partition, once it is beyond ``start``."""
+    """Return the end of the partition as soon as it is beyond ``start``."""
     give_up = time.monotonic() + TIMEOUT_S
     while (end := end_of(server, topic, isolation)) <= start:
         assert time.monotonic() < give_up, f"the end stays at {end}"

@@ -1,4 +1,4 @@
-"""Tests of ``rm`` and ``gc`` with the brokers' records. ``rm`` keeps recorded segments, and ``gc`` takes those that
+"""Tests of ``rm`` and ``gc`` with the brokers' records. ``rm`` keeps recorded segments, and ``gc`` deletes those that
 the brokers have forgotten.
 """
 

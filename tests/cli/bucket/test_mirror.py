@@ -1,4 +1,4 @@
-"""``mirror``: around the clouds and back, and its output."""
+"""``mirror``: copies from cloud to cloud and back, and the command's output."""
 
 from __future__ import annotations
 
@@ -236,12 +236,12 @@ def test_a_rate_holds_up_and_down(source: Path, target: Path, monkeypatch: pytes
     monkeypatch.setattr(TokenBucket, "take", noting(TokenBucket.take))
     _, summary = mirror(source, target, "--rate-limit", "3MiB", "--json").rows
     assert min(taken.values()) == summary["stored_size"]
-    assert max(taken.values()) >= 2 * summary["stored_size"]  # read from the source, and read back from the target
+    assert max(taken.values()) >= 2 * summary["stored_size"]  # each byte is read twice: from source and target
     assert len(taken) == 2
 
 
 HOSTILE = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CASES]
-"""Here every tenth case runs, in `make soak` all."""
+"""`make test` runs every tenth case, and `make soak` runs all."""
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ def test_a_second_run_adds_nothing_and_says_so(settings: Path, log_dir: Path, tm
 def test_a_second_run_does_not_read_the_logs_again(settings: Path, log_dir: Path) -> None:
     assert tieredstore("upload", "-c", settings, log_dir).code == 0
     for log in sorted((log_dir / "txn-0").glob("*.log"))[:-1]:
-        log.write_bytes(bytes(log.stat().st_size))  # zeros: every reader rejects this
+        log.write_bytes(bytes(log.stat().st_size))  # every reader rejects zeros
     assert tieredstore("upload", "-c", settings, log_dir, "--json").rows[1]["codes"] == {"there": 8}
 
 

@@ -184,7 +184,7 @@ def test_what_makes_no_sense_is_told_in_a_sentence(tmp_path: Path, line: str, co
 
 
 HOSTILE = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CASES]
-"""Here every tenth case runs, in `make soak` all."""
+"""`make test` runs every tenth case, and `make soak` runs all."""
 
 
 @pytest.mark.parametrize(

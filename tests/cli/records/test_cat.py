@@ -102,7 +102,7 @@ def test_a_window_of_times(form: str) -> None:
 
 
 def time_text(milliseconds: int, form: str) -> str:
-    """Write a time in this millisecond, or (naive) just after the previous one: both find the same first record."""
+    """Return a time in this millisecond, or for ``naive`` after the previous one: both find the same first record."""
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC) + timedelta(milliseconds=milliseconds % 1000)
     match form:
         case "milliseconds":
@@ -241,7 +241,7 @@ def damaged_copy(folder: Path, number: int) -> tuple[str, Path, str]:
     return "-c", settings, own[0].topic
 
 
-# The case (-1, True) is absent: with --follow, a damaged last segment is a hole only once later segments exist.
+# The case (-1, True) is absent: with --follow, a damaged last segment is no hole before later segments exist.
 @pytest.mark.parametrize(("number", "follow"), [(0, False), (-1, False), (0, True)])
 def test_a_segment_that_cannot_be_read_fails_the_command_or_is_told_of(
     number: int, follow: bool, tmp_path: Path

@@ -357,7 +357,7 @@ def test_follow_ends_when_it_has_shown_enough(bucket: Bucket, monkeypatch: pytes
 
     monkeypatch.setattr("tieredstore.reading.reader.LogTail", partial(Followed, look_s=0.05))
     bucket.write(10)
-    # The last five, then new records up to the count.
+    # The output has the last five records, then new ones up to the count.
     done = cat_bucket(bucket, "--last", 5, "--follow", "-n", 8, *OFFSETS)
     assert shown(done) == [(0, offset) for offset in range(5, 13)]
 

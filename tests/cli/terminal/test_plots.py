@@ -129,7 +129,7 @@ def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
 def test_segments_of_no_time_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, picture = two_topics(tmp_path), tmp_path / "stored.png"
     plots = importlib.import_module("tieredstore.cli.bucket.stored_pictures")
-    # A time far in the future, as from a producer that counts nanoseconds.
+    # Simulate a time too far in the future to be shown, as if a producer had written nanoseconds.
     monkeypatch.setattr(plots, "iso_utc", lambda time: None if time > 1_767_225_610_000 else "2026")
     done = tieredstore("ls", "-c", settings, "--plot", picture)
     assert "segments are not in the picture: their manifests have no time" in done.stderr
@@ -182,14 +182,14 @@ def test_the_brokers_offsets_are_beside_the_buckets(kafka: KafkaServer, tmp_path
     heading, _, line, *_ = tieredstore(*asked, "-p", 0, "--wide").text.splitlines()
     assert "BROKER FROM  BROKER END  NOT STORED  LOST" in heading
     assert str(ends[0] + 5) in line.split()
-    # Every record before the newest stored one is stored: --until agrees.
+    # Every record before the newest stored one is stored, and --until must agree with that.
     for row in (first, second):
         assert row["complete_up_to"] == row["newest_timestamp"]
         until = (*asked, "-p", row["partition"], "--until")
         assert tieredstore(*until, row["complete_up_to"]).code == 0
         assert tieredstore(*until, f"@{row['complete_up_to_ms'] + 1}").code == 3
     assert "COMPLETE UP TO" in heading
-    # With a window, both bucket and broker are counted within it. It omits segments, so there is no COMPLETE UP TO.
+    # --from and --to limit the counts of bucket and broker. They exclude segments, so COMPLETE UP TO is missing.
     window = (*asked, "-p", 1, "--from", 590, "--to")
     ((one,), of_window) = tieredstore(*window, 595, "--json").rows
     assert (one["segments"], one["lost"], one["complete_up_to"]) == (0, [], None)

@@ -421,7 +421,7 @@ def test_what_a_clean_up_may_be_about_to_take_is_not_gone_on_with(hours: float |
 
 
 def test_the_age_of_what_is_gone_on_with_counts() -> None:
-    """A copy continues with objects of an attempt that is 11 hours old. It has one hour left."""
+    """A copy has one hour left if it continues with objects of an attempt that is 11 hours old."""
     target = MemoryObjectStore()
     target.put(MADE[0].key(Suffix.LOG), MADE[0].log)
     times = iter([0.0, 0.0, 0.0, *([4000.0] * 50)])

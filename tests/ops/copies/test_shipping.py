@@ -1,5 +1,5 @@
-"""Tests of shipping segments from a disk into a store. Each is shipped once, whatever fails, and even if other
-processes ship it too.
+"""Tests of shipping segments from a disk into a store. Each segment is shipped once, whatever fails, and even if
+other processes ship it too.
 """
 
 from __future__ import annotations

@@ -139,9 +139,7 @@ class Bucket(RuleBasedStateMachine):
     @precondition(lambda self: self._has_room() and not self._at_work([*self.removals, *self.crowded]))
     @rule()
     def copy_from_origin(self) -> None:
-        """Copy, except while another process removes the same segments or two collections run:
-        docs/how-to/mirror.md.
-        """
+        """Copy, except while the same segments are removed or two collections run, as docs/how-to/mirror.md demands."""
         settings = memory_settings(100, prefix={"key.prefix": PREFIX})
         source = StoreBucket(memory_settings(100), self.origin)
 
@@ -251,8 +249,8 @@ TestBucket = Bucket.TestCase
 def test_a_copy_that_is_frozen_while_garbage_is_collected_commits_whole_or_not_at_all(
     hours: int, tmp_path: Path
 ) -> None:
-    """The copy is frozen before one of its calls, as on a suspended machine, and a collection runs. Each call has
-    its turn.
+    """The copy is frozen, as on a suspended machine, while a collection runs. The test freezes it before each of its
+    calls in turn.
     """
     files = write_segment(tmp_path, LOG)
     for frozen_at in range(8):

@@ -69,7 +69,7 @@ def run_alone(store: ObjectStore) -> list[RotationStep]:
 
 
 def assert_completes(store: ObjectStore, ring: KeyRing) -> None:
-    """Assert that, after a failure and one more run, this ring opens each data key, and each uses the new pair."""
+    """Assert that, after a failure and one more run, this ring opens all data keys, and all use the new pair."""
     assert not outcomes(run(store)).keys() - {Outcome.ROTATED, Outcome.ACTIVE}
     assert keys_in_use(store) == {"key2": ALL}
     assert_opened(store, ring)

@@ -1,4 +1,4 @@
-"""Snapshots in the bucket: writers together make one an hour, damaged ones are refused, and the newest stays."""
+"""Snapshots in the bucket: all writers together make one per hour, damaged ones are refused, and the newest stays."""
 
 from __future__ import annotations
 

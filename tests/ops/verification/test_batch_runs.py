@@ -139,6 +139,6 @@ def test_only_what_lies_on_a_border_of_chunks_is_taken_one_by_one(
     (checked,) = verify(Bucket(settings, store), selection=Selection(Level.DATA))
     assert checked.findings == ()
     batches = len(list(read_batch_headers(segment.files.log_segment.read_bytes())))
-    # Checked one by one are only the log's first two batches, and each batch that begins in one chunk and ends in the
-    # next.
+    # Only the log's first two batches, and each batch that begins in one chunk and ends in the next, are checked one
+    # by one.
     assert len(taken) <= 12 < batches / 3

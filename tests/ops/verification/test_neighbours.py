@@ -70,8 +70,8 @@ def test_an_unclean_election_leaves_a_tail_behind() -> None:
 
 
 def test_what_the_deposed_leader_shipped_is_lost_only_where_the_new_one_goes_on_without_it() -> None:
-    """The old leader's segments are abandoned, and the new leader's end elsewhere. Only offsets 350 to 369 are in
-    neither log.
+    """The old leader's segments are abandoned, and the new leader's segments end at other offsets. Only offsets
+    350 to 369 are lost, because no segment of the new leader has them.
     """
     old = [make_segment(start, start + 99, ((0, start),), number=start) for start in (0, 100, 200, 300)]
     new = [

@@ -1,4 +1,4 @@
-"""A window written to prepared files, and reading back files of ours, Secor's and damaged ones."""
+"""A window is written to prepared files; our files, Secor's files and damaged ones are read back."""
 
 from __future__ import annotations
 

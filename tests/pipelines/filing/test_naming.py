@@ -274,7 +274,7 @@ def test_days_from_one_on_lie_below_another_root(topic: StoredTopic, store: Obje
         f"out/{TOPIC}/dt=2026-01-01",
     ]
     assert list(verify_output(pipeline, store)) == []
-    # The dated root belongs to the first pipeline: a pipeline with other settings cannot write there.
+    # The dated root belongs to the first pipeline, so a pipeline with other settings cannot write there.
     with pytest.raises(ConfigError, match="belongs to the pipeline 'kept'"):
         run_once(topic, store, of(HOURS, output__key__prefix="later/"))
     run_once(topic, store, pipeline)

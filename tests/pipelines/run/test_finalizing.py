@@ -225,7 +225,7 @@ def test_a_drop_keeps_the_mark_that_another_generation_adds_before_the_delete(
 ) -> None:
     run(topic, store)
     beside = ScriptedStore(store).on("delete", "*_SUCCESS", lambda _: run(topic, store, NEXT), times=1)
-    if dies:  # killed right after the delete: the next drop completes the job
+    if dies:  # killed right after the delete; the next drop completes the job
         with pytest.raises(Killed):
             list(drop_generation(HOURLY, beside.on("delete", do=Killed(), moment="after", times=1), dry_run=False))
         assert sorted(successes(store)) == [day(13), day(14)]
@@ -285,7 +285,7 @@ def test_watermarks(logs: list[PartitionLog], positions: dict[int, Progress], ex
         (TimeDirectories(formats=("%Y-%m", "%H", "%M")), "dt=2026-12", "2027-01-01T00:00Z"),
         (TimeDirectories(formats=("%Y", "%H", "%M")), "dt=2026", "2027-01-01T00:00Z"),
         (TimeDirectories(formats=("%Y/%m", "%H", "%M")), "dt=2026/11", "2026-12-01T00:00Z"),
-        # The day has 25 hours: the clocks repeat one.
+        # The day has 25 hours, because the clocks repeat one.
         (TimeDirectories("Europe/Berlin"), "dt=2025-10-26", "2025-10-26T23:00Z"),
         (TimeDirectories("Europe/Berlin", hours=True), "dt=2025-10-26/hr=02", "2025-10-26T02:00Z"),
         # Midnight is skipped.

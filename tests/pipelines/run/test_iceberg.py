@@ -229,7 +229,7 @@ def test_files_that_give_way_leave_the_table_as_the_others_come(topic: StoredTop
     folder.is_whole()
     assert folder.offsets() == before_it
     with folder.table() as table:
-        # One snapshot has the whole replacement: no reader sees a row twice or not at all.
+        # One snapshot has the whole replacement, so no reader sees a row twice or misses one.
         assert [one.summary.operation.value for one in table.snapshots()] == ["append", "overwrite"]
         assert all("/2_" in task.file.file_path for task in table.scan().plan_files())
     topic.copy_plain(300, 50, size=100)
@@ -354,7 +354,7 @@ def test_a_driver_that_dies_at_any_operation_of_the_store(
 ) -> None:
     at, count = 0, None
     while count is None:
-        # Start from an empty folder each time: a growing log adds operations, so the sweep would not end.
+        # Start from an empty folder each time, because a growing log adds operations and the sweep would not end.
         (tmp_path / str(at)).mkdir()
         folder = Folder(tmp_path / str(at))
         with closing(StoredTopic(tmp_path / str(at) / "logs")) as topic:

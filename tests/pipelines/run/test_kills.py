@@ -62,7 +62,7 @@ def check_seen(store: ObjectStore) -> None:
 
 
 def published_end(store: ObjectStore) -> int:
-    """Return the offset up to which batches are published: the last batch needs a "published" entry after it."""
+    """Return the offset up to which batches are published; the last one counts only if a "published" entry follows."""
     entries = list(commit_log_of(pipeline_of(), store).entries())
     batches = [entry for entry in entries if entry.kind == "batch"]
     is_last_done = bool(entries) and entries[-1].kind == "published"

@@ -210,7 +210,7 @@ def test_partitions_that_are_idle_are_written_by_age_and_no_look_after_that_writ
 def test_a_time_of_day_that_jumps_decides_when_records_are_written_and_nothing_else(
     steps: list[tuple[int, int, int]],
 ) -> None:
-    """Test the minute mark: no other policy needs the time of day."""
+    """Test the minute mark, because no other policy needs the time of day."""
     pipeline = pipeline_of(**MARKED)
     with tempfile.TemporaryDirectory() as folder, closing(StoredTopic(Path(folder))) as topic:
         written = 0

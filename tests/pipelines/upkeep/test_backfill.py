@@ -169,7 +169,7 @@ def test_files_of_another_generation_give_way(topic: StoredTopic) -> None:
     # Generation 1 also finalizes the directories of the files that replaced its own.
     assert successes(store)[day(12)][:2] == (1, 2)
     list(drop_generation(with_generation(RIGHT, 2), store, dry_run=False))
-    # All files of generation 2 are removed.
+    # All files of generation 2 are removed, and only generation 1's file is left.
     assert listed(store) == [f"{day(17)}/1_{NUMBER}_{5:020}.parquet"]
 
 
@@ -188,7 +188,7 @@ def test_windows_give_way_whole_and_directories_are_complete_again(topic: Stored
     assert (content["generation"], content["files"], content["records"]) == (2, 2, 3)
     assert "beside" not in content
     assert clean(store, 1, 2)
-    # Repeating the backfill does nothing: generation 1 no longer has these offsets.
+    # Repeating the backfill does nothing, because generation 1 no longer has these offsets.
     assert backfill(topic, store, Selected(TOPIC, 6, 7), replaces=1) == []
     for generation, words in ((5, "no commit log"), (2, "cannot replace itself")):
         with pytest.raises(ConfigError, match=words):
@@ -205,7 +205,7 @@ def test_a_replacement_keeps_the_mark_that_another_generation_adds_before_the_de
     other = with_generation(RIGHT, 9)
     run_once(topic, store, RIGHT)
     beside = ScriptedStore(store).on("delete", "*_SUCCESS", lambda _: run_once(topic, store, other), times=1)
-    if dies:  # right after the delete: the next backfill completes it
+    if dies:  # killed right after the delete; the next backfill completes the job
         with pytest.raises(Killed):
             backfill(topic, beside.on("delete", "*_SUCCESS", Killed(), moment="after", times=1), replaces=1)
     backfill(topic, beside, replaces=1)
@@ -297,8 +297,8 @@ def records_of(store: ObjectStore) -> list[str]:
 
 
 def check_between(store: ObjectStore) -> None:
-    """Assert that each record is in one of the two generations, and that no directory is complete once the second has
-    files.
+    """Assert that each record is in one of the two generations, and that no directory is complete as soon as the
+    second one has files.
     """
     old, new = offsets(store, 1), offsets(store, 2)
     assert set(old) | set(new) == {0, 1, 2, 3, 4}

@@ -138,7 +138,7 @@ def test_a_planted_fault_is_named(topic: StoredTopic, change: Callable[[Any], An
     for one in problems:
         assert said[one.kind] in one.words
         assert one.subject in {f"{TOPIC}-{NUMBER}", listed(store)[1]}
-    # All three windows, except the one whose file cannot be read.
+    # The records of all three windows are compared, except those of a window whose file cannot be read.
     assert (compared, gone) == (200 if "unread" in said else 300, 0)
 
 
@@ -179,7 +179,7 @@ def test_secors_files_are_verified_by_their_names_and_beside_the_log(topic: Stor
     assert list(verify_output(pipeline, store)) == []
     assert against(topic, store, pipeline) == ([], 300, 0)
     first, second = (f"out/{TOPIC}/base_offset={at}/1_{NUMBER}_{0:020}.seq" for at in (0, 50))
-    # The output looks as if a retry had cut windows elsewhere. Only the source's log shows missing records.
+    # The output looks as if the windows of a retry began at other offsets. Only the source's log shows missing records.
     elsewhere = first.replace("base_offset=0", "base_offset=9")
     store.put(elsewhere, store.get(first))
     (problem,) = verify_output(pipeline, store)
