@@ -1,4 +1,4 @@
-"""Settings of wings: read if a source names them, checked with the core's, and absent if their wing is absent."""
+"""Settings of wings (such as ``pubsub.*``): read if given, checked with the core's, absent if their wing is absent."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ ALL = 10**9
     [
         (TENS, ALL, K, 0, (0, 50), OnBroker()),
         (TENS, ALL, K, 50, (0, 50), OnBroker()),
-        (TENS, ALL, K, 5, (15, 50), InBucket(20)),  # up to the end of the first segment that reaches the broker's log
+        (TENS, ALL, K, 5, (15, 50), InBucket(20)),  # the first segment that reaches the broker's log ends at 20
         (TENS, ALL, K, 5, (10, 50), InBucket(10)),
         (TENS, ALL, K, 5, (11, 50), InBucket(20)),
         (TENS, ALL, K, 5, (30, 50), InBucket(30)),
@@ -100,7 +100,7 @@ def test_where_a_partition_goes_on(
     live: LiveSpan | None,
     expected: Placement,
 ) -> None:
-    """Buckets without holes, with a hole, with a later start, and with an open transaction at ``undecided``."""
+    """Test buckets without holes, with a hole, with a later start, and with an open transaction at ``undecided``."""
     assert placed(mode, position, live, *spans, undecided=undecided) == expected
 
 

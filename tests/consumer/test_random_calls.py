@@ -57,7 +57,7 @@ class Twins:
         for spot in SPOTS:
             self.produce(spot, 40)
         self.tiered.tier()
-        # One partition is partly deleted on the broker, within a segment; the other is complete on both sides.
+        # One partition is partly deleted on the broker, within a segment; the other is complete there.
         delete_records(server, self.tiered.topic, 13)
 
     def produce(self, spot: Spot, count: int) -> None:
@@ -70,7 +70,7 @@ class Twins:
 
 
 class Side:
-    """One of the two consumers, and its place in each assigned partition."""
+    """One of the two consumers, and the next offset of each partition assigned to it."""
 
     def __init__(self, name: str, consumer: Any, twins: Twins, committed: dict[Spot, int], told: list[str]) -> None:
         self.name = name

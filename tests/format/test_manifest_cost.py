@@ -90,7 +90,7 @@ def _read(raw: bytes, rules: ManifestRules) -> None:
     try:
         manifest = SegmentManifest.from_bytes(raw, KNOWN, rules)
     except CorruptDataError as error:
-        assert len(str(error)) < 1000  # noqa: PT017  # what it says of foreign texts is cut
+        assert len(str(error)) < 1000  # noqa: PT017  # foreign texts are shortened in it
         return
     positions = manifest.chunk_index.positions()
     assert positions[-1] == manifest.chunk_index.stored_size

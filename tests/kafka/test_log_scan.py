@@ -1,4 +1,4 @@
-"""A scan of an open log gives the same as its headers one by one, and fails where their reader fails."""
+"""A scan of an open log gives the same as reading its headers one by one, and fails where that reading fails."""
 
 from __future__ import annotations
 

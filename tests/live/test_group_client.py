@@ -1,6 +1,6 @@
 """Tests of committed offsets with every answer of a coordinator. librdkafka's mock broker runs in this process.
 
-librdkafka's administrative client crashes the process if a broker answers that it is no longer the coordinator.
+One answer, that the broker is no longer the coordinator, would crash a process with librdkafka's administrative client.
 """
 
 from __future__ import annotations

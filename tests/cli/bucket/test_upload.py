@@ -255,7 +255,7 @@ def read_terminal(terminal: int) -> bytes:
     while True:
         try:
             piece = os.read(terminal, 65536)
-        except OSError:  # the other side was closed
+        except OSError:  # the terminal's other end was closed
             piece = b""
         if not piece:
             os.close(terminal)

@@ -28,7 +28,7 @@ SAMPLED = 2
 
 @pytest.fixture
 def planted(tmp_path: Path) -> PlantedBucket:
-    """Return a whole bucket in the folder that ``settings`` name."""
+    """Return an undamaged bucket, and write settings that name its folder."""
     write_settings(tmp_path, chunk_size=CHUNK)
     return PlantedBucket.of("plain", FilesystemObjectStore(tmp_path / "store"))
 

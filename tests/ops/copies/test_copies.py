@@ -338,7 +338,7 @@ def assert_complete(target: ObjectStore, texts: Mapping[str, str]) -> None:
 
 
 def assert_completes(source: ObjectStore, target: ObjectStore, texts: Mapping[str, str]) -> None:
-    """Assert that after any failure, another run leaves each segment in place."""
+    """Assert that another run, after any failure, completes the copy of each segment."""
     steps = run(bucket(source), bucket(target, texts))
     assert not outcomes(steps).keys() - {Outcome.COPIED, Outcome.THERE}, errors(steps)
     assert_complete(target, texts)

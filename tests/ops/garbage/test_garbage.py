@@ -36,7 +36,7 @@ WHOLE, LEFT, OTHER = (
 
 @pytest.fixture
 def world() -> AgingStore:
-    """Return a whole segment and two without manifests. One manifest was lost a day ago, the other a second ago."""
+    """Return a store with a whole segment and two without manifests, all of them old enough to be garbage."""
     world = AgingStore(WorldClock())
     for segment in (WHOLE, LEFT, OTHER):
         segment.put(world)

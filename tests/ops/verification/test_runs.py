@@ -42,7 +42,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_no_finding_and_leaves_no_gap(
     planted: PlantedBucket, level: Level
 ) -> None:
     def delete_behind(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
-        """Yield a listing. Retention deletes a segment right after it."""
+        """Return a listing, and delete one of its segments right after it, as retention does."""
         listed = list(infos)
         planted.delete(*Suffix, number=1)
         return iter(listed)

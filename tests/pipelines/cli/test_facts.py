@@ -28,7 +28,7 @@ TRANSFORMER = "secor__message__transformer__class"
 
 
 def thirds(message: Message) -> Message | None:
-    """Reject a third of the messages for several reasons, drop a third, and file a third."""
+    """Reject a third of the messages for one of two reasons, drop a third, and file a third."""
     number = number_of(message)
     if number % 6 == 0:
         raise ValueError("even")
@@ -38,7 +38,7 @@ def thirds(message: Message) -> Message | None:
 
 
 def halves(message: Message) -> Message | None:
-    """Accept the messages that were rejected for one of the reasons."""
+    """Reject messages with even numbers, and file half of the others."""
     if number_of(message) % 2 == 0:
         raise ValueError("even")
     return message if number_of(message) % 4 == 1 else None

@@ -1,4 +1,4 @@
-"""``tieredstore pipeline init``: a file of a pipeline that runs as it is, from a sample of a topic."""
+"""``tieredstore pipeline init`` samples a topic, and writes a settings file with which a pipeline runs unchanged."""
 
 from __future__ import annotations
 

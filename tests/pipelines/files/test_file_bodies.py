@@ -46,7 +46,7 @@ def bodies_of(store: ObjectStore) -> Bodies:
 
 
 def filled(body: FileBody, size: int) -> bytes:
-    """Write in pieces of several sizes, and return the content."""
+    """Write ``size`` bytes in pieces, and return them."""
     data = bytes(number % 251 for number in range(size))
     for start in range(0, size, 777):
         body.file.write(data[start : start + 777])
@@ -102,8 +102,8 @@ def test_a_large_one_is_on_its_way_before_it_ends_and_takes_no_more_memory_for_i
         assert store.keys == ["large"]
         body.end()
         assert body.await_prepared().size == 200 * len(piece)
-    # Up to four buffers are in use: one consumed, one waiting, one being filled, one being written. Before, the first
-    # bytes were held in memory.
+    # Up to four buffers are in use: one consumed, one waiting, one being filled, one being written. Before that, the
+    # first bytes were held in memory.
     most = memory.buffer_bytes * memory.buffers + len(piece)
     assert max(store.leads) <= memory.held_bytes + most
     assert max(store.leads[5:]) <= most

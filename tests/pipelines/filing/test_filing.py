@@ -190,7 +190,7 @@ def test_times_that_are_told_at_once_are_those_that_a_look_at_each_value_tells()
     assert sum(json_texts.check(seed, 1000) for seed in range(5)) > 500
     plain = [b'{"a":{"t":1405970352123}}', b' {"x":[{"t":1}],\n"a" : {"u":"\\u00e9\xc3\xa9","t":1405970352} } ']
     assert json_texts.said([*plain, None, b"", plain[0]], lead=2) == [DAY, DAY // 1000 * 1000, None, None, DAY]
-    # The fast parser leaves these to the slow one: a repeated name, an escaped name, a string, a fraction.
+    # The fast parser leaves these to the slow one: repeated and escaped names, strings, fractions, and invalid JSON.
     others = [
         b'{"a":{"t":1,"t":2}}', b'{"a":{"\\u0074":3}}', b'{"a":{"t":"3"}}', b'{"a":{"t":3.0}}', b'{"a":{"t":3}} x',
         b'{"a":{"t":03}}',

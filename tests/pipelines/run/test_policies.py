@@ -30,7 +30,7 @@ ID = Uuid(bytes(16))
 
 
 class Clocked:
-    """Partition that only the broker has, with a policy of when it is due, and a clock that the test sets."""
+    """Partition that only the broker has, with a policy that tells when it is due, and a clock that the test sets."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._waiting = policy, Waiting()
