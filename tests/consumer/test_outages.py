@@ -47,7 +47,7 @@ class Log:
 
     def write(self, word: str, count: int) -> None:
         """Write values that name their writer, in batches that fit a segment."""
-        # A new producer does not know what it sent to an earlier leader.
+        # Make a new producer, because it does not know what was sent to an earlier leader.
         producer = Producer({"bootstrap.servers": self.cluster.bootstrap_servers, "log_level": 0, "acks": "all"})
         failed: list[object] = []
         for at in range(count):

@@ -118,7 +118,7 @@ def test_where_the_users_folder_cannot_be_written_the_clone_has_its_own(
     assert (cached("thing", make) / "program").is_relative_to(tmp_path / "own")
     (tmp_path / "cache").unlink()
     assert cached("thing", make).is_relative_to(tmp_path / "cache")
-    monkeypatch.setattr(os, "access", lambda *_: False)  # a read-only file system
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as on a read-only file system
     assert cached("thing", make).is_relative_to(tmp_path / "own")
 
 

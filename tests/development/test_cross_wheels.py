@@ -80,7 +80,7 @@ TIMES_IN_JSON: Final = """
 from tests.support.records import json_texts
 assert json_texts.check(1, 1000) > 100
 """
-"""A check of ``_json_scan``: its tests need all clouds' libraries."""
+"""A check of ``_json_scan`` that replaces its tests, because those need all clouds' libraries."""
 
 
 @pytest.mark.soak
@@ -114,7 +114,7 @@ def python_of(name: str) -> Path | None:
 
 
 def pins(folder: Path) -> Path:
-    """Write the versions that the lock pins, without hashes: with them, pip would require a hash of our wheel too."""
+    """Write the versions that the lock pins, without hashes, because pip would then require one of our wheel too."""
     file = folder / "constraints.txt"
     lock = (REPOSITORY / "requirements.lock").read_text()
     file.write_text(re.sub(r" \\$|^ +--hash.*\n", "", lock, flags=re.MULTILINE))

@@ -127,6 +127,6 @@ def test_those_that_cost_most_do_not_either(make: Callable[[], bytes], rules: Ma
 def _check_cost(raw: bytes, rules: ManifestRules) -> None:
     with measured() as work:
         _read(raw, rules)
-    # A list of chunk sizes is 10 MiB at most, however few bytes it is packed in, and is walked by blocks.
+    # A list of chunk sizes is 10 MiB at most, however few bytes it is packed in, and is read in blocks.
     assert work.calls < 6 * len(raw) + 3_000_000
     assert work.peak_bytes < 6 * len(raw) + (48 << 20)

@@ -29,7 +29,7 @@ def test_damage_under_the_crc_gives_an_error_or_the_same_records() -> None:
         except BatchCorruptError:
             refused += 1
             continue
-        # If a mutation removes a whole batch, the decoder cannot notice it: the other records must be right.
+        # If a mutation removes a whole batch, the decoder cannot notice it, but the other records must be right.
         expected = contents(rows(mutation.original))
         assert all(content in expected for content in contents(decoded))
     assert refused > 500

@@ -172,7 +172,7 @@ def test_what_a_key_seals_it_opens_and_the_secret_is_not_to_be_seen(case: Case) 
 
 def test_another_key_and_damage_are_told_as_that(case: Case) -> None:
     sealed = case.first().seal(SECRET)
-    # Azure opens with the key version that sealed, whatever key the settings name.
+    # Azure opens a text with the key version that sealed it, whatever key the settings name.
     if not sealed.startswith(b"one:"):
         # moto checks the key's rights before the ciphertext.
         with pytest.raises((KeyRingError, KeyServiceDeniedError)):

@@ -1,4 +1,4 @@
-"""A hostile Avro message cannot kill a reader of its topic: each way to read is tested in a process of its own.
+"""A hostile Avro message cannot kill a reader of its topic: each way to read is tested in a process with limits.
 
 tests/values/test_hostile_schemas.py tests all hostile messages. Spark's source, and ``cat`` without ``-o``, return
 bytes.

@@ -78,7 +78,7 @@ def test_a_shell_completes_keeps_its_snapshot_and_outlives_errors(
         answer(terminal, b"CREATE TEMP TABLE kept AS SELECT 42 AS n;\n", b"Count")
         answer(terminal, b"SELECT 1" + CTRL_C, b"\r\n")
         answer(terminal, b"FROM kept;\n", b"\r\n42\r\n")
-        # At the prompt, Ctrl-C would only drop the line: wait until DuckDB is at work.
+        # At the prompt, Ctrl-C would only drop the line, so wait until DuckDB is at work.
         terminal.press(b"COPY (" + ENDLESS + b") TO '" + bytes(tmp_path / "sum.csv") + b"';\n")
         assert wait_until(lambda: any(tmp_path.glob("*sum.csv")))
         answer(terminal, CTRL_C, b"the query was interrupted")
