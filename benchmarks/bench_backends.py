@@ -122,7 +122,8 @@ def main() -> None:
     parser.add_argument("--store", nargs="+", choices=STORES, default=DEFAULT)
     arguments = parser.parse_args()
     source = random.Random(1)
-    data = b"".join(source.randbytes(1 << 20) for _ in range(arguments.mib))  # per MiB, because each call makes one int
+    # Make the data in pieces of 1 MiB, because ``randbytes`` makes one int of all bytes of a call.
+    data = b"".join(source.randbytes(1 << 20) for _ in range(arguments.mib))
     stores: dict[str, object] = {}
     for name in arguments.store:
         with contextlib.ExitStack() as stack:

@@ -169,7 +169,7 @@ def measure(folder: Path, segments: int, runs: int) -> dict[str, object]:
         taken: list[dict[str, float]] = []
         for _ in range(runs):
             taken.append(in_own_process(folder, with_file=with_file))
-            # Alternate both, so that a temporarily busy machine affects both.
+            # Alternate planning and the plain loops, so that a temporarily busy machine affects both.
             for loop, options in PLAIN_LOOPS.items():
                 beside[loop].append(walk_plainly(str(folder), **options))
         if any(run["spans"] != segments for run in taken):

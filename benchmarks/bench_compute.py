@@ -66,12 +66,12 @@ KAFKA_SOURCE: Final = "Spark's own Kafka source"
 WARMING: Final = 12
 """The number of small jobs of each kind that warm up the JVM before the rounds."""
 
-# The type stubs of pc, connections and frames are incomplete.
+# The type stubs of Polars are incomplete.
 polars: Final[Any] = pl
 
 
 def add_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield one row: the number of records, and the bytes of their values."""
+    """Yield one row: the number of records, and the total size of their values."""
     records = size = 0
     for batch in batches:
         untyped: Any = batch

@@ -103,7 +103,7 @@ class Limits:
 
 
 class CopyAndFetch:
-    """One mode (compression, encryption) with its own store. Copies one segment repeatedly, and fetches it into a
+    """One mode (compression, encryption) with its own store. It copies one segment repeatedly, and fetches it into a
     buffer."""
 
     def __init__(self, mode: str, segment: LogSegment, folder: Path, keys: dict[str, str]) -> None:

@@ -91,7 +91,7 @@ class Disk:
         return TopicIdPartition(TOPIC_ID, "events", number)
 
     def fill(self, partitions: int, segments: int, size: int) -> None:
-        """Write so many closed segments of each partition, and an active segment."""
+        """Write ``segments`` closed segments of each partition, and an active segment."""
         for number in range(partitions):
             base = 0
             for _ in range(segments):

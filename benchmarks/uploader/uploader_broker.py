@@ -1,4 +1,4 @@
-"""How long a producer waits for a local broker, and appends to logs that an uploader watches."""
+"""Measurement of a producer's waits for a local broker, and appends to logs that an uploader watches."""
 
 from __future__ import annotations
 

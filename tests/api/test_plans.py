@@ -24,7 +24,7 @@ from tieredstore.ops.garbage.collection import delete_objects
 SIZE: Final = 10
 """Number of offsets in each segment."""
 PLACES: Final = st.tuples(st.integers(0, 1), st.integers(0, 5))
-"""A partition, and the number of its segment."""
+"""Strategy for a partition, and the number of one of its segments."""
 
 Place = tuple[int, int]
 

@@ -36,7 +36,7 @@ LEFT = AbandonedWrite("object", 5, 1000, "id")
 
 
 class Leaving(MemoryObjectStore):
-    """Has one abandoned write until it is discarded; answers only small reads of its objects."""
+    """A store that has one abandoned write until that is discarded, and answers only small reads of its objects."""
 
     def __init__(self) -> None:
         super().__init__()

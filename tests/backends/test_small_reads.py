@@ -69,7 +69,7 @@ def test_what_is_too_large_counts_as_a_call_but_not_as_bytes() -> None:
 
 
 class _Endless(ThreadingHTTPServer):
-    """Answers every GET with 1 GiB; ``sent`` is the number of bytes that clients took."""
+    """A server that answers every GET with 1 GiB. ``sent`` is the number of bytes that clients took."""
 
     def __init__(self) -> None:
         self.sent = 0

@@ -174,7 +174,7 @@ def test_a_short_indexes_object_is_a_problem(damage: bytes, store: CountingStore
 
 
 class Dripping(io.BytesIO):
-    """Returns few bytes per read, as a stream may."""
+    """A stream that returns few bytes per read, as any stream may."""
 
     def __init__(self, data: bytes, most: int) -> None:
         super().__init__(data)

@@ -172,8 +172,8 @@ def test_where_none_reaches_over_the_cut_only_the_earliest_are_asked(disk: Broke
     store.reset()
     lineage_of(store)
     asked = {parse_key("", key) for operation in store.operations for key in operation.keys if key.endswith(".indexes")}
-    # Indexes read: those of the ruler (150), of the earliest three segments of its leader (30, 40, 50), and of the last
-    # segment before them (20).
+    # The indexes read are those of the ruler (150), of the earliest three segments of its leader (30, 40, 50), and of
+    # the last segment before them (20).
     assert sorted(key.start_offset for key in asked if key is not None) == [20, 30, 40, 50, 150]
 
 
@@ -207,7 +207,7 @@ def test_a_cut_costs_two_requests(disk: BrokerDisk, store: CountingStore) -> Non
     copy(disk, store)
     store.reset()
     lineage_of(store)
-    # One more manifest, and the index of the segment that spans the cut, with its manifest.
+    # The new segment's manifest is one request; the index and manifest of the segment that spans the cut are two.
     assert store.requests.total() == before + 1 + 2
 
 

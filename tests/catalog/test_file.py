@@ -33,7 +33,7 @@ ORIGIN = Origin("memory://x", "p/")
 
 
 class Planner:
-    """Plans with the store's catalog file, or with another file, counting requests from zero."""
+    """A planner with the store's catalog file, or with another file, that counts requests from zero."""
 
     def __init__(self, store: CountingStore, manager: RemoteStorageManager) -> None:
         self.store = store
@@ -76,7 +76,7 @@ def test_a_second_planning_is_one_listing_and_no_manifest(count: int, store: Cou
     assert store.requests["list"] == 1
     assert len(planner.manifests_read) == count
     assert planner.plan() == first
-    # The file costs one more head and get; without any segment it was never written.
+    # The file costs a head and a get, but without segments only the head, because it was never written.
     assert store.requests == ({"head": 1, "list": 1, "get": 1} if count else {"head": 1, "list": 1})
     assert planner.manifests_read == []
 

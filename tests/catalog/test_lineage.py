@@ -176,8 +176,9 @@ def test_an_epoch_that_the_ruler_never_saw_is_cut_whole_and_leaves_a_gap() -> No
 
 
 def test_segments_older_than_the_rulers_first_epoch_are_not_of_the_log() -> None:
-    """A leader elected without any data begins an empty log; segments that Kafka deletes as unreferenced are left
-    out.
+    """A leader elected without any data begins an empty log.
+
+    Kafka deletes the older segments as unreferenced, so the lineage leaves them out.
     """
     old, new = make_segment(0, 99, ((0, 0),), number=1), make_segment(0, 49, ((5, 0),), number=2)
     lineage = traced(old, new, history=((5, 0),))
@@ -212,7 +213,7 @@ def test_overlapping_copies_are_followed_by_the_one_that_reaches_furthest() -> N
 
 
 def test_an_epoch_without_a_record_does_not_rule() -> None:
-    """Two epochs at one offset: the first ended before any write."""
+    """Of two epochs that start at the same offset, the first ended before any write."""
     first = make_segment(0, 9, ((0, 0), (1, 5), (2, 5)), number=1)
     second = make_segment(3, 9, ((0, 3), (2, 5)), number=2)
     assert extents(traced(first, second)) == [(1, 0, 10)]

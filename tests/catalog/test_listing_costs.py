@@ -24,7 +24,7 @@ from tieredstore.remote.managed_store import ManagerCalls
 SEGMENTS = 40 * PARTITIONS
 FIRST_BATCH = 32
 FOLDERS = 1 + PARTITIONS
-"""The topic's folder and its partitions' folders; each test adds one for the root."""
+"""The number of folders below the root: the topic's, and one for each partition."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(chunk_index, "unpack_chunk_sizes")
 
     def count_in(module: Any, function: str, names: tuple[str, ...]) -> None:
-        """Count calls of a compiled function under each name, once per file that it checked or read."""
+        """Count each file that a compiled function checked or read as one call under each of ``names``."""
         real: Callable[..., Any] = getattr(module, function)
 
         def counted(*arguments: Any) -> object:
@@ -81,7 +81,7 @@ def test_a_listing_looks_at_each_object_once_and_at_each_folder_a_few_times(
     assert sum(1 for _ in list_segments(store)) == SEGMENTS
     assert calls["stat"] == 3 * SEGMENTS
     assert calls["names_of_files"] == FOLDERS + 1
-    # Folders that contain folders are read twice.
+    # ``scandir`` reads only the folders that contain folders (the root and the topic's), for the second time.
     assert calls["scandir"] <= 2
     assert calls["open"] <= 6 * (FOLDERS + 1)
     assert calls["read"] == calls["preadv"] == 0
@@ -110,5 +110,5 @@ def test_a_manager_reads_manifests_by_the_batch(store: FilesystemObjectStore, mo
     with manager_of(store) as manager:
         catalog = load_catalog(manager)
     assert sum(len(catalog.lineage("clicks", partition).spans) for partition in range(PARTITIONS)) == SEGMENTS
-    # Visits of the listing, of the manifests, and of each partition's leader-epoch index.
+    # The terms are the visits of the listing, of the manifests, and of each partition's leader-epoch index.
     assert visits["run"] <= 15 + SEGMENTS // FIRST_BATCH + 4 * PARTITIONS

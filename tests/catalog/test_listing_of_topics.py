@@ -20,7 +20,7 @@ PREFIX = "tiered/"
 
 
 class PagedStore(MemoryObjectStore):
-    """Counts pages of a thousand keys: the requests of a listing."""
+    """A store that counts pages of a thousand keys, which are the requests of a listing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def test_a_few_topics_of_a_large_store_do_not_cost_its_pages() -> None:
 
 
 class AzuresPages(PagedStore):
-    """Cannot start at a key: requests the pages before it as well."""
+    """A store whose listings cannot start at a key, and so request the pages before it as well."""
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         return (info for info in super().list(prefix) if start_after is None or info.key > start_after)

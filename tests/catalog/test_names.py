@@ -23,7 +23,7 @@ IDS = [Uuid(bytes([number]) * 16) for number in range(1, 9)]
 
 
 class PagedStore(MemoryObjectStore):
-    """Counts pages of a thousand keys: the requests of a listing."""
+    """A store that counts pages of a thousand keys, which are the requests of a listing."""
 
     pages = 0
 

@@ -269,7 +269,7 @@ def test_objects_are_found_under_the_prefix_and_nowhere_else(store: CountingStor
 
 
 class CrowdedStore(CountingStore):
-    """Blocks reads until five are running."""
+    """A store that blocks reads until five are running."""
 
     def __init__(self, inner: MemoryObjectStore) -> None:
         super().__init__(inner)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 0.3
 GRACE_S = 40.0
-"""Margin for a busy machine: without a deadline each of these calls never ends."""
+"""Margin for a busy machine. It may be long, because without a deadline none of these calls would ever end."""
 
 PARTS = 2 * max(PART_SIZES.values())
 OBJECT = bytes(range(256)) * 4
@@ -56,7 +56,7 @@ VERBS: dict[str, tuple[set[Step], Callable[[ObjectStore], object]]] = {
 @pytest.fixture(scope="module", params=list(Cloud), ids=lambda cloud: cloud.value)
 def dripping(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, ObjectStore]]:
     cloud: Cloud = request.param
-    # Managers that earlier tests have not closed have their own threads.
+    # Exclude the threads of managers that earlier tests have not closed.
     before = set(threading.enumerate())
     server = FaultyServer(SERVICES[cloud]())
     # Timeouts of a single wait keep their defaults.

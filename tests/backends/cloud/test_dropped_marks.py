@@ -47,7 +47,7 @@ class TestDroppedMarks(OnEveryCloud):
 
     @pytest.fixture
     def forget(self, cloud: Cloud, proxy: FaultProxy, place: str) -> Callable[[], None]:
-        """Return a function that hides the mark of the current object ``object``."""
+        """Return a function that hides the metadata by which a write recognizes its own ``object``."""
 
         def forget() -> None:
             if cloud.name != "gcs":
@@ -63,13 +63,13 @@ class TestDroppedMarks(OnEveryCloud):
 
     @pytest.fixture
     def store(self, cloud: Cloud, place: str, proxy: FaultProxy, forget: Callable[[], None]) -> Iterator[ObjectStore]:
-        """Yield the store, with ``forget`` called between its attempts."""
+        """Yield the store, which calls ``forget`` between its attempts instead of sleeping."""
         with closing(cloud.make(proxy.url, place, quick(sleep=lambda _: forget()))) as store:
             yield store
 
     @pytest.fixture(params=["small", "of parts"])
     def body(self, request: pytest.FixtureRequest, cloud: Cloud, proxy: FaultProxy) -> bytes:
-        """Return a body, and let the last request of its upload lose the answer."""
+        """Return a body. The answer to the last request of its upload gets lost."""
         if request.param == "small":
             plan(proxy, cloud, LoseAnswer(), "single_write")
             return b"small"

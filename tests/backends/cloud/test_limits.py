@@ -24,7 +24,7 @@ from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.errors import StoreError, StoreUnavailableError
 
 FAR_TOO_LONG_S = 40.0
-"""Longer than any call with a short time limit takes, shorter than a call without a limit."""
+"""A duration longer than that of any call with a short time limit, and shorter than that of a call without a limit."""
 
 
 class TestLimits(OnEveryCloud):
@@ -35,7 +35,7 @@ class TestLimits(OnEveryCloud):
             before = len(proxy.seen)
             operation()
             store.close()
-            # The proxy records a request after it has answered; an unexpected one would arrive late as well.
+            # Wait, because the proxy records a request only after it has answered it, and an unexpected one too.
             wait_until(lambda: len(proxy.seen) > before)
             time.sleep(0.05)
             return len(proxy.seen) - before
@@ -96,7 +96,7 @@ class TestLimits(OnEveryCloud):
         with closing(cloud.make(proxy.url, place, quick(), stall_timeout_s=5)) as store:
             plan(proxy, cloud, Stall(60), "part", times=None)
             started = time.monotonic()
-            # Of parts sent in parallel, the first may give up a moment before the whole upload does.
+            # The first of the parallel parts may time out a moment before the upload does: accept both errors.
             with pytest.raises(StoreUnavailableError, match=r"progress for 5 s|[Tt]imed? ?out"):
                 store.put("object", iter([cloud.large] * 2))
             assert time.monotonic() - started < FAR_TOO_LONG_S

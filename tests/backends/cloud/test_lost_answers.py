@@ -39,8 +39,8 @@ class TestLostAnswers(OnEveryCloud):
         body, mark = b"small" if size == "small" else cloud.large, "0123456789abcdef" * 2
         direct.put_once("object", body, mark)
         store.put_once("object", body, mark)
-        # Another write's small object never counts as this write's, even with equal content. Large objects lose their
-        # marks on the tests' GCS server.
+        # Another write's small object never counts as this write's, even with equal content. Large objects differ in
+        # content here, because the tests' GCS server loses the metadata that identifies their write.
         another = body if size == "small" else b"another's"
         with pytest.raises(PreconditionFailedError):
             store.put_once("object", another, "fedcba9876543210" * 2)

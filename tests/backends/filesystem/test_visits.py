@@ -100,7 +100,7 @@ def test_names_are_told_of_folders_of_plain_files_alone(tmp_path: Path) -> None:
     def told() -> list[str] | None:
         descriptor = opened(tmp_path)
         try:
-            # The descriptor's position is unchanged.
+            # The second call returns the same, because the first leaves the descriptor's position unchanged.
             first, second = names_of_files(descriptor), names_of_files(descriptor)
             assert first == second
             return None if first is None else sorted(first)
@@ -168,7 +168,7 @@ def test_files_that_change_meanwhile_are_read_whole_or_not_at_all(tmp_path: Path
         visits += 1
     changing.join()
     files.check_settled()
-    # Each call also opened entries that are not files, and must close them; other threads may have opened a few.
+    # Each call also opened entries that are not files, and must have closed them. The margin is for other threads.
     assert len(list(Path("/dev/fd").iterdir())) < before + 50
 
 
@@ -178,7 +178,7 @@ def test_what_is_no_file_any_more_is_not_listed(folder: Path, monkeypatch: pytes
     assert plain == ["empty", "more", "most", "one", "unreadable"]
 
     def is_plain(_entry: os.DirEntry[str]) -> bool:
-        """Simulate a folder read before some of its files became something else."""
+        """Return True for every entry, as if files had become something else after the folder was read."""
         return True
 
     def nothing_is_told(*_: object) -> None:

@@ -34,7 +34,7 @@ def stands(server: S3Server, bucket: str) -> tuple[list[str], list[str]]:
 
 
 class Cancelled(BaseException):
-    """Ends an upload from outside; not an Exception, like KeyboardInterrupt."""
+    """The end of an upload from outside. Like KeyboardInterrupt, it is not an Exception."""
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt, Cancelled])

@@ -19,7 +19,7 @@ RATE = 1000
 
 
 class CountingBucket(TokenBucket):
-    """Records the tokens taken and the ends of waits; nothing sleeps."""
+    """A token bucket that records the tokens taken and the ends of waits, without sleeping."""
 
     def __init__(self, rate: int = RATE) -> None:
         self.now = 0.0
@@ -36,7 +36,7 @@ class CountingBucket(TokenBucket):
 
 @dataclass
 class Watched(MemoryObjectStore):
-    """Records when, by the bucket's clock, each call and each buffer of a body arrived."""
+    """A store that records when, by the token bucket's clock, each call and each buffer of a body arrived."""
 
     bucket: CountingBucket
     came: list[tuple[str, int, float]] = field(default_factory=list[tuple[str, int, float]])
@@ -127,7 +127,7 @@ def test_up_and_down_are_limited_each_by_its_own_bucket(inner: Watched) -> None:
 
 
 class Refusing(MemoryObjectStore):
-    """Refuses before it reads any of the body."""
+    """A store that refuses a write before it reads any of the body."""
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         raise AccessDeniedError("no")

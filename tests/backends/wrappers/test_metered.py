@@ -27,7 +27,7 @@ STORE_SECONDS = 2.0
 
 
 class TestMeteredStore(ObjectStoreTests):
-    listed_objects = 250  # enough, since the wrapped store has its own tests
+    listed_objects = 250  # enough, because the wrapped store has its own tests
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> ObjectStore:
@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class SlowStore(MemoryObjectStore):
-    """Takes two seconds for a put, and for each object of a listing; records bodies and keys."""
+    """A store that takes two seconds for a put and for each listed object, and records bodies and keys."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()

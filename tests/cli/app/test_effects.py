@@ -191,7 +191,7 @@ READ: Final = {
     "inspect": "inspect single 0 0", "keys list": "keys list", "ls": "ls", "query": "query",
     "restore offsets": "restore offsets", "verify": "verify",
 }  # fmt: skip
-"""Lines of read-only commands, each with something to read."""
+"""Command lines of read-only commands, each with data to read."""
 OF_FILES: Final = {"show", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "restore verify"}
 """Read-only commands that read other data than segments, or also other data."""
 
@@ -300,7 +300,7 @@ def test_no_other_command_takes_a_place() -> None:
         for path, command in commands_below(program())
         if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
-    # `ls` takes a time of listed segments, `pubsub verify` one of audit records; `restore` commands cut many logs at
-    # one time.
+    # Of the commands that are not in ``PLACED``, `ls` takes a time of listed segments, and `pubsub verify` one of audit
+    # records; `restore` commands cut many logs at one time.
     of_restore = {"restore logdir", "restore produce", "restore verify"}
     assert taking == PLACED.keys() | {"holds place", "ls", "pubsub verify"} | of_restore
