@@ -43,7 +43,7 @@ def texts(backend: str, folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def _examples_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Put the examples on the path like a user's own code; remove the module afterwards, since tests use it by
+    """Put the examples on the path like a user's own code; remove the module afterwards, because tests use it by
     another name.
     """
     monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])

@@ -120,7 +120,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
     server, store = dripping
     server.forget()
     server.service.objects.write("object", OBJECT, {})
-    # Cut idle connections: one that no call reuses before its timeout would stay open.
+    # Cut idle connections, because one that none of the calls below reuses would stay open.
     server.cut_all()
     assert wait_until(lambda: server.open_connections == 0)
     server.lie(way)
@@ -133,7 +133,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
         assert "within its deadline" in str(outcome) or f"no progress for {TIMEOUT_S:g} s" in str(outcome), outcome
         assert took_s < TIMEOUT_S + GRACE_S, verb
     if set(way.steps) == set(EVERY_STEP):
-        # No connection is kept open for other requests.
+        # The store keeps none of these connections open for other requests.
         assert wait_until(lambda: server.open_connections == 0)
 
 

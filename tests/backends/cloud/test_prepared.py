@@ -34,7 +34,7 @@ def keys(store: ObjectStore) -> list[str]:
 class TestPublications(OnEveryCloud):
     @pytest.fixture
     def publish(self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore) -> Callable[..., None]:
-        """Publish once, with the publishing request disturbed."""
+        """Return a function that publishes an object while a fault disturbs the publishing request."""
 
         def disturbed(prepared: Prepared, fault: Fault, times: int = 1) -> None:
             proxy.plan(fault, where=is_publication(cloud), times=times)
@@ -108,7 +108,7 @@ class TestPublications(OnEveryCloud):
             prepared_by = len(proxy.seen)
             store.publish(prepared)
             published_by = len(proxy.seen) - prepared_by
-        # Google: one write to prepare; to publish, a HEAD (and the emulator's bucket), a copy, and a deletion.
+        # On Google, preparing is one write; publishing is a HEAD (and the emulator's bucket), a copy and a deletion.
         assert (prepared_by, published_by) == {"s3": (2, 1), "azure": (1, 1), "gcs": (1, 4)}[cloud.name]
 
 

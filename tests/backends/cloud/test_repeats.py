@@ -56,7 +56,7 @@ def once(store: ObjectStore, _: Cloud) -> bytes:
 
 
 def published(store: ObjectStore, cloud: Cloud) -> bytes:
-    # The tests' Google server handles a repeated chunk differently from Google.
+    # Google gets one small request, because the tests' Google server handles a repeated chunk differently from Google.
     content = b"published" if cloud.name == "gcs" else cloud.large
     store.publish(store.prepare("object", iter([content]), staging_prefix="staging/"))
     return content

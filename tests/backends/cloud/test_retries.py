@@ -19,7 +19,7 @@ RIGHT_HASHES = {
     "gcs": {"X-Goog-Generation": "1", "X-Goog-Hash": "crc32c=OFKvfQ==,md5=AAAA"},
     "azure": {"Content-Range": "bytes 0-4/5", "x-ms-blob-content-md5": "fpGixGMvoxf1mCNv72bsxA==", "ETag": '"0x1"'},
 }
-"""Headers of an object with the content ``right``. Clients do not ask S3 for checksums by default.
+"""Headers of an object with the content ``right``. S3 is missing, because its clients ask for no checksums by default.
 """
 
 IMPOSSIBLE_KEYS = {
@@ -83,7 +83,7 @@ class TestRetries(OnEveryCloud):
         with pytest.raises(StoreUnavailableError, match=f"{ATTEMPTS} of {ATTEMPTS} tries.*status {status}") as caught:
             operation[1](store)
         assert caught.value.retryable
-        # Parts are sent in parallel, and a failed part prevents retries of the others.
+        # Do not count parts, because they are sent in parallel, and a failed part prevents retries of the others.
         assert operation[0] == "part" or count(cloud, proxy, operation[0]) == ATTEMPTS
         proxy.heal()
         assert direct.get("object") == b"first"
@@ -92,7 +92,7 @@ class TestRetries(OnEveryCloud):
         self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore, operation: Operation
     ) -> None:
         direct.put("object", b"first")
-        # Fail only once: a further attempt would succeed.
+        # Fail only once, so that a further attempt would succeed and be noticed.
         plan(proxy, cloud, Answer(403), operation[0])
         with pytest.raises(AccessDeniedError, match="403"):
             operation[1](store)

@@ -37,7 +37,7 @@ def test_a_buffer_that_its_owner_resizes_is_not_held() -> None:
         for number in range(10):
             buffer[:] = bytes([number]) * (number * 7)
             yield buffer
-            # Raises BufferError if a view of the buffer still exists.
+            # ``clear`` raises BufferError if a view of the buffer still exists.
             buffer.clear()
 
     assert b"".join(data for _, data, _ in parts_of(body(), 16)) == b"".join(bytes([n]) * (n * 7) for n in range(10))
@@ -134,7 +134,7 @@ def test_results_come_in_order_and_memory_is_bounded(parallelism: int) -> None:
             most = max(most, out)
             buffers.add(id(part.pages))
         if parallelism > 1 and part.number % 2 == 0 and not part.is_last:
-            # Every second part ends before its predecessor.
+            # Wait, so that every second part ends after the part that follows it.
             assert is_sent[part.number + 1].wait(60)
         is_sent[part.number].set()
         with lock:
@@ -175,7 +175,7 @@ def test_after_a_failed_part_no_other_is_begun_and_those_underway_are_waited_for
         if part.number == 3:
             failed.set()
             raise error("part 3")
-        # The following parts are being sent while this one fails.
+        # Parts after the third wait, so that they are still being sent when the third fails.
         assert part.number < 3 or failed.wait(60)
         ended.append(part.number)
 

@@ -114,7 +114,7 @@ def test_a_multipart_upload_survives_each_lost_answer(faulty: Faulty, operation:
     faulty.store.put("object", large(), if_absent=if_absent)
     assert faulty.content("object") == LARGE
     if operation != "uploads":
-        # If an upload's first answer is lost, no client knows the upload's id, so the upload stays, without parts.
+        # Skip ``uploads``, because if its answer is lost, no client knows the upload's id, so the upload stays.
         assert faulty.uploads() == []
 
 

@@ -114,7 +114,7 @@ def test_the_sdk_s_own_defaults_decide_nothing(compatibility: Compatibility, end
     assert config.response_checksum_validation == ("when_supported" if check else "when_required")
     assert config.max_pool_connections >= 30
     assert (config.connect_timeout, config.read_timeout) == (10, 30)
-    # Without TLS or without our checksum the signature covers the body.
+    # The signature covers the body if TLS or our checksum is missing.
     covered = compatibility is Compatibility.S3_COMPATIBLE or (endpoint or "").startswith("http:")
     assert config.s3["payload_signing_enabled"] == covered
     path_style = compatibility is Compatibility.S3_COMPATIBLE

@@ -91,9 +91,9 @@ def test_no_checksum_header_goes_to_a_compatible_server(minio: S3Server, proxy: 
     assert not [
         name for seen in proxy.seen for name in seen.headers if name.lower().startswith(("x-amz-checksum", "x-amz-sdk"))
     ]
-    # The signature covers the body instead.
+    # Instead of a checksum, the signature covers the body.
     assert header(bodies(proxy)[0], "x-amz-content-sha256") == hashlib.sha256(b"data").hexdigest()
-    # The bucket is in the path: a host of its name would not resolve to this server.
+    # The bucket is in the path, because a host of its name would not resolve to this server.
     assert all(seen.path.startswith(f"/{bucket}") for seen in proxy.seen)
 
 
@@ -198,7 +198,7 @@ def test_a_batch_has_a_thousand_keys_at_most(minio: S3Server, proxy: FaultProxy,
     with closing(impatient_store(options_for(minio, bucket, url=proxy.url))) as store:
         store.delete(f"absent-{number}" for number in range(2001))
         store.delete([])
-        # The same key twice is one object.
+        # A repeated key is one object, so five make one request.
         store.delete(["absent"] * 5)
     assert proxy.count("POST") == 4
 

@@ -114,7 +114,7 @@ def test_an_answer_is_kept_for_a_minute_and_one_that_is_too_old_is_better_than_n
         for path in (tmp_path / "cache").rglob("*"):
             os.utime(path, (then, then))
         assert completion.complete_topic(context(), "") == ["txn"]
-    # An answer of an hour ago is returned at once while a child looks again; yesterday's only if the child is too slow.
+    # An hour-old answer is returned at once while a child process looks again; yesterday's, if the child is too slow.
     assert waits == [0, 60.0]
 
 
@@ -122,7 +122,7 @@ def test_a_look_that_takes_long_is_not_waited_for() -> None:
     begun = time.monotonic()
     completion._look_in_child(lambda: time.sleep(60), wait_s=0.05)  # pyright: ignore[reportPrivateUsage]
     assert time.monotonic() - begun < 40
-    # Failures in the child are silent.
+    # Failures in the child process are silent.
     completion._look_in_child(lambda: 1 // 0, wait_s=60)  # pyright: ignore[reportPrivateUsage]
 
 

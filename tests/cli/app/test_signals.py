@@ -53,7 +53,7 @@ READING = {
     "rm txn --yes": (LIST, MANIFEST),
     "gc": (LIST,),
 }
-"""Places where a read-only command waits, or a deleting command before its first deletion."""
+"""Requests at which a read-only command waits, or a deleting command before its first deletion."""
 
 WRITING = {
     Cloud.S3: {
@@ -184,7 +184,7 @@ def test_an_output_that_nobody_reads_holds_up_no_end(
         wait_for(lambda: LOG.is_reached(server))
         running.send(signal.SIGTERM)
         ended = running.wait(SOON_S)
-    # How far the read gets before the signal depends on timing, and so does a report of left-out records.
+    # Accept a report of left-out records, because timing decides how far the read gets before the signal.
     told = ended.stderr if ended is not None and ended.stderr.startswith("tieredstore: left out: ") else ""
     assert ended == Ended(143, b"", told)
 
@@ -253,7 +253,7 @@ def test_every_command_ends_soon_wherever_it_waits(cloud: Cloud, signum: signal.
         stage = Stage(cloud, tmp_path, commands)
         before = dict(stage.service.objects.by_key)
         for start in range(0, len(cases), 6):
-            # Check all six first: when the first command has ended, the others may not have removed their objects yet.
+            # Check all six first, because when one command has ended, others may not have removed their objects yet.
             stderr = "".join([check(*outcome).stderr for outcome in stage.run(cases[start : start + 6])])
             named = SEGMENT_ID.findall(stderr)
             left = set(stage.service.objects.by_key) - set(before)

@@ -161,7 +161,7 @@ KINDS: dict[Callable[[Path, str], Environment], list[str]] = {
 def ls(monkeypatch: pytest.MonkeyPatch, environment: Environment, *arguments: str) -> Result:
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
-    # The SDK finds the cache of tokens when it is imported.
+    # SSO needs a new process, because the SDK looks for the cache of tokens when it is imported.
     run = spawn if "AWS_ENDPOINT_URL_SSO" in environment else tieredstore
     return run("ls", "--store", "s3://bucket/prod", *arguments)
 
