@@ -116,7 +116,7 @@ def test_pipx_repeats_the_extras_that_are_there(installed: Installed) -> None:
     installed.put("pipx_metadata.json", json.dumps({"main_package": {"package_or_url": "tieredstore[query, s3]==0.1"}}))
     assert install_command("avro") == "pipx install --force 'tieredstore[avro,query,s3]'"
     installed.put("pipx_metadata.json", json.dumps({"main_package": {"package_or_url": "/src/clone"}}))
-    installed.installer, installed.origin = "uv", of_folder("file:///src/clone")  # pipx may let uv install
+    installed.installer, installed.origin = "uv", of_folder("file:///src/clone")  # pipx may use uv as its installer
     assert install_command("avro") == "pipx install --force '/src/clone[avro]'"
 
 
@@ -256,7 +256,7 @@ def test_without_optional_packages_every_entry_names_the_extra() -> None:
 
 
 FALL_BACK = {"tieredstore.installation", "tieredstore.pubsub.format.messages"}
-"""The module of ``Extra``, and one whose missing import is replaced by an equal function of Python."""
+"""The module of ``Extra``, and one that uses an equal function of Python's own if an import is missing."""
 
 
 def test_no_module_reports_a_missing_package_by_itself() -> None:

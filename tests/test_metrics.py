@@ -144,7 +144,7 @@ def test_the_document_names_every_metric_and_no_other() -> None:
     names = {metric.name for metric in metrics.REGISTRY.collect()}
     fetch = {f"tieredstore_fetch_{field.name}" for field in fields(FetchStats)}
     cache = {f"tieredstore_chunk_cache_{field.name}" for field in fields(CacheStats)}
-    # Present only if this process made a consumer, producer or broker.
+    # These are present only if this process made a consumer, producer or broker.
     seldom: set[str] = set()
     for beginning in (
         "tieredstore_consumer_",
@@ -167,7 +167,7 @@ def test_the_document_names_every_metric_and_no_other() -> None:
 
 
 def test_a_forked_child_counts_from_zero_and_hangs_on_no_lock_of_its_parent() -> None:
-    # Each lock is held during the fork, as by a thread that is just counting.
+    # Each lock is held during the fork, as a thread that is just counting would hold it.
     output = run_fresh("""
         import contextlib, os, signal, warnings
         from tieredstore import metrics
@@ -259,7 +259,7 @@ def test_served_metrics_are_those_counted(served: str) -> None:
 
 
 def test_only_this_machine_is_served_by_default(served: str, port: int) -> None:
-    # Another address of the loopback network: it answers only if all addresses are bound.
+    # This is another address of the loopback network, which answers only if all addresses are bound.
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=60)
 

@@ -1,4 +1,4 @@
-"""Schemas from a registry: each is requested once, with its references, and every refusal is one sentence."""
+"""Schemas from a registry: each is requested once, with its references, and each error is one sentence."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_what_is_wrong_with_a_message_names_it_and_the_registrys_troubles_are_it
             rows: Any = Avro("long", registry, "null").convert(column(wrong, good), place)
             assert rows.to_pylist() == [None, 7]
         service.register("j", "{}", kind="JSON")
-        # A message of another kind is as wrong as any other.
+        # A message whose schema has another type is as wrong as any other bad message.
         with pytest.raises(InvalidValueError, match=r"offset 1 .* the schema 2 of the registry has the type JSON"):
             Avro("long", registry).convert(column(good, framed(2, b"{}")), place)
         assert Avro("long", registry, "null").convert(column(framed(2, b"{}"), good), place).to_pylist() == [None, 7]
@@ -211,7 +211,7 @@ def test_refusals_are_sentences(service: RegistryService, answer: Answer, error:
         with pytest.raises(error) as caught:
             registry(1)
         assert (type(caught.value), len(service.requests)) == (error, tries)
-        # The next call asks it again, but only after retrying the transient failures.
+        # The next call asks the registry again.
         assert registry(1) == '"long"'
         service.planned.append(Answer(503))
         assert registry.latest("n") == '"long"'

@@ -1,8 +1,8 @@
 """Reruns each failed test once and reports it: ``-p tests.support.second_tries``, used by `make test`.
 
-Many thousands of tests with servers, processes and clocks share two processors. A single test that is too strict would
-reject a whole change. The run lists tests that pass only at the second try, as faults to investigate. With more than
-:data:`MOST` such tests, it fails.
+Many thousands of tests with servers, processes and clocks share two processors. Without a second try, a single test
+that is too strict would reject a whole change. The run lists tests that pass only at the second try, as faults to
+investigate. With more than :data:`MOST` such tests, it fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST: Final = 3
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.reruns = 1
-    config.option.reruns_delay = 1  # seconds, in which leftovers of other tests may end
+    config.option.reruns_delay = 1  # seconds, for leftovers of other tests to end
 
 
 @pytest.hookimpl(trylast=True)
@@ -37,7 +37,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def tried_again(config: pytest.Config) -> list[str]:
-    """Return the names of tests with a second try. An xdist worker returns none: it does not judge the run."""
+    """Return the names of the tests that ran twice; none in an xdist worker, which does not judge the run."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     reports: list[pytest.TestReport] = reporter.stats.get("rerun", []) if reporter else []
     return sorted({report.nodeid for report in reports})

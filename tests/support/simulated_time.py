@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class SimulatedClock:
-    """Seconds as seen by the running code."""
+    """Simulated time in seconds, as the running code sees it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -42,7 +42,7 @@ class SimulatedFuture(Future[T]):
 
 
 class SimulatedPool(Executor):
-    """Pool that runs each task immediately on this thread, with the clock set to when a simulated worker is free."""
+    """Pool that runs each task at once on this thread, with the clock at the time when a simulated worker is free."""
 
     def __init__(self, clock: SimulatedClock, workers: int) -> None:
         self._clock = clock

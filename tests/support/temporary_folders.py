@@ -1,7 +1,7 @@
-"""Temporary test folders of a working tree.
+"""A separate folder for the temporary folders of each working tree's tests.
 
 pytest numbers the folders of all runs of a user. A run that ends releases its number before it removes its lock. By
-then the lock may belong to a new run with that number, and the next run to end would delete the folder in use.
+then the lock may belong to a new run with that number. The next run that ends would then delete the folder in use.
 """
 
 from __future__ import annotations

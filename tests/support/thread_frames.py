@@ -2,7 +2,8 @@
 
 CPython 3.11 makes frame objects while it holds the lock of its thread list. A collection there calls back into Python
 (Hypothesis has such a callback), which may release the interpreter's lock. A thread that starts then takes the
-interpreter's lock and waits forever for that of the list: a deadlock. Slipcover requests frames now and then.
+interpreter's lock and waits forever for that of the list: a deadlock. Slipcover, which measures coverage, requests
+frames now and then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tools from scripts/toolchain.py for the tests, and skipping without Java."""
+"""Tools from scripts/toolchain.py for the tests. Without Java, the tests that need it are skipped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need Java if it is missing; in CI they run, and fail."""
+    """Skip tests that need Java if it is missing; in CI, they run and fail instead."""
     needing = [item for item in items if any(mark.name in NEED_JAVA for mark in item.iter_markers())]
     if needing and not os.environ.get("CI") and located(JAVA) is None:
         for item in needing:

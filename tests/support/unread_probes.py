@@ -1,6 +1,6 @@
-"""Inert probes for code pickled to another process, as Spark's functions: their coverage is not collected.
+"""Inert probes for code that is pickled for another process, such as Spark's functions. They collect no coverage.
 
-This module is separate because the other process imports it, and must not measure coverage.
+This module is separate because the process that unpickles the code imports it, and must not measure coverage.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measurement of work by counting instead of timing: Python's calls, and peak memory."""
+"""Measurement of work by Python's calls and peak memory, instead of time."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def measured() -> Generator[Work]:
 
 
 def least_traced_peak(work: Callable[[], object], tries: int = 5) -> int:
-    """Return the bytes that Python allocated at the peak of ``work``, the least of some tries. Threads left by other
-    tests may allocate too, but not in each try.
+    """Return the bytes that Python allocated at the peak of ``work``: the least of some tries, because threads left by
+    other tests may allocate too, but not in each try.
     """
     peaks: list[int] = []
     tracemalloc.start()

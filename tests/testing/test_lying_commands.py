@@ -1,6 +1,6 @@
-"""Commands on a lying server: complete files and right output, or one error that explains why not.
+"""Commands on a lying server: each gives complete files and the right output, or one error that explains why not.
 
-For each command ``make test`` runs a random sample of the ways to lie, ``make soak`` all of them.
+For each command, ``make test`` runs a sample of the server's lies, ``make soak`` all of them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tieredstore.process.retry import RetryPolicy
 pytestmark = pytest.mark.slow
 
 SAMPLE = 5
-"""Number of ways to lie that ``make test`` tries for a command, besides one slow way."""
+"""Number of quick lies that ``make test`` tries for a command, besides one lie that takes long."""
 LONGEST_S = 60.0
 TIMELESS = {"no dates", "no updates", "no times"}
-"""Ways in which listings lack ages: commands must then keep objects without a manifest."""
+"""Lies by which listings lack the ages of objects, so that commands must keep objects without a manifest."""
 
 
 @pytest.fixture(scope="module", params=list(Cloud), ids=lambda cloud: cloud.value)

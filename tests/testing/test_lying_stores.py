@@ -1,4 +1,4 @@
-"""Every method of every cloud's store, on a server that lies in every way of the table."""
+"""Every method of every cloud's store, on a server that tells each lie of the table ``WAYS``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Place:
-    """A server, a store on it, and the steps of each method while the server is honest."""
+    """A server, a store on it, and the kinds of requests that each method sends while the server is honest."""
 
     server: FaultyServer
     store: ObjectStore

@@ -33,7 +33,7 @@ BYTES = st.none() | st.binary(max_size=200)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3).map(tuple)
 RECORDS = st.lists(st.builds(Record, BYTES, BYTES, st.integers(0, 2**42), HEADERS), min_size=1, max_size=8)
 
-# A restart within a segment changes the spacing of the index, and the log does not show it.
+# All segments but one: the broker restarted within it, which changed the spacing of its index, but not its log.
 UNINTERRUPTED = [s for s in ALL_SEGMENTS if (s.case, s.base_offset) != ("08-keyring", 1243)]
 
 

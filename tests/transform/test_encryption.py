@@ -1,4 +1,4 @@
-"""AES-256-GCM units: the plugin's vector, and sensitivity to every bit of a unit."""
+"""AES-256-GCM units: a test vector of the plugin, and a change of any bit of a unit, which must be noticed."""
 
 from __future__ import annotations
 

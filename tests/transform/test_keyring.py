@@ -36,7 +36,7 @@ def golden_ring(active: str = "key1") -> KeyRing:
 
 
 def write_pair(private: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, folder: Path) -> None:
-    """Write ``private`` and ``public`` to ``folder``, in the formats that the plugin reads, by a foreign library."""
+    """Write ``private`` and ``public`` to ``folder`` by a foreign library, in the formats that the plugin reads."""
     (folder / "private").write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     (folder / "public").write_bytes(public)

@@ -1,4 +1,4 @@
-"""The pipeline: in order, in bounded memory, and nothing continues after it ends."""
+"""The pipeline: it keeps the order, it bounds its memory, and nothing continues after its end."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_failing_read_is_raised_at_its_chunk_and_nothing_runs_on(pool: ThreadP
     assert [len(next(chunks)), len(next(chunks))] == [10, 10]
     with pytest.raises(CorruptDataError, match="the disk said no"):
         next(chunks)
-    assert running == 1  # only the call that raised did not count down; all others have ended
+    assert running == 1  # all other calls have ended; only the one that raised did not count down
 
 
 def test_closing_early_waits_for_what_runs(pool: ThreadPoolExecutor) -> None:
@@ -137,5 +137,5 @@ def test_a_large_buffer_has_room_for_a_little_more() -> None:
     first = buffer.first(mib + 1)
     first[0] = 7
     assert (len(first), buffer.first(2 * mib)[0]) == (mib + 1, 7)
-    assert buffer.first(2 * mib + 1)[0] == 0  # fresh memory of zeros
+    assert buffer.first(2 * mib + 1)[0] == 0  # the larger buffer is new memory, full of zeros
     assert len(buffer.first(5)) == 5

@@ -1,4 +1,4 @@
-"""Frames that the plugin's reader accepts; ours accepts no others."""
+"""Frames that the plugin's reader accepts. Our reader must accept no others."""
 
 from __future__ import annotations
 

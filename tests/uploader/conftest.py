@@ -10,5 +10,5 @@ __all__ = ["disk", "half_empty", "soon", "store"]
 
 @pytest.fixture(autouse=True)
 def half_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every disk half empty: on a machine whose own disk is nearly full the uploader would drop segments."""
+    """Make every disk seem half empty, because an uploader drops segments if the machine's own disk is nearly full."""
     monkeypatch.setattr(pins, "free_percent", lambda _: 50.0)

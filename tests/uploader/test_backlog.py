@@ -35,7 +35,7 @@ def disk(tmp_path: Path) -> BrokerDisk:
 
 
 def ship_all(uploader: Uploader) -> None:
-    """Ship step by step; retry at once after a failure."""
+    """Ship all segments step by step; retry at once after a failure."""
     uploader.ask_leadership()
     uploader.sweep()
     uploader.ask_settled()
@@ -58,7 +58,7 @@ def manifests_read(store: FaultyStore) -> int:
 def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
     disk: BrokerDisk, moment: Moment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a store fails now and then, one request soon succeeds, but a hundred in a row do not."""
+    """If a store fails now and then, a single request soon succeeds, but a hundred in a row do not all succeed."""
     monkeypatch.setattr(shipping, "_MOVES_S", -1.0)
     moves = 0
 
@@ -169,7 +169,7 @@ def test_who_notices_rests_longer_than_it_works(disk: BrokerDisk, monkeypatch: p
 
 
 class HalfDead(SaidSettling):
-    """Settling without an answer from one partition's leader. A request about that partition alone raises."""
+    """Substitute in which one partition's leader does not answer. A request about that partition alone raises."""
 
     def __init__(self, dead: TopicPartition) -> None:
         super().__init__()

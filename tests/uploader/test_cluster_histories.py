@@ -104,7 +104,7 @@ class Histories:
         }
         self.readers = Readers(TOPIC, store_of(folder), cluster.bootstrap_servers, folder)
         self.has_moved_out = False
-        """True once retention has deleted records from the brokers, so that only the bucket has them."""
+        """True as soon as retention has deleted records from the brokers, so that only the bucket has them."""
         self.lives: list[Life] = []
         self.begin_life()
 
@@ -300,7 +300,7 @@ class Histories:
         self.writer.renew()
 
     def check(self) -> None:
-        """Check every reader. Check too that the bucket alone has the shipped records of each id of the topic."""
+        """Check every reader, and that the bucket alone has the shipped records of each id of the topic."""
         self.readers.check_with_broker(self.life.rows())
         shipped = {life.where.topic_id: life.rows(self.watermark(life).next_offset) for life in self.lives}
         self.readers.check_bucket(shipped, self.life.where.topic_id)

@@ -303,7 +303,7 @@ def test_a_segment_that_one_listing_missed_is_shipped(
     is_linked: bool,
     kept: slice,
 ) -> None:
-    """The segment before the missed one then seems to end where the missed one ends. Some logs are compacted."""
+    """The segment before the missed one then seems to end where that one ends. In some cases, the log is compacted."""
     (tmp_path / "hold").mkdir()
     settings = {"hold_dir": str(tmp_path / "hold")} if is_linked else {}
     logs = {base: b"".join(disk.batches(base, 0)[kept]) for base, _ in WHOLE}
@@ -372,7 +372,7 @@ def test_a_missing_segment_that_another_uploader_has_stored_is_no_hole(tmp_path:
 def test_offsets_that_compaction_removed_are_no_hole(
     disk: BrokerDisk, store: MemoryObjectStore, kept: slice, end: int
 ) -> None:
-    """If a log without gaps ends before the next segment, records are missing. A compacted log may end there."""
+    """A log without gaps that ends before the next segment lacks records, but a compacted log may end there."""
     (disk.folder / f"{0:020d}.log").write_bytes(b"".join(disk.batches(0, 0)[kept]))
     assert run_once(disk.log_dir, store) == []
     assert extents(store) == [(0, end), *WHOLE[1:]]
@@ -400,7 +400,7 @@ def test_a_lost_segment_takes_no_later_one_with_it(
         first.write_bytes(first.read_bytes()[:-1] + b"?")
     late = snapshot.read_bytes()
     if not is_damaged:
-        snapshot.unlink()  # the uploader cannot hold the first segment without it
+        snapshot.unlink()  # without the snapshot, the uploader cannot hold the first segment
     with uploader_of(disk.log_dir, store, check_crcs="true") as uploader:
         miss(disk, uploader)
         snapshot.write_bytes(late)
@@ -423,7 +423,7 @@ def test_a_segment_that_is_gone_after_it_was_stored_is_no_hole(
     behind = dataclasses.replace(watermark_of(store), next_offset=10)
     store.put(watermark_key("", PARTITION), behind.to_bytes())
     disk.mark_deleted(2)
-    (disk.folder / f"{20:020d}.snapshot.deleted").unlink()  # the uploader cannot hold the segment without it
+    (disk.folder / f"{20:020d}.snapshot.deleted").unlink()  # without its snapshot, the uploader cannot hold the segment
     with uploader_of(disk.log_dir, store) as uploader:
         uploader.ask_leadership()
         uploader.sweep()

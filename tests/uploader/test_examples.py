@@ -39,6 +39,6 @@ def test_the_unit_starts_what_there_is_and_leaves_it_time_and_files() -> None:
 
 
 def started(words: list[str]) -> None:
-    """Check that the command line is valid: the only complaint is the missing file."""
+    """Check that the command line is valid: its only error is that the file is missing."""
     done = tieredstore(*words)
     assert (done.code, words[words.index("-c") + 1] in done.stderr) == (2, True), done.stderr

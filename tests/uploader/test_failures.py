@@ -57,7 +57,7 @@ def check_whole(store: ObjectStore, disk: BrokerDisk) -> None:
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_each_operation_of_the_store_may_fail(disk: BrokerDisk, moment: Moment) -> None:
-    # Make the folder old, so that it is not listed again: a listing would find the pending segments anew.
+    # Make the folder old, so that it is not listed again, because a listing would find the pending segments anew.
     os.utime(disk.folder, (1, 1))
     for _, inner, store in sweep_of(disk).fail(moment):
         assert run_once(disk.log_dir, store) == []

@@ -49,7 +49,7 @@ class Life:
         )
 
     def roll(self) -> None:
-        """Close a segment and mark it deleted at once."""
+        """Close a segment, and at once mark it deleted."""
         base = self.disk.end
         self.disk.grow()
         self.expected |= dict(enumerate(self.disk.values(base, self.disk.epochs[-1][0]), base))

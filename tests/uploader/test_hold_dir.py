@@ -363,7 +363,7 @@ def test_a_full_disk_has_its_bytes_back_when_they_are_let_go(
         shipping.sweep()
         assert [os.fstat(log.fileno()).st_nlink for log in logs_held] == [0, 0, 1]
         assert shipping.sweep().unlinked_bytes == 0
-        # Once there is space again, held segments are linked too.
+        # As soon as there is space again, held segments are linked too.
         is_full[0], free[0] = False, 50.0
         shipping.sweep()
         assert links(hold_dir) == named((20, 29))

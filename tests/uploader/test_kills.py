@@ -1,4 +1,4 @@
-"""The process dies or fails at each store operation and each step on its own files, during rarer tasks."""
+"""During rarer tasks, the process dies or fails at each store operation and at each change of its own files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_unclean_election_at_each_operation(tmp_path: Path, dies: bool, momen
 
 
 class Steps:
-    """Counter of the changes below a folder that dies before or after the one with the given number."""
+    """Counter of the changes below a folder. It kills the process before or after the change with the given number."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.count, self.die_at, self.is_behind = str(folder), 0, -1, False

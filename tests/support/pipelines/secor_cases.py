@@ -56,7 +56,7 @@ def load_cases() -> list[SecorCase]:
 
 
 def render_table(cases: list[SecorCase]) -> str:
-    """Return a table with a row for each reason why Secor files a message elsewhere, with the first such message."""
+    """Return a table of the reasons why Secor files a message elsewhere than we do, each with its first case."""
     by_reason: dict[str, SecorCase] = {}
     for case in cases:
         by_reason.setdefault(case.why, case)

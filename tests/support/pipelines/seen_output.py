@@ -15,9 +15,9 @@ from tieredstore.pipelines.run.generation import commit_log_of
 
 
 class SeenOutput:
-    """Output of one topic as Parquet files. ``records`` has all seen values, by partition and offset.
+    """Output of one topic as Parquet files. ``records`` maps partition and offset to each value seen so far.
 
-    The topic has no retention and the generation does not change, so visible files must stay visible.
+    The topic has no retention, and the pipeline's generation does not change, so visible files must stay visible.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, root: str) -> None:
@@ -32,8 +32,8 @@ class SeenOutput:
 
     def look(self) -> None:
         """List again; assert that no offset is duplicate or uncommitted, and that no published file is missing."""
-        # Read the log twice: before the listing, for the files that must be there; after it, for the offsets that may
-        # be.
+        # Read the log twice: before the listing, to learn which files must be in it; after it, to learn which offsets
+        # may be in them.
         self._read_log()
         now = set(listed(self._store, self._root))
         assert not (missing := (self._published | self._seen) - now), f"{min(missing)} is not there"

@@ -138,7 +138,7 @@ def _damage(source: random.Random, batch: bytearray) -> bytearray:
 
 
 def _sealed(damaged: bytearray) -> bytes | None:
-    """Return the batch with correct CRCs, as an attacker would; None if the positions of the bodies are unreadable."""
+    """Return the batch with its CRCs corrected, as an attacker would do it; None if its index is unreadable."""
     batch = bytearray(damaged)
     try:
         index = BatchIndex(batch, "damaged")

@@ -1,4 +1,4 @@
-"""Batch brokers for tests: on a thread of this process, and a client that sends raw packets."""
+"""Batch brokers that run on a thread of the test's process, and a client that sends raw packets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RunningBroker:
         return answer
 
     def until(self, holds: Callable[[], object]) -> None:
-        """Wait until ``holds`` is true on the loop: the broker may need some turns, and answer other clients first."""
+        """Wait until ``holds`` is true on the loop, because the broker may first have to answer other clients."""
         eventually(lambda: self.ask(holds))
 
     @property
@@ -73,7 +73,7 @@ class RunningBroker:
             self._end()
 
     def kill(self) -> None:
-        """Stop as after kill -9, as clients see it: connections end without answers to pending requests."""
+        """Stop so that it looks like kill -9 to clients: connections end without answers to pending requests."""
         if not self.is_gone:
             self.is_gone = True
             self.call(self._kill())

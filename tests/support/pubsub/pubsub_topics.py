@@ -78,7 +78,7 @@ def values_of(consumer: BatchConsumer, timeout_s: float = 0.01, at_least: int = 
 
 
 def publish(topics: Topics, values: list[bytes], topic: str = "orders") -> list[RecordPlace]:
-    """Send all values, wait, and return their places."""
+    """Send all values, wait until they are written, and return their places."""
     with BatchProducer(topics, topic) as producer:
         futures = [producer.send(value) for value in values]
         producer.flush()
@@ -86,7 +86,7 @@ def publish(topics: Topics, values: list[bytes], topic: str = "orders") -> list[
 
 
 def orders_on(store: ObjectStore | None = None, partitions: int = 1, **properties: str) -> Topics:
-    """Return :func:`topics_on` with the topic ``orders``."""
+    """Return the result of :func:`topics_on`, after creating the topic ``orders`` in it."""
     topics = topics_on(store, **properties)
     topics.create("orders", partitions)
     return topics
@@ -95,8 +95,8 @@ def orders_on(store: ObjectStore | None = None, partitions: int = 1, **propertie
 def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
     """Return topics in memory with the topic ``orders``.
 
-    By default, only its size or a flush ends a batch. An end by time would be random: on a busy machine, any time may
-    pass between two records.
+    By default, a batch ends only by its size or a flush, because an end by time would be random: on a busy machine, any
+    time may pass between two records.
     """
     return orders_on(None, partitions, **{"batch_ms": "60000"} | properties)
 

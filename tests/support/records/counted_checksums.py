@@ -14,7 +14,7 @@ from tieredstore.pubsub.produce import batch_writer as writer
 
 @contextmanager
 def counted_checksums(*, copies: bool = True) -> Generator[list[int]]:
-    """Collect the sizes of reads for checksums. Unless ``copies``, fail if a batch is joined into a copy."""
+    """Collect the sizes of reads for checksums. Unless ``copies``, fail if a batch's parts are joined by copying."""
     read: list[int] = []
     untyped: Any = messages
     crc32 = untyped.crc32

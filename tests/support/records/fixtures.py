@@ -1,4 +1,4 @@
-"""Buckets that a test fills, and that are closed after it. Each subpackage's conftest imports what it needs."""
+"""Fixtures: a bucket, a topic and a store for a test to fill. Each subpackage's conftest imports what it needs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tieredstore.pipelines.filing.times import BadMessageError, EpochTime, JsonField
 
 FIELD: Final = JsonField("a.t", ".")
-"""Field with the time."""
+"""Field that holds the time in each text."""
 
 _GRAMMAR: Final = (
     b'{"a":{"t":', b"1700000000000", b'"t"', b"{", b"}", b"[", b"]", b":", b",", b" ", b"\n", b"0", b"01", b"-",
@@ -42,7 +42,7 @@ def _whole(source: random.Random) -> bytes:
 
 
 def said(payloads: list[bytes | None], *, lead: int = 0) -> list[int | None]:
-    """Return the fast path's answers for a column of these payloads, which is a slice after ``lead`` other values."""
+    """Return the fast path's answers for these payloads, in a column that is sliced after ``lead`` other values."""
     column = pa.array([b'{"a":{"t":1}}', None, b""][:lead] + payloads, pa.binary()).slice(lead)
     times = EpochTime(FIELD).quick(column)
     assert times is not None

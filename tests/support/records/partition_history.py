@@ -89,7 +89,7 @@ class PartitionHistory:
         self.log_start = min(self.log_start, len(self.logs[replica]))
 
     def retain(self, share: int) -> None:
-        """Advance the log start, like retention, by ``share`` sixteenths of the log."""
+        """Advance the log start by ``share`` sixteenths of the log, as retention would."""
         self.log_start += (len(self.logs[self.leader]) - self.log_start) * share // 16
 
     def copy(self, first: int, size: int) -> None:

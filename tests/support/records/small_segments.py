@@ -30,7 +30,7 @@ MODES = {"none": PLAIN, "zstd": ZSTD, "enc": ENC, "zstd+enc": ZSTD | ENC}
 
 
 def memory_settings(chunk_size: int = 100, **groups: dict[str, str]) -> Settings:
-    """Return settings for a store provided by the test; ``groups`` are MODES entries and the like."""
+    """Return settings for a store provided by the test; ``groups`` are further settings, such as MODES entries."""
     texts = {"storage.backend.class": "memory", "chunk.size": str(chunk_size)}
     for group in groups.values():
         texts |= group

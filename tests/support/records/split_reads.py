@@ -1,4 +1,4 @@
-"""Splits that are planned and read as by different processes, and invariants that hold for every window."""
+"""Plans and reads of splits, as if by different processes, with checks that hold for every window."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_window(
     max_split_bytes: int,
     max_split_records: int | None = None,
 ) -> SplitPlan:
-    """Plan and read a window; assert that records and end equal those of a single read of the partition."""
+    """Plan and read a window; assert that its records and its end are those of one read without splits."""
     plan = plan_splits(
         manager, lineage, *window, settings, max_split_bytes=max_split_bytes, max_split_records=max_split_records
     )
@@ -86,5 +86,5 @@ def broker_index(batches: Sequence[bytes], base: int = 0) -> list[tuple[int, int
 
 
 def lineage_of(topic: StoredTopic) -> Lineage:
-    """Return the lineage of the topic's only partition, after a reset of counters and caches."""
+    """Reset counters and caches; return the lineage of the topic's only partition."""
     return topic.catalog().lineage(PARTITION.topic, PARTITION.partition)

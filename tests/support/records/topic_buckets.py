@@ -79,7 +79,7 @@ class Bucket:
         return metadata
 
     def delete(self, *segments: RemoteLogSegmentMetadata) -> None:
-        """Delete segments, like retention or data loss."""
+        """Delete segments, as retention or data loss would."""
         for metadata in segments:
             self.manager.delete_log_segment_data(metadata)
 

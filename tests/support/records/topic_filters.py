@@ -66,7 +66,7 @@ def _compared(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[An
 
 
 def _among(name: str, values: st.SearchStrategy[int], kind: Any) -> st.SearchStrategy[Any]:
-    """Return filters for SQL's IN, as DuckDB writes it."""
+    """Return filters in the form into which DuckDB translates SQL's IN."""
     field = ds.field(name)
     return st.lists(values, min_size=1, max_size=4).map(
         lambda chosen: pc.if_else(

@@ -31,7 +31,7 @@ _COMPARED: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True)
 class Predicate:
-    """One condition in three languages."""
+    """One condition: in SQL, as a Polars expression, and as a Python function."""
 
     sql: str
     polars: Any
@@ -198,7 +198,7 @@ def _computed(names: st.SearchStrategy[str], values: dict[str, st.SearchStrategy
 
 
 def ranges_of_time(times: int) -> st.SearchStrategy[tuple[Predicate, int]]:
-    """Return predicates with a lower bound of timestamps, sometimes also an upper one; and the lower bound."""
+    """Return predicates with a lower (and sometimes an upper) bound of timestamps, each with its lower bound."""
     low = st.integers(-2, times + 2)
     since = low.map(lambda at: (_comparison("timestamp", ">=", at), at))
     within = st.tuples(low, st.integers(0, times)).map(
@@ -208,7 +208,7 @@ def ranges_of_time(times: int) -> st.SearchStrategy[tuple[Predicate, int]]:
 
 
 def exact_ranges(partitions: int, offsets: int) -> st.SearchStrategy[Predicate]:
-    """Return some offset ranges of some partitions, for which the fetched data is known exactly."""
+    """Return predicates of offset ranges in partitions, for which a test knows exactly what data is fetched."""
     one = st.tuples(st.integers(0, partitions - 1), st.integers(0, offsets - 1), st.integers(0, offsets // 4)).map(
         lambda drawn: _all([_comparison("partition", "=", drawn[0]), _between("offset", drawn[1], drawn[1] + drawn[2])])
     )

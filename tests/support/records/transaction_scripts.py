@@ -31,7 +31,7 @@ class Segment:
 
 @dataclass
 class Partition:
-    """Partition on which steps are played; ``outcome`` maps each record's offset to its transaction's outcome."""
+    """Partition to which steps are applied; ``outcome`` maps each record's offset to its transaction's outcome."""
 
     offset: int = 0
     opened: dict[int, int] = field(default_factory=dict[int, int])
@@ -62,7 +62,7 @@ class Partition:
         self.offset += 1
         first = self.opened.pop(producer, None)
         if first is None:
-            return  # a marker without records, as Kafka can write
+            return  # a marker of a transaction without records, which Kafka can write
         self.outcome.update(dict.fromkeys(self.unsettled.pop(producer), (committed, marker)))
         if not committed:
             stable = min([*self.opened.values(), marker + 1])
@@ -73,7 +73,7 @@ class Partition:
         return [idle, *(ProducerState(who, 0, 0, first, 0, 0, 0, first) for who, first in self.opened.items())]
 
     def visible(self, end: int, stop: int) -> tuple[list[int], int]:
-        """Return the offsets below ``stop`` that a reader with the log up to ``end`` sees, and where it stops."""
+        """Return the offsets below ``stop`` that a reader of the log up to ``end`` sees, and where the reader stops."""
         limit = min(stop, end)
         for offset, first in self.first_of.items():
             is_decided = offset in self.outcome and self.outcome[offset][1] < end
@@ -88,7 +88,7 @@ def store(
 ) -> tuple[Partition, list[int]]:
     """Copy a segment for each list of steps; return the partition, and each segment's end.
 
-    ``begins`` has, for each segment, the number of the first segment in the log of the broker that copies it.
+    For each segment, ``begins`` has the number of the first segment that is in the log of the broker that copies it.
     """
     partition, ends = Partition(), list[int]()
     for number, steps in enumerate(plan):

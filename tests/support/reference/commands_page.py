@@ -1,4 +1,4 @@
-"""Pages of commands, made from the help texts: shared options once, exit codes with their errors."""
+"""Pages of commands, made from the help texts. Shared options are described once, exit codes with their errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tieredstore.cli.app.table import all_entries, wing_entries
 from tieredstore.pubsub import errors as pubsub_errors
 
 Option = tuple[str, str]
-"""Option name and help text, as in the help."""
+"""Name and text of an option, as in a command's help."""
 
 _INTRO: Final = """# Commands
 
@@ -136,7 +136,7 @@ def help_of(path: str, command: Any) -> Help:
 
 
 class _Seen:
-    """Help formatter that records the panels that it gets."""
+    """Substitute for a help formatter, which records the panels that it gets."""
 
     def __init__(self) -> None:
         self.panels: dict[str, list[Option]] = {}

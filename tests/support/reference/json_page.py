@@ -1,4 +1,4 @@
-"""JSON page: types and commands of each name from the golden file, meanings kept from the page."""
+"""Page of JSON names: their types and commands come from the golden file, their meanings from the page itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ GOLDEN: Final = REPOSITORY / "tests" / "cli" / "golden" / "json.txt"
 _ROW: Final = re.compile(r"^`(\w+)`(?: ([a-z ]+))? \| (.*)$", re.MULTILINE)
 _SECTION: Final = "### "
 _FEWEST: Final = 3
-"""Minimum number of names that only this command prints, for a section of its own."""
+"""A command has its own section if it alone prints at least this many names."""
 _INTEGER: Final = "integer"
-"""Type of fields in rows that name no type."""
+"""Type of the names whose rows show no type."""
 _CHANGING: Final = re.compile(r"These commands change something: [^.]*\.")
 _OF_OUTCOMES: Final = "new_segment_id"
 _ASTERISK: Final = "*"
@@ -59,7 +59,7 @@ def rows_of(page: str) -> list[tuple[str, str, str]]:
 
 
 def is_date(name: str, names: Collection[str]) -> bool:
-    """Return True if a name is the date form of another name in ms. The page's introduction explains all such names."""
+    """Return True if a name is the date form of another name in ms: the page explains these in its introduction."""
     return f"{name}_ms" in names
 
 
@@ -68,7 +68,7 @@ def _type_of(kinds: set[str]) -> str:
 
 
 def _shown(commands: set[str], changing: set[str]) -> str:
-    """Return the heading of a name: its only command, an asterisk if all changing commands have it, or nothing."""
+    """Return a name's heading: its only command, an asterisk if all commands that change something print it, or ""."""
     if changing <= commands:
         return _ASTERISK
     return f"`{next(iter(commands))}`" if len(commands) == 1 else ""

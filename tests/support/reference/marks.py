@@ -1,4 +1,4 @@
-"""Tables within a hand-written page, each between a named mark and an end mark."""
+"""Generated tables in a hand-written page, each between two HTML comments: its name and ``end``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generators by page. A hand-written page keeps its text, and gets new tables."""
+"""Generators of pages, by page. In a hand-written page, only the tables are replaced."""
 
 from __future__ import annotations
 

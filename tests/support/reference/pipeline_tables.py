@@ -22,14 +22,14 @@ def settings_table() -> str:
 
 
 def honoured_names() -> str:
-    """Return Secor's properties with the same meaning here."""
+    """Return the names of Secor's properties that mean the same here."""
     names = [name for name, info, _ in own_properties() if HONOURED in info.metadata]
     families = [f"{start}TOPIC" for start in OF_TOPICS if start.startswith("secor.")]
     return _listed(sorted([*names, *families, *HONOURED_BEGINNINGS, *map(_whole, ALSO_CALLED)]))
 
 
 def names_without_effect() -> str:
-    """Return Secor's properties that are accepted without effect; those with a reason come last."""
+    """Return Secor's properties that are accepted without effect, with a table of those for which a reason is given."""
     silent = [_whole(name) for name, words in sorted(WITHOUT_EFFECT.items()) if not words]
     rows = [f"`{_whole(name)}` | {words}" for name, words in sorted(WITHOUT_EFFECT.items()) if words]
     return "\n".join([_listed(silent), "", "property | because", "---|---", *rows])

@@ -46,10 +46,10 @@ _PACKAGES: Final = (
 _MADE: Final = {"BatchConsumer", "BatchProducer", "Consumer", "RemoteStorageManager", "Uploader"}
 """Classes that users instantiate."""
 _DESCRIBED: Final = {"tieredstore.spark", "tieredstore.testing"}
-"""Packages whose classes are described by a sentence. For those of other packages, see `help`."""
+"""Packages whose classes the page describes by a sentence. Python's `help` describes those of other packages."""
 _LONGEST: Final = 30
 _SHOWN: Final = {"Uploader": {"__init__", "close", "plan", "run", "run_once", "stop"}}
-"""Methods shown of a class. Its other methods are steps of its loop."""
+"""Methods that the page shows of a class, whose other public methods are steps of its loop."""
 _FOR_ROOMS: Final = {"check_open", "on_this_thread", "opened", "requests_at_once", "section", "with_section"}
 """Public members that are meant for other subpackages, not for users."""
 _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
@@ -86,7 +86,7 @@ def first_sentence(value: object) -> str:
 
 
 def short_signature(function: Any) -> str:
-    """Return a signature without types, except for a result type of ours."""
+    """Return a signature without types, except for a result type of this library."""
     signature = inspect.signature(function)
     empty = inspect.Parameter.empty
     given = [
@@ -124,7 +124,7 @@ def _members(of: type) -> Iterator[str]:
 
 
 def _inherited(base: type) -> set[str]:
-    """Return the members of an external base class, such as confluent-kafka's consumer: its own docs describe them."""
+    """Return the members of an external base class (confluent-kafka's consumer), which its own docs describe."""
     return set() if base.__module__.startswith("tieredstore.") else set(vars(base)) - {"__init__"}
 
 

@@ -62,7 +62,7 @@ HEADER: Final = "name | value | meaning\n---|---|---"
 _NOT_THE_PLUGINS: Final = "The plugin lacks this property"
 _AT_LEAST: Final = re.compile(r"(-?\d+) or more\b")
 _MANY: Final = re.compile(r",? separated by commas")
-"""Phrase to remove from descriptions: the page's introduction says it of all lists."""
+"""Phrase to remove from descriptions, because the page's introduction says it once for all lists."""
 _URL: Final = "http:// or https:// and a host, without user, query and fragment"
 _SAYS_NOTHING: Final = {"true or false", "not empty"}
 _EFFECTS: Final = {
@@ -152,7 +152,7 @@ def _rows(section: Section) -> Iterator[str]:
 def render_row(name: str, kind: str, default: str, allowed: str, meaning: str) -> str:
     """Return a property's row, without facts that every reader knows, such as the values of a bool.
 
-    A default among the allowed words is marked there, and not repeated.
+    If the default is one of the allowed words, it is marked there, and not repeated.
     """
     shown = (
         ""

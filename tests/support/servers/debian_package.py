@@ -11,13 +11,13 @@ from tests.support.servers.process import ServerFailedError
 
 
 def debian_package(name: str) -> Path:
-    """Return the folder of an unpacked package: downloaded once, in this machine's release of Debian or Ubuntu."""
+    """Return the folder of an unpacked package of this machine's Debian or Ubuntu release, downloaded only once."""
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise ServerFailedError(f"{program} is missing: these tests take {name} from Debian's packages")
 
     def unpack(folder: Path) -> None:
-        # Run apt's download as root: its own user could not write into the folder.
+        # Run apt's download as root, because apt's own user could not write into the folder.
         download = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", name]
         subprocess.run(download, cwd=folder, check=True, timeout=600)
         (package,) = folder.glob("*.deb")
@@ -28,7 +28,7 @@ def debian_package(name: str) -> Path:
 
 
 def debian_tree(suite: str, architecture: str, *packages: str) -> Path:
-    """Return a folder of packages of this release and processor, and of all packages that they need."""
+    """Return a folder with these packages of a release (``suite``) and processor, and all packages that they need."""
     if shutil.which("mmdebstrap") is None:
         raise ServerFailedError(f"packages of {suite} for {architecture} need mmdebstrap: apt-get install mmdebstrap")
 

@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Give a new worker the address where it requests servers."""
+    """Give a new xdist worker the address of the socket at which it requests servers."""
     stash = node.config.stash
     if _door not in stash:
         stash[_door] = ServersDoor(stash[_servers])
@@ -53,7 +53,7 @@ def _server(config: pytest.Config, name: str) -> Server:
 
 @pytest.fixture(scope="session", autouse=True)
 def _data_of_botocore_is_read_once() -> Iterator[None]:
-    """Cache botocore's S3 descriptions: each test has its own session, which would parse them for 0.2 s."""
+    """Cache botocore's descriptions of S3, because each test's own session would spend 0.2 s on parsing them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(botocore.session, "create_loader", functools.cache(botocore.loaders.create_loader))
         yield

@@ -43,7 +43,7 @@ _ENVIRONMENT = {"CLUSTER_ID": CLUSTER_ID, "SCRAM": f"SCRAM-SHA-256=[name={USER},
 class KafkaServer:
     """Running broker; ``kill`` is kill -9. ``log_dir`` holds the folders of the partitions.
 
-    ``process`` is set for a broker that the test started.
+    ``process`` is set only for a broker that the test itself started.
     """
 
     bootstrap_servers: str

@@ -29,7 +29,7 @@ exec "$@" kafka.Kafka server.properties
 _KRAFT: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-    # Short enough to detect a killed broker soon, and long enough for a live broker on a busy machine.
+    # This is short enough to detect a killed broker soon, and long enough for a live one on a busy machine.
     "broker.session.timeout.ms": "9000",
 }
 _COMMON: Final = {
@@ -139,7 +139,7 @@ class KafkaCluster:
         self.elect(topic, partition, "PREFERRED")
 
     def elect(self, topic: str, partition: int, kind: str) -> None:
-        """Run an election, ``PREFERRED`` or ``UNCLEAN``; one without a change is not an error."""
+        """Run an election, ``PREFERRED`` or ``UNCLEAN``. It is not an error if the leader stays the same."""
         confluent: Any = importlib.import_module("confluent_kafka")
         admin_module: Any = importlib.import_module("confluent_kafka.admin")
         admin = admin_module.AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
@@ -194,7 +194,7 @@ def start_zookeeper_cluster(hosts: str, brokers: int = 2, **overrides: str) -> G
 @contextmanager
 def _started(root: Path, nodes: Sequence[ClusterNode]) -> Generator[None]:
     try:
-        # Begin all at once, because brokers themselves wait for their controller.
+        # Start all nodes at the same time, because brokers wait for their controller by themselves.
         for node in nodes:
             node.begin()
         for node in nodes:

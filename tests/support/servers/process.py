@@ -1,4 +1,4 @@
-"""Server in a separate process group: ready before use, and killed when the tests end, in any way."""
+"""Server in a separate process group. It is ready before use, and is killed when the tests end, however they end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ServerFailedError(Exception):
 
 
 _PORTS: Final = 2000
-_WORKER: Final = os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")  # 9 in the process that starts the run
+_WORKER: Final = os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")  # the run's first process has 9
 _FIRST_PORT: Final = 12_000 + int(_WORKER) % 10 * _PORTS
 _port_numbers: Final = count(os.getpid() * 37)  # concurrent runs start at different ports
 
@@ -85,7 +85,7 @@ def script_of_environment(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Launch:
-    """Start of one server: the command, its environment and a readiness check."""
+    """What starts one server: the command, its environment and a readiness check."""
 
     command: Sequence[str | Path]
     is_ready: Callable[[], bool]

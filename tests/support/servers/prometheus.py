@@ -37,7 +37,7 @@ class Prometheus:
         return {each["labels"]["job"]: each["health"] for each in self._get("targets")["activeTargets"]}
 
     def rules(self) -> int:
-        """Return the number of alert rules that it has loaded."""
+        """Return the number of alert rules that the server has loaded."""
         return sum(len(group["rules"]) for group in self._get("rules")["groups"])
 
     def _get(self, what: str, **parameters: str) -> Any:

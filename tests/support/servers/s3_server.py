@@ -21,7 +21,7 @@ REGION = "us-east-1"
 
 @dataclass(frozen=True)
 class S3Server:
-    """Running S3 server; ``kill`` is kill -9. ``process`` is set for a server that the test started."""
+    """Running S3 server; ``kill`` is kill -9. ``process`` is set only if the test started it."""
 
     name: str
     endpoint_url: str

@@ -41,7 +41,7 @@ _OPTIONS = (
     "-s3.port.iceberg=0",
     "-s3.port.lance=0",
     "-s3.autoCreateBucket=false",
-    # Allow many volumes: each bucket takes several, even an empty one.
+    # Allow many volumes, because each bucket takes several, even if it is empty.
     "-volume.max=10000",
     "-volume.preStopSeconds=0",
     "-master.volumeSizeLimitMB=1024",

@@ -43,7 +43,7 @@ _ANSWER_TIMEOUT_S: Final = 1740.0  # on a new machine, MinIO is built first
 
 
 class SharedServers:
-    """Servers started at first request, and stopped by ``close``."""
+    """Servers, each started at its first request, and all stopped by ``close``."""
 
     def __init__(self) -> None:
         self._running = ExitStack()
@@ -72,7 +72,7 @@ class SharedServers:
 
 
 class ServersDoor:
-    """Socket where the workers request servers, in a folder that only this user can open."""
+    """Socket at which the workers request servers. It is in a folder that only this user can open."""
 
     def __init__(self, servers: SharedServers) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tieredstore-servers-"))
@@ -98,13 +98,13 @@ class ServersDoor:
 
 
 def ask(address: str, name: str) -> Texts:
-    """Request a server as a worker; return its connection details, or raise ServerFailedError."""
+    """Request a server from within a worker; return its connection details, or raise ServerFailedError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ANSWER_TIMEOUT_S)
         connection.connect(address)
         connection.sendall(f"{name}\n".encode())
         with connection.makefile("rb") as answer:
-            # The answer is empty if the thread that answers failed. It reports its error on the run's stderr.
+            # The answer is empty if the thread that answers failed; its error is then on the run's stderr.
             texts: Texts = json.loads(answer.read() or b'{"error": "it could not be started"}')
     if "error" in texts:
         raise ServerFailedError(f"{name}: {texts['error']}")

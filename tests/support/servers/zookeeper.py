@@ -33,7 +33,7 @@ class ZooKeeperServer:
     kill: Callable[[], None] = field(repr=False)
 
     def chroot(self) -> str:
-        """Return a connection string with a new node as a test's private root."""
+        """Return a connection string whose root is a new node, private to one test."""
         node = f"/{uuid.uuid4().hex}"
         with zookeeper_client(self.hosts) as client:
             client.create(node)
@@ -57,7 +57,7 @@ def end_session(hosts: str, client: Any) -> None:
     kazoo_client = importlib.import_module("kazoo.client").KazooClient
     session = (client._session_id, client._session_passwd)
     end_s = time.monotonic() + 120.0
-    # Repeat: the client may reconnect to its session, which the other client took over, before that closes it.
+    # Repeat, because the client may reconnect to its session before the other client, which took it over, closes it.
     while session[0] is not None and client._session_id == session[0]:
         assert time.monotonic() < end_s, "the session does not end"
         other = kazoo_client(hosts, client_id=session, timeout=30)
@@ -76,7 +76,7 @@ def end_session(hosts: str, client: Any) -> None:
 def start_zookeeper(folder: Path | None = None, port: int | None = None) -> Generator[ZooKeeperServer, None, None]:
     """Run a server (about 1 s to be ready); kill it at the end of the block.
 
-    With the ``folder`` and ``port`` of an earlier server, the new one continues with its data, for the same clients.
+    With the ``folder`` and ``port`` of an earlier server, the new one continues with its data and its clients.
     """
     chosen: list[int] = []
 

@@ -20,7 +20,7 @@ _PATIENCE_S: Final = 300.0
 
 
 def worker_python(folder: Path) -> Path:
-    """Write a program into this folder that runs this interpreter for Spark's workers with an early connection."""
+    """Write a program into this folder with which Spark starts its workers on this interpreter, connected early."""
     program = folder / "python"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {__name__} "$@"\n')
     program.chmod(0o755)
@@ -42,7 +42,7 @@ def connected(port: int, secret: str) -> socket.socket:
 
 
 def main() -> None:
-    """Connect if Spark starts this as a worker; then continue like Python itself with these arguments."""
+    """Connect if Spark starts this process as a worker; then do what Python itself does with these arguments."""
     if sys.argv[1:2] != ["-m"] or _PORT not in os.environ:
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
     connection = connected(int(os.environ[_PORT]), os.environ[_SECRET])

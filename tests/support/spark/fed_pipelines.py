@@ -22,7 +22,7 @@ PARTITIONS = 2
 
 
 class Fed:
-    """Pipeline ``fed``, which files JSON by day. A plain consumer reads the expected records."""
+    """Pipeline ``fed``, which files JSON by day. A plain Kafka consumer reads the records that it must output."""
 
     def __init__(self, kafka: KafkaServer, s3: S3Server, folder: Path, **changes: str) -> None:
         self.kafka, self.folder = kafka, folder

@@ -13,7 +13,7 @@ class HadoopFiles:
     """SequenceFiles in local folders."""
 
     def __init__(self, spark: SparkSession) -> None:
-        # Use private members: PySpark has no public access to the JVM's classes.
+        # Use private members, because PySpark has no public access to the JVM's classes.
         context: Any = spark.sparkContext
         self._io: Any = context._jvm.org.apache.hadoop.io
         self._conf: Any = context._jsc.hadoopConfiguration()

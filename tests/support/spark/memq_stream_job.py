@@ -1,4 +1,4 @@
-"""Stream from one topic of batches to another until nothing is new, run as a process that is killed.
+"""Job that streams from one topic of batches to another until nothing is new. Tests run it as a process and kill it.
 
 Run it as python -m tests.support.spark.memq_stream_job JOB_FILE. The file's JSON has the store's options, the topics
 and the checkpoint. The job prints a line just before the query starts.

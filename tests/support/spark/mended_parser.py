@@ -24,7 +24,7 @@ from tieredstore.reading.survey import survey_logs
 PARTITIONS = 2
 FIRST_MS = 1_700_000_000_000
 WRONG, RIGHT = "created", "timestamp"
-"""Time fields of each message. The wrong one is a year off."""
+"""Names of each message's two time fields. The time in the wrong one is a year off."""
 
 _YEAR_MS = 365 * 86_400_000
 
@@ -34,7 +34,7 @@ class Mended:
 
     def __init__(self, kafka: KafkaServer, folder: Path) -> None:
         self.topic = TieredTopic(kafka, folder, partitions=PARTITIONS)
-        # Use one producer for all messages: a new producer waits half a second for its producer id.
+        # Use one producer for all messages, because a new producer waits half a second for its producer id.
         self._producer = producer_of(kafka)
         self._folder, self.written = folder, 0
         (folder / "output").mkdir()
@@ -66,7 +66,7 @@ class Mended:
         numbers = range(self.written, self.written + count)
         messages = [message(number) for number in numbers]
         for partition in range(PARTITIONS):
-            # Send batches that fit a segment.
+            # Send few messages at a time, because a batch must fit into a segment.
             for at in range(0, count, 50):
                 send(self._producer, self.topic.topic, messages[at : at + 50], partition=partition)
         self.written = numbers.stop
@@ -80,7 +80,7 @@ class Mended:
         }
 
     def delete_copied(self, stop: int) -> None:
-        """Delete the bucket's segments that end before an offset, like retention."""
+        """Delete the bucket's segments that end before an offset, as retention would."""
         for metadata in self.topic.copied.values():
             if metadata.end_offset < stop:
                 self.topic.manager.delete_log_segment_data(metadata)

@@ -30,7 +30,7 @@ class SparkCluster:
         self._start("master.Master", "--host", "127.0.0.1", "--port", str(port))
 
     def add_worker(self, host: str) -> None:
-        """Add a worker at a loopback address that counts as a host: applications get an executor there."""
+        """Add a worker at a loopback address. Spark takes it for a host, so applications get an executor there."""
         work = str(self._folder / host)
         self._start("worker.Worker", "--host", host, "--cores", "1", "--memory", "600m", "--work-dir", work, self.url)
 

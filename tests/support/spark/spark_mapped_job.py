@@ -1,7 +1,7 @@
 """map_records job on two local executors, in a separate process: ``python -m … JOB``.
 
-One task kills its executor with the JVM, one kills its Python worker, and one raises; Spark retries each. JOB is a JSON
-file: the options of the source, the folder for marks, and the file for the reported rows.
+One task kills its executor's JVM, one its Python worker, and one raises an error; Spark retries each. JOB is a JSON
+file: the options of the source, the folder for mark files, and the file for the reported rows.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pyspark.sql import SparkSession
 from tieredstore.spark import map_records
 
 EXECUTOR, WORKER, RAISING = TROUBLED = (2, 5, 7)
-"""Partitions whose task fails in its first attempt, after the first batch, by kind of fault."""
+"""Partitions whose task's first attempt fails after the first batch, each by another kind of fault."""
 
 CONF = {"spark.master": "local-cluster[2,2,512]", "spark.executor.memory": "512m"}
 
 
 def troubled(marks: Path) -> Any:
-    """Return a function that returns its rows unchanged, and causes the faults of first attempts."""
+    """Return a function that returns its rows unchanged, and makes the first attempts of troubled tasks fail."""
 
     def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -44,7 +44,7 @@ def troubled(marks: Path) -> Any:
 
 
 def is_first(mark: Path) -> bool:
-    """Create the mark; return True if it is new."""
+    """Create the empty file ``mark``; return True if no earlier attempt has created it."""
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
@@ -61,7 +61,7 @@ def end(task: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     else:
         raise OSError("of the function")
-    time.sleep(60)  # killed together with the executor
+    time.sleep(60)  # this worker is killed together with the executor
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ class Kept:
             self.segments.append(self.bucket.write(count, topic, partition, topic_id=topic_id))
 
     def file(self, name: str = "kept.properties", **changes: str) -> Path:
-        """Write the pipeline's settings file. Names of ``changes`` have ``__`` for dots."""
+        """Write the pipeline's settings file. In the names of ``changes``, ``__`` stands for a dot."""
         properties = {
             **self.bucket.options,
             "pipeline.name": "kept",

@@ -1,4 +1,4 @@
-"""Options of batch queries, with the records that they select, or their errors; for readers and for a real Spark."""
+"""Options of batch queries, with the records or the errors that they lead to, in readers and in a real Spark."""
 
 from __future__ import annotations
 

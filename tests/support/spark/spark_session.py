@@ -37,21 +37,21 @@ JVM: Mapping[str, str] = {
 def environment(folder: Path | None = None) -> dict[str, str]:
     """Return the environment of a driver: this interpreter for the workers, and the loopback interface.
 
-    With a ``folder``, which gets a start program, workers connect to Spark in time even on a busy machine.
+    With a ``folder``, workers start by a program written there, and connect to Spark in time even on a busy machine.
     """
     python = sys.executable if folder is None else str(worker_python(folder))
     return {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
 
 
 def jvm_of_seconds(folder: Path) -> dict[str, str]:
-    """Return variables that make a process's Spark use ``JVM``, by a file in ``folder``."""
+    """Return environment variables that make a process's Spark use ``JVM``, by a settings file in ``folder``."""
     (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in JVM.items()))
     return {"SPARK_CONF_DIR": str(folder)}
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Yield a session without a registered source: Spark must find it by itself."""
+    """Yield a session in which no source is registered, because Spark must find the source by itself."""
     os.environ.update(environment(tmp_path_factory.mktemp("spark")))
     builder: Any = SparkSession.builder
     for name, value in {**CONF, **JVM}.items():

@@ -1,4 +1,4 @@
-"""Streaming query into files until nothing is new, run as a process that is killed.
+"""Job that runs a streaming query into files until nothing is new. Tests run it as a process and kill it.
 
 Run it as python -m tests.support.spark.spark_stream_job JOB_FILE. The file's JSON has the source's options, the
 checkpoint, the sink and optionally ``conf`` of the session. The job prints a line just before the query starts.

@@ -15,7 +15,7 @@ from tests.support.spark.spark_session import environment
 
 
 def run_killed(job: Path, *, after: float) -> bool:
-    """Kill the job after this many seconds of its query; return True if it was still running."""
+    """Kill the job when its query has run for this many seconds; return True if it was still running."""
     with started(job) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"starting\n"

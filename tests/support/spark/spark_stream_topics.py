@@ -32,7 +32,7 @@ class Bucket(TopicBucket):
 
 
 class Clock:
-    """Clock that advances at every look, so that no snapshot is fresh; or that a test advances."""
+    """Clock that advances by ``step`` at each reading, so that no snapshot is fresh; a test can also set ``now``."""
 
     def __init__(self, step: float = 10.0) -> None:
         self.now = 0.0
@@ -44,7 +44,7 @@ class Clock:
 
 
 def over_the_wire(offset: Json) -> Json:
-    """Convert an offset like Spark's checkpoint does."""
+    """Convert an offset to JSON and back, as Spark's checkpoint does."""
     json_offset: Json = json.loads(json.dumps(offset))
     return json_offset
 

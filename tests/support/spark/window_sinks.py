@@ -1,4 +1,4 @@
-"""Pipeline driver without Spark: tasks run in this process in sequence."""
+"""Pipeline driver without Spark: its tasks run in this process, one after the other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HereContext:
         self.groups.append(group)
 
     def cancelJobGroup(self, group: str) -> None:  # noqa: N802  Spark's name
-        if group in self.groups:  # Spark ignores a group that is not known yet
+        if group in self.groups:  # Spark ignores a group that it does not know yet
             self.cancelled.set()
 
 

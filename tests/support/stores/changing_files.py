@@ -1,4 +1,4 @@
-"""Folder where files appear, disappear and turn into non-files, and the results that a visit may return."""
+"""Folder where files appear, disappear and turn into non-files, with checks of what a visit of it returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tieredstore.backends.values import ObjectInfo
 
 _SIZES = (0, 1, 3, 4_095, 4_096, 65_535, 65_536, 65_537)
 _ODD = "caf\u00e9 \n"
-"""Name with non-ASCII characters: ``look_at_files`` reports such a file, ``read_files`` does not read it."""
+"""Name with a non-ASCII character. ``look_at_files`` reports such a file, but ``read_files`` does not read it."""
 
 _NAMES = ("0", "1", "2", "3", _ODD, "x" * 255)
 _TOO_LONG = "y" * 256

@@ -1,4 +1,4 @@
-"""States in which a manager may be closed: each is a use on a separate thread that a store blocks."""
+"""States in which a manager may be closed. In each, a separate thread uses the manager, and its store blocks this."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG = bytes(range(256)) * 40
 
 
 class SilentStore(DelegatingObjectStore):
-    """Store that blocks the calls of one name, after it has answered some of them."""
+    """Store that blocks the calls of one method, after it has answered some of them."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -261,7 +261,7 @@ def _ended_by_close(use: Callable[[], object]) -> BaseException | None:
 
 
 class Waiting:
-    """Use of a manager on a thread, with the error that ended it, and when it ended."""
+    """Use of a manager on a thread, with the time of its end and the error that ended it."""
 
     def __init__(self, scene: Scene, use: Use) -> None:
         self.error: BaseException | None = None
@@ -276,7 +276,7 @@ class Waiting:
     def begin(self) -> None:
         self._thread.start()
         assert self._scene.store.is_asked.wait(60), self.error
-        time.sleep(0.02)  # any thread that waits for the call waits by now
+        time.sleep(0.02)  # by now, each thread that will wait for the call does so
 
     def end(self) -> None:
         self._thread.join(60)

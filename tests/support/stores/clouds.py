@@ -31,7 +31,7 @@ from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.retry import RetryPolicy
 
 PART = 1 << 18
-"""Chunk or block size in these tests: larger objects are written in parts. S3's parts are larger."""
+"""Part size of Google's and Azure's uploads in these tests: larger objects are written in parts. S3's are larger."""
 
 ATTEMPTS = 3
 
@@ -115,7 +115,7 @@ def make_gcs(url: str, place: str, retries: RetryPolicy | None = None, **options
 
 
 def gcs_cloud(server: GcsServer) -> Cloud:
-    """Return Google's cloud, by its emulator."""
+    """Return Google's cloud, emulated by fake-gcs-server."""
     return Cloud(
         name="gcs",
         endpoint_url=server.endpoint_url,
@@ -140,7 +140,7 @@ def gcs_cloud(server: GcsServer) -> Cloud:
 def make_azure(url: str, place: str, retries: RetryPolicy | None = None, **options: Any) -> AzureObjectStore:
     """Return a store of an emulator's container at ``url``."""
     parts = urlsplit(url)
-    # The emulator takes the account from the path, or from a named host.
+    # The emulator takes the account from the URL's path, or else from its host name.
     account = parts.path.strip("/") or (parts.hostname or "").partition(".")[0]
     key = AccountKey(account, AZURE_KEYS[account])
     return AzureObjectStore(AzureOptions(place, key, url, part_size=PART, **options), retries=retries or quick())
@@ -159,7 +159,7 @@ def make_container(server: AzureServer) -> str:
 
 
 def azure_cloud(server: AzureServer) -> Cloud:
-    """Return Azure's cloud, by its emulator."""
+    """Return Azure's cloud, emulated by Azurite."""
     AZURE_KEYS[server.account_name] = server.account_key
     return Cloud(
         name="azure",
@@ -187,7 +187,7 @@ Operation = tuple[str, Callable[[ObjectStore], object]]
 
 
 def operations(cloud: Cloud) -> dict[str, Operation]:
-    """Return every operation of a store that holds a small object ``object``, and the kind of request to disturb."""
+    """Return every operation of a store with a small object ``object``, each with the kind of request to disturb."""
     return {
         "small put": ("single_write", lambda store: store.put("object", b"small")),
         "part of a put": ("part", lambda store: store.put("object", [cloud.large])),

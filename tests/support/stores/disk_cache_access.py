@@ -64,7 +64,7 @@ def rows(path: Path, columns: str) -> list[tuple[object, ...]]:
 
 
 def let_pass(path: Path, seconds: float) -> None:
-    """Move the times of all cached data into the past by these seconds."""
+    """Move the times of all cached data this many seconds into the past."""
     change_table(path, "UPDATE Cache SET access_time = access_time - ?1, expire_time = expire_time - ?1", seconds)
     for file in value_files(path):
         status = file.stat()

@@ -58,8 +58,8 @@ class Operation:
     """One call of a store, ``number`` counted from 0 since creation or reset.
 
     ``keys`` are those of a delete, the one key of another call, or the prefix of a listing. A ``get_small`` or a
-    ``get_whole`` is a ``get``. A listing counts once the caller requests its first object. A read of an empty range
-    does not count.
+    ``get_whole`` is a ``get``. A listing counts as soon as the caller requests its first object. A read of an empty
+    range does not count.
     """
 
     number: int
@@ -76,7 +76,7 @@ class DelegatingObjectStore(DelegatingStore):
 
     @property
     def small_batch(self) -> int:
-        """Number of keys of a batch: 1, so that each read is a separate call."""
+        """Number of keys that a batch reads: 1, so that each read is a separate call."""
         return 1
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
@@ -84,7 +84,7 @@ class DelegatingObjectStore(DelegatingStore):
         ObjectStore.get_whole(self, key, buffer)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Read by ``get_small``, in sequence."""
+        """Read each key by ``get_small``, one after the other."""
         return ObjectStore.get_small_batch(self, keys, most)
 
 
@@ -147,7 +147,7 @@ class ScriptedStore(DelegatingObjectStore):
 
     @property
     def conditional_writes(self) -> bool:
-        """The constructor's value, or that of ``inner``."""
+        """The value given to the constructor, or else that of ``inner``."""
         return super().conditional_writes if self._conditional_writes is None else self._conditional_writes
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
@@ -296,7 +296,7 @@ class _ScriptedVersions(BucketVersions):
 
 
 CountingStore = ScriptedStore
-"""Name of the store for tests that only count its operations."""
+"""The same store, under a name for tests that only count its operations."""
 
 
 def _unavailable() -> Exception:
@@ -417,7 +417,7 @@ class _Call:
                 act(self._operation)
 
     def whole(self, operation: Callable[[], Answer]) -> Answer:
-        """Run an operation that has no partial effect, once ``during`` has been reached."""
+        """Run an operation that has no partial effect, after ``during`` has been reached."""
         self.reach("during")
         return operation()
 

@@ -1,8 +1,8 @@
 """Store in a folder where two attempts of a task meet: each prepares a file before either continues.
 
 Settings choose the store as ``storage.backend.class=tests.support.stores.meeting_folder.MeetingFolder``.
-``storage.folder`` is its folder. The attempts meet at the key that ends with ``storage.meeting``, and each leaves a
-mark in the folder ``storage.marks``.
+``storage.folder`` is its folder. The attempts meet at the key that ends with ``storage.meeting``, and each leaves an
+empty file as its mark in the folder ``storage.marks``.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ def numbers_to_sweep(kinds: Sequence[Hashable], *, whole: bool = SOAK) -> list[i
     """Return the numbers of the operations to sweep, given the kind of each operation. With ``whole``, these are all of
     them; else the first and each fourth one of each kind, and the last one of all.
 
-    Operations come in cycles, such as one for each segment. As the stride counts by kind, it meets each step of a
-    cycle, whatever the cycle's length.
+    Operations come in cycles, such as one for each segment. Because the stride counts each kind separately, it meets
+    each step of a cycle, whatever the cycle's length.
     """
     assert kinds, "no operation to sweep over: the test would check nothing"
     seen: Counter[Hashable] = Counter()
@@ -69,7 +69,7 @@ class OperationSweep(Generic[Inner]):
     sweep.
 
     The caller does the work on the round's ``store`` and checks its ``inner``. ``numbers`` restricts the operations to
-    sweep. If it has a step, it alone chooses them.
+    sweep. If this range has a step other than 1, it alone chooses them.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class OperationSweep(Generic[Inner]):
         assert self.numbers, "no operation to sweep over: the test would check nothing"
 
     def fail(self, moment: Moment = "before", *, for_good: bool = False) -> Iterator[Round[Inner, FaultyStore]]:
-        """Yield rounds in which one operation fails, or all from it on. At ``after``, only its answer is lost."""
+        """Yield rounds in which one operation fails, or all from it on. At ``after``, it fails with full effect."""
         for number in self.numbers:
             inner = self._make()
             yield Round(number, inner, FaultyStore(inner, number, moment=moment, for_good=for_good))
@@ -97,7 +97,7 @@ class OperationSweep(Generic[Inner]):
             yield Round(number, inner, DyingStore(inner, number, moment))
 
     def sleep(self, meanwhile: Callable[[Inner], object]) -> Iterator[Round[Inner, ScriptedStore]]:
-        """Yield rounds that call the function with the inner store before one operation, then continue it."""
+        """Yield rounds that call ``meanwhile`` with the inner store before one operation, which then continues."""
         for number in self.numbers:
             inner = self._make()
             yield Round(

@@ -1,4 +1,4 @@
-"""Stepwise work on one store: a step is one store call, and any step may be the last."""
+"""Stepwise work on one store: each step is one store call, and the work may be killed at any step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WorldClock:
 class AgingStore(DelegatingObjectStore):
     """Store in memory with times by the world's clock; an interrupted write leaves an abandoned write.
 
-    An object's time is the start of its write, as for S3's multipart uploads: the oldest possible.
+    An object's time is the start of its write, as for S3's multipart uploads, because this is the oldest possible time.
     """
 
     def __init__(self, clock: WorldClock) -> None:
@@ -100,13 +100,13 @@ class Actor:
         self._wait()
 
     def step(self) -> None:
-        """Run one store call, or the rest of the work after the last."""
+        """Run the pending store call, and then the work up to its next call or its end."""
         if not self.is_over:
             self._turn.release()
             self._wait()
 
     def kill(self, *, inside: bool) -> None:
-        """Kill the actor before its next call, or ``inside`` it: then a write leaves an abandoned one."""
+        """Kill the actor before its next call, or ``inside`` it, so that a write leaves an abandoned one."""
         if not self.is_over:
             self._is_killed, self._dies_inside = True, inside
             self._turn.release()
@@ -131,7 +131,7 @@ class Actor:
 
     @contextmanager
     def call(self) -> Generator[int]:
-        """Run one call and yield its start time. A call that waits too long fails, like real ones by their deadline."""
+        """Run one call and yield its start time. A call that waits too long fails, as if at its deadline."""
         self._die_unless(False)
         began_ms = self._world.clock.now_ms
         self._stood_still.release()
@@ -181,7 +181,7 @@ class _SteppedStore(DelegatingObjectStore):
         return iter(page)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Count one call per key: a bulk delete may be interrupted in the middle."""
+        """Count one call per key, because a bulk delete may be interrupted in the middle."""
         for key in keys:
             with self._actor.call():
                 super().delete([key])

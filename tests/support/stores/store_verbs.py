@@ -1,4 +1,4 @@
-"""Every store method as run on a faulty server: its setup, its requests and its expected result."""
+"""Calls of every store method for a faulty server, each with its setup, its requests and its expected result."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ KEYS = tuple(f"kept/{number}" for number in range(4))
 
 @dataclass(frozen=True)
 class Verb:
-    """One store call: ``run`` makes it, ``is_right`` checks its result and the server's content.
+    """One store call: ``run`` makes the call, ``is_right`` checks the call's result and the server's content.
 
-    ``steps`` are the steps of its requests, on whichever cloud they occur.
+    ``steps`` are the kinds of the requests that it sends, on any of the clouds.
     """
 
     name: str

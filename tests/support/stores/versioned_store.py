@@ -46,7 +46,7 @@ class VersionedStore(MemoryObjectStore):
 
 class _History(BucketVersions):
     def __init__(self, objects: dict[str, Any]) -> None:
-        # The memory store's own objects, so that an object that returns has its old etag.
+        # These are the memory store's own objects, so that an object that returns has its old etag.
         self._objects = objects
         self._of_key: defaultdict[str, list[ObjectVersion]] = defaultdict(list)
         self._by_id: dict[str, Any] = {}
@@ -81,4 +81,4 @@ class _History(BucketVersions):
         self._of_key[key] = [one for one in self._of_key[key] if one.is_marker]
 
     def obstacle(self) -> None:
-        """Return None: versions are kept."""
+        """Return None, because versions are kept."""

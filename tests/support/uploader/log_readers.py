@@ -46,7 +46,7 @@ class Readers:
         compare("the pipeline", self._piped(), expected)
 
     def check_bucket(self, lives: Mapping[Uuid, Rows], last: Uuid) -> None:
-        """Assert that the bucket has exactly these records of each topic with the name, each record once. The topic
+        """Assert that the bucket has exactly these records of each topic that had the name, each record once. The topic
         ``last`` still exists.
         """
         with self._manager() as manager:

@@ -18,10 +18,10 @@ Rows = Sequence[tuple[int, bytes]]
 
 LONG_S: Final = 300.0
 BATCH: Final = 100
-"""Number of records of one write, about a segment."""
+"""Number of records of one write, which fill about a segment."""
 
 MOST_BATCHES: Final = 6
-"""Most batches per round, so that records are read and uploaded before retention deletes them."""
+"""Maximum number of batches per round, low enough to read and upload records before retention deletes them."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Life:
     cuts: int = 0
 
     def cut(self, at: int) -> None:
-        """Forget the records from this offset on, as an unclean election loses them."""
+        """Forget the records from this offset on, because an unclean election has lost them."""
         self.truth = {offset: value for offset, value in self.truth.items() if offset < at}
         self.acknowledged = {offset: value for offset, value in self.acknowledged.items() if offset < at}
         self.aborted = {offset for offset in self.aborted if offset < at}
@@ -65,7 +65,7 @@ class Writer:
         self._has_begun = False
 
     def write(self, life: Life, *, plain: bool = False) -> None:
-        """Write about a segment; leave out of ``life`` the records with an unknown outcome."""
+        """Write about a segment of records; do not add those with an unknown outcome to ``life``."""
         outcome = None if plain else self._source.choice([None, "commit", "abort"])
         if outcome is None:
             self._send(self._plain, BATCH, life.acknowledged)

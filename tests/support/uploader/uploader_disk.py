@@ -1,4 +1,4 @@
-"""Made-up broker disk, which grows, rolls and deletes, and its uploader, step by step in one process."""
+"""Simulated broker's disk that writes, rolls and deletes segments, and its uploader, step by step in one process."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class BrokerDisk:
         return [path for path in (*named, *marked) if path.exists()]
 
     def mark_deleted(self, count: int = 1) -> None:
-        """Mark the first segments as deleted, like retention: rename them, and truncate the epoch checkpoint."""
+        """Mark the first segments as deleted, as retention does: rename them, and truncate the epoch checkpoint."""
         if not count:
             return
         for _ in range(count):
@@ -110,9 +110,10 @@ class BrokerDisk:
             path.unlink()
 
     def copy_to(self, log_dir: Path) -> BrokerDisk:
-        """Copy the partition to another log directory like a broker that moves it: a new log of the live data. If the
-        log begins after 0, the new log began with a segment at 0. The broker has truncated that segment and marked it
-        for deletion.
+        """Copy the partition to another log directory, as a broker does to move it: the new log has only live data.
+
+        If the log begins after 0, the new log began with a segment at 0. The broker has truncated that segment and
+        marked it for deletion.
         """
         copy = BrokerDisk(log_dir, self.partition, self.epochs, self.end, list(self.bases))
         copy.folder.mkdir(parents=True)
@@ -126,7 +127,7 @@ class BrokerDisk:
         return copy
 
     def leave(self) -> None:
-        """Mark the folder for deletion: the partition has moved to another log directory or broker."""
+        """Mark the folder for deletion, because the partition has moved to another log directory or broker."""
         self.folder.rename(self.folder.with_name(f"{self.folder.name}.0123456789abcdef0123456789abcdef-delete"))
 
     def cut(self, base: int) -> None:
@@ -139,7 +140,7 @@ class BrokerDisk:
 
 @dataclass
 class SaidSettling:
-    """Settling with the test's answers; by default, all records are settled."""
+    """Substitute for the broker's answers on which records are settled; by default, all are."""
 
     high: int = MAX_INT64
     stable: int = MAX_INT64

@@ -43,7 +43,7 @@ class Written:
             producer.abort_transaction(TIMEOUT_S)
 
     def send(self, producer: Producer, topic: str, partition: int, value: bytes, outcome: str | None) -> None:
-        """Write one record; note if ``outcome`` says that its transaction will be aborted."""
+        """Write one record; note its offset as aborted if ``outcome`` says that its transaction will be aborted."""
         producer.produce(
             topic,
             value,
@@ -63,7 +63,7 @@ class Written:
 
 @contextmanager
 def uploader_process(settings: Path, log: Path, *, measured: bool = False) -> Generator[subprocess.Popen[bytes]]:
-    """Run an uploader, at most until the block ends; ``measured`` collects coverage, if it may end by itself."""
+    """Run an uploader, at most until the block ends; ``measured`` collects the coverage of one that ends by itself."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             (measured_command if measured else command)("uploader", "-c", settings),

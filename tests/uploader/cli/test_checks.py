@@ -213,7 +213,7 @@ def test_a_broker_that_does_not_answer_is_unavailable(disk: BrokerDisk, monkeypa
     own = {"leadership": "auto", "broker.id": "1", "kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"}
     code, rows = of(disk, **own)
     assert (code, rows["broker"][0][0]) == (75, Verdict.BAD)
-    # The checks of the disk need no answer of the broker.
+    # The checks of the disk do not need an answer from the broker.
     assert rows["log_dir"][0][0] == rows["hold_dir"][0][0] == Verdict.GOOD
 
 

@@ -58,7 +58,7 @@ def test_of_uploaders_that_race_for_an_hour_one_writes(
     true_write = Snapshots.write
 
     def write(self: Snapshots, *arguments: Any, **how: Any) -> bool:
-        barrier.wait(60)  # both have seen that the hour has no snapshot
+        barrier.wait(60)  # by now, both uploaders have seen that the hour has no snapshot
         return true_write(self, *arguments, **how)
 
     monkeypatch.setattr(Snapshots, "write", write)
