@@ -34,7 +34,7 @@ OBJECT = bytes(range(256)) * 4
 
 
 def _delete_many(store: ObjectStore) -> None:
-    # At Google this is twenty requests, which share one deadline.
+    # On Google's store these are twenty requests, which share one deadline.
     store.delete(f"object-{number}" for number in range(20))
 
 

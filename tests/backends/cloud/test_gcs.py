@@ -32,7 +32,7 @@ from tieredstore.testing.object_store_writes import WriteTests
 
 class TestGcsObjectStore(ObjectStoreTests):
     listed_objects = 25
-    # The emulator ignores the condition of a copy.
+    # Only one publisher at a time, because the emulator ignores the condition of a copy.
     racing_publishers = 1
 
     @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_large_write_that_the_server_refuses_at_its_end_is_a_conflict(
 
 
 def test_a_server_that_keeps_a_chunk_twice_is_found_out(proxy: FaultProxy, store: GcsObjectStore) -> None:
-    # The emulator stores the chunk twice; Google's service skips the bytes it has.
+    # The emulator stores the repeated chunk twice; Google's service would skip the bytes that it has.
     proxy.plan(LoseAnswer(), method="PUT", path="upload_id=")
     with pytest.raises(StoreUnavailableError, match="damaged"):
         store.put("object", LARGE)
@@ -139,7 +139,7 @@ def test_a_chunk_of_which_the_server_took_a_part_is_continued_from_there(
     persisted_ranges = ["bytes=0-999", None, f"bytes=0-{PART - 1}", f"bytes=0-{2 * PART - 1}"]
     for persisted in persisted_ranges:
         headers = {} if persisted is None else {"Range": persisted}
-        # An empty range after some progress is not a valid answer.
+        # None, which stands for no bytes, is not a valid answer after some progress.
         proxy.plan(Answer(308, headers=headers), method="PUT", path="upload_id=")
     with pytest.raises(StoreError, match="the server holds None"):
         store.put("object", LARGE)
@@ -217,7 +217,7 @@ def test_throttling_that_looks_like_a_denial_is_tried_again(proxy: FaultProxy, s
 
 
 def test_uploads_stay_at_the_endpoint_that_was_set(proxy: FaultProxy, store: GcsObjectStore) -> None:
-    # This server's configuration makes it return its own address for the upload session.
+    # The server is configured to return its own address, not the proxy's, for the upload session.
     store.put("object", LARGE)
     assert wait_until(lambda: proxy.count("PUT", "upload_id=") == 4)
 

@@ -115,7 +115,7 @@ class TestRepeats(OnEveryCloud):
             pytest.skip("its marks are in no header")
         proxy.hidden_headers.add(MARK_HEADERS[cloud.name])
         direct.put("object", b"small")
-        # The HEAD after the first refusal fails. The second refusal still does not count as a lost answer.
+        # The HEAD after the first refusal fails, so the store tries again. The second refusal is no lost answer either.
         plan(proxy, cloud, Answer(503), "head")
         with pytest.raises(PreconditionFailedError):
             small(store, cloud)

@@ -73,7 +73,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 
 def open_descriptors() -> int:
-    """Count descriptors of files and folders; sockets and pipes of other tests vary."""
+    """Count descriptors of files and folders, without sockets and pipes, because those of other tests vary."""
     links: list[str] = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -82,7 +82,7 @@ def open_descriptors() -> int:
 
 
 def fail_each_call(work: Callable[[], object], total: int) -> Iterator[TieredStoreError | None]:
-    """Yield the error of each run of ``work``, failing one system call after the other."""
+    """Run ``work`` once for each system call, which fails in that run; yield the error of each run."""
     for number in range(total):
         before = open_descriptors()
         with pytest.MonkeyPatch.context() as patch:

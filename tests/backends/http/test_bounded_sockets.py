@@ -94,7 +94,7 @@ def assert_given_up(store: ObjectStore) -> None:
         started = time.monotonic()
         with pytest.raises(StoreUnavailableError):
             store.get("key")
-        # Opening the client may take the same time as the call.
+        # Twice the timeout, because opening the client may take as long as the call.
         assert time.monotonic() - started < 2 * TIMEOUT_S + GRACE_S
 
 
@@ -112,7 +112,7 @@ class TestBetweenHereAndTheStore:
             assert_given_up(STORES[cloud](f"https://127.0.0.1:{server.port}"))
 
     def test_a_handshake(self, cloud: str) -> None:
-        # The beginning of a TLS record.
+        # The server begins a TLS record, and then sends its bytes one by one.
         with closing(Trickle(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xf0", b"\x00")) as server:
             assert_given_up(STORES[cloud](f"https://127.0.0.1:{server.port}"))
 

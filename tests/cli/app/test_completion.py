@@ -24,7 +24,7 @@ TXN = case_path("07-txn") / "rsm.properties"
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TIEREDSTORE_SETTINGS", raising=False)
-    # The machine may be busy; the test is that completion waits for the answer.
+    # Wait long, because the machine may be busy and these tests need the answer.
     monkeypatch.setattr(completion, "_WAIT_S", 60.0)
 
 

@@ -227,7 +227,7 @@ def test_a_signal_while_the_program_is_being_imported_ends_it_without_a_word(
     ) as running:
         wait_for((tmp_path / "started").exists)
         running.send_signal(signum)
-        # Without the signal it would sleep for a minute.
+        # Without the signal the process would sleep for a minute.
         _, stderr = running.communicate()
     assert (running.returncode, stderr) == (128 + signum, b"")
 

@@ -134,7 +134,7 @@ def test_a_deleted_topic(stage: Path, minio: S3Server, monkeypatch: pytest.Monke
     for key in before:
         client.delete_object(Bucket=name, Key=key)
     assert tieredstore("verify", "-c", "store.properties", "orders").code != 0
-    # The command waits until other processes see its hold.
+    # Skip the sleep in which the command waits until other processes see its hold.
     monkeypatch.setattr(time, "sleep", lambda _: None)
     own = [command for command in commands_of("A topic was deleted") if command.startswith("tieredstore ")]
     planned, applied, verified, released = obey(own)
