@@ -109,7 +109,7 @@ class UploaderMachine(RuleBasedStateMachine):
         self.disk = BrokerDisk(self.folder / "logs", segments=3)
         self.store = MemoryObjectStore()
         self.failing: int | None = None
-        """Number of operations of the next step that succeed. Each operation on the watermark counts as five."""
+        """Number of the next step's operations that succeed; later ones fail. One on the watermark counts as five."""
         self.faulty = FaultyStore(self.store, self._fails)
         self.settling = SaidSettling(high=2 * RECORDS)
         self.now_s = 0.0
@@ -185,7 +185,7 @@ class UploaderMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_led and self.settling.high < self.disk.end)
     @rule()
     def cut(self) -> None:
-        """Let another broker lead meanwhile: unreplicated records are truncated, and others written instead."""
+        """Let another broker lead for a while: unreplicated records are truncated, and others written instead."""
         base = max(self.settling.high, self.disk.bases[0])
         if -(-base // RECORDS) * RECORDS != base or base == self.disk.bases[0] or base >= self.disk.end:
             return

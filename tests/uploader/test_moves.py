@@ -42,7 +42,7 @@ def hold_dir(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def settling() -> SaidSettling:
-    """Return a settling of no records, so that segments wait as if the store were unavailable."""
+    """Return answers by which no record is settled, so that segments wait as if the store were unavailable."""
     return SaidSettling(high=0)
 
 
@@ -162,7 +162,7 @@ def test_a_copy_with_other_borders_is_shipped_as_well(
 def test_a_log_that_is_made_anew_from_the_front_takes_nothing_away(
     uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling
 ) -> None:
-    """A replica has a new disk. Its log is first empty and begins at 0, then begins where the leader's log does."""
+    """A replica has a new disk. Its log first is empty and begins at 0, and then begins where the leader's log does."""
     disk.leave()
     look(uploader)
     anew = BrokerDisk(disk.log_dir, disk.partition, ())
@@ -278,7 +278,7 @@ def test_segments_shipped_by_the_new_leader_are_let_go(tmp_path: Path, store: Me
 def test_other_records_of_a_later_leader_are_not_filled_with_what_is_held(
     tmp_path: Path, store: MemoryObjectStore, hold_dir: str, epoch: int
 ) -> None:
-    """If the new log begins with the held segments' epoch, they belong to it. With a later epoch, they may not."""
+    """Held segments belong to a new log that begins with their epoch. If it begins with a later one, they may not."""
     run = Reassigned(tmp_path, store, hold_dir)
     shutil.rmtree(run.new.folder)
     run.new.bases, run.new.end, run.new.epochs = [], 30, ((epoch, 30), (2, 40))

@@ -102,7 +102,7 @@ def test_by_the_systems_own_cache(file: int) -> None:
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     if not list(list_uncached(file)):
         pytest.skip("the file system of the tests' folder keeps all in memory")
-    # On a busy machine the system may keep pages that it was asked to drop, especially those just read.
+    # Repeat, because a busy system may keep pages that it was asked to drop, especially those just read.
     end = time.monotonic() + 60
     while time.monotonic() < end:
         with cache_as_it_was(file):

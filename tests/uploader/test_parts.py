@@ -1,4 +1,4 @@
-"""Single parts: parsing a broker's files, refusals and warnings, and the content of watermarks."""
+"""Single parts of the uploader: how it parses a broker's files, its errors and warnings, and watermarks."""
 
 from __future__ import annotations
 

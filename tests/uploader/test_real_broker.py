@@ -45,7 +45,7 @@ TOPIC: Final = {
 
 def producer_for(server: KafkaServer, codec: str, transactional_id: str | None) -> Producer:
     small = {"batch.size": "4000", "linger.ms": "5", "enable.idempotence": "true", "log_level": "0"}
-    # The longest timeout that the broker allows: one transaction hangs for most of the test.
+    # This is the longest timeout that the broker allows, because one transaction hangs for most of the test.
     transactional = (
         {} if transactional_id is None else {"transactional.id": transactional_id, "transaction.timeout.ms": "900000"}
     )
@@ -85,7 +85,7 @@ class HangingTransaction:
         assert self._producer.flush(TIMEOUT_S) == 0
 
     def is_passed(self, store: FilesystemObjectStore) -> bool:
-        """Return True if a segment is shipped: while the transaction hangs, only those that retention reached are."""
+        """Return True if a segment is shipped. While the transaction hangs, only those that retention reached are."""
         return any(not segment.missing for segment in list_segments(store, topic=self.topic, partition=0))
 
     def end(self) -> None:
@@ -101,7 +101,7 @@ def objects(store: FilesystemObjectStore) -> int:
 
 
 def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
-    """Run the writer, the transaction, retention and kills at once, then check the stored records."""
+    """Run the writer, the transaction, retention and kills at the same time, then check the stored records."""
     bucket = folder / "bucket"
     bucket.mkdir()
     store = FilesystemObjectStore(bucket)

@@ -1,7 +1,7 @@
 """Real brokers move partitions while retention is short and the store unavailable. No held segment is lost.
 
-One broker has two log directories and moves a replica between them (KIP-113). Of two brokers, the second one gets the
-partition.
+One broker has two log directories and moves a replica between them (KIP-113). In another test, the partition is
+reassigned from one of two brokers to the other.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Run:
 def admin_of(servers: str) -> Generator[Any]:
     """Yield an admin client for requests that confluent_kafka's does not support."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # its imports raise this warning
+        warnings.simplefilter("ignore", DeprecationWarning)  # the module's imports raise this warning
         admin_module: Any = importlib.import_module("kafka.admin")
     with contextlib.closing(admin_module.KafkaAdminClient(bootstrap_servers=servers.split(","))) as admin:
         yield admin
@@ -182,7 +182,7 @@ def test_a_replica_that_moves_twenty_times_loses_nothing(tmp_path: Path, is_link
 
 
 class NoCollector:
-    """Replacement of the metrics, as two uploaders in one process would register the same names."""
+    """Substitute for the metrics, because two uploaders in one process would register the same names."""
 
     def __init__(self, *_: object) -> None:
         pass

@@ -45,7 +45,7 @@ def store(disk: BrokerDisk) -> MemoryObjectStore:
 def keep_a_second(
     disk: BrokerDisk, store: MemoryObjectStore, now_ms: int, dry_run: str = "true", leadership: str = "static"
 ) -> None:
-    """Run an uploader at the given time that keeps records up to a second old."""
+    """Run an uploader that keeps records up to a second old; ``now_ms`` is its time."""
     with uploader_of(
         disk.log_dir, store, retention_ms="1000", retention_dry_run=dry_run, leadership=leadership
     ) as shipping:
@@ -54,7 +54,7 @@ def keep_a_second(
 
 
 def test_records_that_are_too_old_go_and_the_watermark_stays(disk: BrokerDisk, store: MemoryObjectStore) -> None:
-    # The second segment's newest record has 1,019 ms, and the third segment's 1,029 ms.
+    # The second segment's newest timestamp is 1,019 ms, and the third segment's is 1,029 ms.
     before = watermark_of(store)
     keep_a_second(disk, store, 2025)
     assert extents(store) == ALL, "it is a dry run unless it is told otherwise"

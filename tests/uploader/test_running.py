@@ -161,7 +161,7 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
     with uploader_of(disk.log_dir, store, None, drain_ms="0", upload_timeout_ms="60000", **own) as uploader:
 
         def fall_silent(_: Operation) -> None:
-            # Shorten the grace period only here: on a busy machine, any earlier call may take a second.
+            # Shorten the grace period only here, because any earlier call may take a second on a busy machine.
             uploader.tries._grace_s = -59.0  # pyright: ignore[reportPrivateUsage]
             assert speaks.wait(120)
 

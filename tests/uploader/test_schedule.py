@@ -161,7 +161,7 @@ def test_a_touched_folder_alone_is_listed_and_what_left_it_is_seen_by_the_next_s
         assert [sorted(by_topic[topic].segments) for topic in ("events", "other")] == [[10], []]
         uploader.sweep()
         assert sorted(by_topic["other"].segments) == [10]
-        # An unknown folder, and one that was deleted meanwhile.
+        # Report changes in an unknown folder, and in one that was deleted meanwhile.
         uploader.disk.touch(tmp_path / "unknown-0")
         disk.folder.rename(tmp_path / "events-0.0123-delete")
         uploader.disk.touch(disk.folder)
@@ -176,7 +176,7 @@ def test_a_touched_folder_alone_is_listed_and_what_left_it_is_seen_by_the_next_s
 
 
 class Process:
-    """Process with ten workers on a machine of two processors, and the processor time that it takes."""
+    """Simulated process: ten workers on a machine with two processors, and the processor time that they take."""
 
     def __init__(self, workers: int = 10, processors: int = 2) -> None:
         self.now_s = self.taken_s = 0.0
@@ -186,7 +186,7 @@ class Process:
         )
 
     def runs(self, seconds: float, share: float, step_s: float = 0.3) -> int:
-        """Run for some seconds with a share of a processor; return how many workers may ship then."""
+        """Simulate some seconds with this share of a processor; return how many workers may ship after them."""
         for _ in range(round(seconds / step_s)):
             self.now_s += step_s
             self.taken_s += step_s * share

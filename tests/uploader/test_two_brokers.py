@@ -38,7 +38,7 @@ CONFIG: Final = {
 }
 LONG_S: Final = 600
 MOST_BEHIND: Final = 2000
-"""Most offsets that the writer may be ahead, about twenty segments; a busy machine would never catch up."""
+"""Maximum lead of the writer in offsets, about twenty segments, because a busy machine would never catch up."""
 
 
 KRAFT: Final = {"internal.segment.bytes": "20000"}
@@ -278,7 +278,7 @@ def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(t
         values = run.written.values[TOPIC, 0]
         for offset in [offset for offset in values if offset >= cut]:
             del values[offset]
-        # Use a new producer: the new leader would take the old producer's sequence numbers for duplicates.
+        # Use a new producer, because the new leader would take the old one's sequence numbers for duplicates.
         run.producer = Producer(
             {"bootstrap.servers": cluster.bootstrap_servers, "batch.size": "4000", "log_level": "0"}
         )

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 class Turns:
-    """Random turns of two uploaders. If one has finished, the other continues."""
+    """Random turns of two uploaders. If one has finished, all turns are the other's."""
 
     def __init__(self, seed: int) -> None:
         self._source = random.Random(seed)
@@ -34,7 +34,7 @@ class Turns:
         self._next = self._source.randrange(2)
 
     def wait(self, who: int) -> bool:
-        """Wait for this uploader's turn. Return False, because a failing store calls this to decide if it fails."""
+        """Wait for this uploader's turn. Return False: a FaultyStore calls this to decide if an operation fails."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._next == who or 1 - who in self._ended, _DEADLINE_S)
             self._next = self._source.randrange(2)

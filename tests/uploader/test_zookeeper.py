@@ -212,7 +212,7 @@ def test_a_setting_that_is_no_list_of_hosts_is_an_error() -> None:
 
 @contextmanager
 def by_tls(folder: Path, port: int, to_port: int) -> Generator[None]:
-    """Put TLS in front of a port. It requires a client's certificate."""
+    """Put a TLS server in front of a port. It requires a client's certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem")
     context.load_verify_locations(folder / "authority.pem")
@@ -259,7 +259,7 @@ def by_tls(folder: Path, port: int, to_port: int) -> Generator[None]:
 def test_the_brokers_own_names_of_tls_are_honoured(
     zookeeper: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server requires the client's certificate, which the broker's file names. A plain client gets no answer."""
+    """The server requires a client certificate, which the broker's file names. A client without TLS gets no answer."""
     monkeypatch.setattr(module, "_ANSWER_S", 10.0)
     authority, port = make_authority(), free_port()
     (tmp_path / "authority.pem").write_text(authority.certificate_pem)

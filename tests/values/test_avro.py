@@ -1,4 +1,4 @@
-"""Avro into structs: by a given schema, or by those of a registry."""
+"""Conversion of Avro into structs, by a given schema, or by the schemas of a registry."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_registry_tells_by_which_schema_a_message_was_written() -> None:
     for wrong in (written(new, {"id": 6, "note": "x"}), b"\0\0", framed(7, b"")):
         with pytest.raises(InvalidValueError):
             kind.convert(column(wrong), place)
-    # A failing registry is not the message's fault.
+    # A failing registry does not make the message a bad one.
     with pytest.raises(StoreUnavailableError):
         kind.convert(column(framed(99, b"")), place)
 

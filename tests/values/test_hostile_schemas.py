@@ -1,4 +1,4 @@
-"""Hostile schemas and messages never kill their reader, and never cost more than their bytes justify.
+"""Hostile schemas and messages: they never kill their reader, and never cost more than their size justifies.
 
 Each case runs in a separate process, with limits on memory and CPU time. tests/cli/records/test_hostile_messages.py
 tests each way to read such messages.
@@ -85,7 +85,7 @@ def test_what_is_honest_of_such_schemas_is_read() -> None:
     for schema, data, datum in (
         (LINKED, linked(62), 7),
         (tree, written(tree, {"id": 7, "inner": [leaf, {"id": 4, "inner": [leaf]}]}), 7),
-        # Rare but legal: many fields of null, and data far shorter than their result.
+        # This is rare but legal: many fields of null, whose data is far shorter than the result.
         (record("R", id="long", **{f"f{at}": "null" for at in range(900)}), written("long", 7), 7),
     ):
         read: Any = AvroData(schema).datum(data)

@@ -1,4 +1,4 @@
-"""JSON into structs of a schema: each message becomes one object, whatever it contains; an error shows a misfit."""
+"""JSON into structs of a schema: each message becomes one object, whatever it contains, or an error says why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text: UTF-8 or an error that names the record, or null."""
+"""Conversion into text: a value that is not UTF-8 is an error that names the record, or null."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ from tieredstore.versions import (
 )
 
 FOLDER: Final = GOLDEN / "0.1.0"
-"""Written by the release 0.1.0, and never again."""
+"""Folder that the release 0.1.0 wrote. It is never written again."""
 
 WHERE: Final = partition_of("orders")
 LAYOUT: Final = Layout(4, "c1")
@@ -125,7 +125,7 @@ PIPELINE: Final = pipeline_of(
 
 
 class GoldenStore(MemoryObjectStore):
-    """A store in memory that has the same identity in each process: catalogs and caches name their store."""
+    """A store in memory whose identity is the same in each process, because catalogs and caches name their store."""
 
     @property
     def identity(self) -> str:
@@ -134,7 +134,7 @@ class GoldenStore(MemoryObjectStore):
 
 @dataclasses.dataclass
 class State:
-    """The stores and the folder, in memory and on disk."""
+    """The stores, which are in memory, and the folder on disk."""
 
     local: Path
     bucket: MemoryObjectStore = dataclasses.field(default_factory=GoldenStore)
@@ -142,7 +142,7 @@ class State:
 
     @classmethod
     def load(cls, folder: Path, local: Path) -> State:
-        """Load a golden folder; its files of a disk are copied to ``local``."""
+        """Load a golden folder; copy those of its files that were on a disk to ``local``."""
         state = cls(local)
         shutil.copytree(folder / "local", local, dirs_exist_ok=True)
         for name, store in state.stores.items():
@@ -230,7 +230,7 @@ def plan(state: State, *, is_new: bool = False) -> None:
 
 
 def use_topic(state: State, *, is_new: bool = False) -> None:
-    """Free a topic's expired batches and write to it: topic, queue entries, queue start, and record of retention."""
+    """Free a topic's expired batches and write to it (topic, queue entries, queue start, and record of retention)."""
     topics = state.topics
     if is_new:
         topics.create("orders")
@@ -286,7 +286,7 @@ def commit_epoch(state: State, *, is_new: bool = False) -> None:
 
 
 def run_pipeline(state: State, *, is_new: bool = False) -> None:
-    """Run a pipeline over further records: its generation, entries, snapshots and statements of directories."""
+    """Run a pipeline over further records (its generation, entries, snapshots and statements of directories)."""
     log = commit_log_of(PIPELINE, state.bucket)
     before = log.read().number
     assert (before < 0) is is_new

@@ -1,4 +1,4 @@
-"""``tieredstore doctor --for``: what an earlier release could not read, before releases are mixed."""
+"""``tieredstore doctor --for`` finds what an earlier release could not read, before releases are mixed."""
 
 from __future__ import annotations
 

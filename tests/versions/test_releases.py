@@ -72,7 +72,7 @@ def test_what_an_earlier_release_wrote_is_continued(kind: StateKind, state: Stat
 
 
 def raised(data: bytes) -> bytes:
-    """Return an object of JSON with the next version."""
+    """Return a JSON object with its version raised by one."""
     changed = re.sub(rb'^(\{\s*(?:"format": "[a-z.]+",\s*)?"version": ?)1\b', rb"\g<1>2", data)
     assert changed != data
     return changed
@@ -133,7 +133,7 @@ def test_what_a_later_release_wrote_is_refused_and_stays(
 ) -> None:
     before = raise_version(kind, state)
     if kind is DISK_CACHE:
-        CONTINUED[kind](state, is_new=True)  # each version has its own folder
+        CONTINUED[kind](state, is_new=True)  # each version of the cache has its own folder
     elif kind is CATALOG:
         with pytest.raises(AssertionError):  # the catalog is read as empty
             CONTINUED[kind](state)
