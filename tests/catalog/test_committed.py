@@ -261,7 +261,7 @@ def test_many_threads_share_a_partitions_one_listing(bucket: Bucket) -> None:
 
     def ask(segment: MadeSegment) -> None:
         start.wait()
-        # Find the partition's first segment first, so that no thread must list again from an earlier key.
+        # Look up the partition's first segment first, so that no thread must list again from an earlier key.
         first = MadeSegment(segment.where, 0, 9)
         answers.append(bucket.finds(first) and bucket.finds(segment))
 

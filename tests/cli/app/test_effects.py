@@ -234,7 +234,7 @@ def test_every_command_says_in_the_table_what_it_does() -> None:
         for option in ("--yes", "--dry-run")
     }
     by_effect = {kind: {path for path in effects if effects[path] == kind} for kind in ("reads", "adds", "rewrites")}
-    # mirror only adds, unless it is asked to repair: then it needs --yes too.
+    # `mirror` only adds, unless it is asked to repair, which needs --yes too.
     assert having["--yes"] == by_effect["rewrites"] | {"mirror"}
     assert {"holds place", "mirror", "upload"} <= having["--dry-run"] <= by_effect["adds"]
     assert by_effect["reads"] == READ.keys() | OF_FILES

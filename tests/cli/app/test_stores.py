@@ -70,7 +70,7 @@ def test_a_wrong_store_is_one_sentence_and_exits_2(url: str | None, said: str) -
     assert "password" not in done.stderr
 
 
-# One round trip of each store: the first write and the first read in separate processes, the rest in this process
+# One round trip of each store. The first write and the first read are in separate processes, the rest in this one.
 
 
 def round_trip(store: tuple[object, ...], environment: Mapping[str, str]) -> None:

@@ -75,7 +75,7 @@ def test_what_is_known_of_rows_adds_up_however_they_are_cut(root: Path) -> None:
 
 
 def test_growth_by_the_time_of_records_and_a_topic_alone(root: Path) -> None:
-    """The records are from 1970, and were stored just now."""
+    """The records have timestamps of 1970, but were stored just now."""
     assert run(root, "--json").rows[1]["growth_segments"] == 0
     rows, summary = run(root, "--json", "events", "-p", "1").rows
     assert [(row["topic"], row["segments"]) for row in rows] == [("events", 2)]
@@ -114,7 +114,7 @@ def test_a_topic_that_was_created_again_has_bars_of_its_own(root: Path, tmp_path
     for words in (("--plot", picture), ("--plot", picture, "--sort", "name")):
         assert run(root, *words).code == 0
         drawn = picture.read_text()
-        # matplotlib writes each text as a comment; a long name is shortened in its middle.
+        # matplotlib writes each text as a comment too. A long name is shortened in its middle, so look for its end.
         assert drawn.count("<!--  events ") == 2
         assert {f"{OTHER_ID}"[-6:] in drawn, f"{TOPIC_ID}"[-6:] in drawn} == {True}
 

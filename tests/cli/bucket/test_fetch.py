@@ -132,7 +132,7 @@ def test_a_reader_that_has_enough_is_no_error_to_talk_of(settings: Path, argumen
         command(*arguments, "-c", settings), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
     assert running.stdout is not None
-    running.stdout.close()  # closed before the first byte
+    running.stdout.close()  # before the command writes its first byte
     assert running.stderr is not None
     with running.stderr as stderr:
         assert stderr.read() == b""
