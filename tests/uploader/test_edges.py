@@ -1,5 +1,7 @@
 """Edge cases in which the uploader of Pinterest's tiered storage loses or repeats something.
 
+The second column names the modules that test an edge, with words of their tests' names. "Here" is this module.
+
 | edge | test |
 |---|---|
 | segment N+1 up before N | ``test_failures``: the process may die in each operation of the store |
