@@ -14,7 +14,7 @@ from tieredstore.testing.object_store_tests import ObjectStoreTests
 
 
 class TestRoutedStore(ObjectStoreTests):
-    """The suite's keys belong to no topic, so that all are in the first place."""
+    """The keys of these tests belong to no topic, so all their objects are in the first place."""
 
     picklable = False
 

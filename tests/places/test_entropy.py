@@ -83,7 +83,7 @@ def test_the_catalog_and_readers_see_keys_without_bits(within: MemoryObjectStore
             assert len(stream.read()) == lineage.spans[1].segment.segment_size_in_bytes
         keys = [info.key for info in manager.store.list("tiered/")]
     assert keys == sorted(keys)
-    assert len(keys) == 3 * 3 * 2 + 1  # and the record of the layout
+    assert len(keys) == 3 * 3 * 2 + 1  # one more object is the record of the layout
 
 
 def test_a_partition_is_one_listing_and_a_topic_one_for_each_folder(within: MemoryObjectStore) -> None:

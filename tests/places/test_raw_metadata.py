@@ -53,7 +53,7 @@ class PinterestsReader:
         return sorted((entry["timestamp"], entry["baseOffset"]) for entry in index["entries"])
 
     def bases(self) -> list[int]:
-        """Return the base offsets that the consumer reads. Its authors forbid entries without a segment."""
+        """Return the base offsets that the consumer reads. Fail if an entry has no log, which Pinterest forbids."""
         named = [base for _, base in self.named]
         assert named == sorted(set(named)), "one segment comes before an earlier one, or twice"
         names = {info.key.removeprefix(self._folder) for info in self._store.list(self._folder)}
@@ -203,7 +203,7 @@ def test_a_bucket_that_was_named_in_part_is_completed() -> None:
 
 
 def test_killed_anywhere_while_segments_are_shipped(disk: BrokerDisk) -> None:
-    """Named segments exist at any time, and the next run names all existing ones."""
+    """Wherever the uploader is killed, the named segments exist; the next run names all existing ones."""
     was_behind = False
     for number, store, faulty in sweep_of(disk, slice(1, None, 2)).fail(for_good=True):
         run_once(disk, faulty)
@@ -215,7 +215,7 @@ def test_killed_anywhere_while_segments_are_shipped(disk: BrokerDisk) -> None:
 
 
 def test_killed_anywhere_while_segments_are_removed(disk: BrokerDisk) -> None:
-    """Segments are removed by ``rm``; at no time does an entry lack its log."""
+    """Wherever ``rm`` is killed while it removes segments, each entry of ``_metadata`` still has its log."""
     store = MemoryObjectStore()
     store_segments(store, disk, 0, 1, 2)
     for _, stopped, faulty in OperationSweep(lambda: _copy(store), lambda inner: remove(inner, 20)).fail(for_good=True):
@@ -263,7 +263,7 @@ BEFORE: dict[str, tuple[OperationName, ...]] = {"head": ("head",), "get": ("get"
 
 
 def interrupted(store: ObjectStore, before: str, happens: Callable[[], object]) -> ObjectStore:
-    """Return a store that runs ``happens`` once, before one request of this kind for ``_metadata``."""
+    """Return a store that runs ``happens`` once, before a request for ``_metadata`` of the kind ``before``."""
     return ScriptedStore(store).on(BEFORE[before], KEY, lambda _: happens(), times=1)
 
 

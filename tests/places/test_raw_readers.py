@@ -1,4 +1,4 @@
-"""The raw layout, in a folder and on real S3, in every reader: the records a Java consumer read from the disk."""
+"""Every reader of the raw layout, in a folder and on real S3, returns what a Java consumer read from the disk."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_a_manifest_says_what_the_plugins_says() -> None:
 
 
 def events(store: ObjectStore, folder: Path, *segments: tuple[int, int, int]) -> None:
-    """Store segments of (base offset, records, leader epoch), one record per batch."""
+    """Store segments, each given as (base offset, number of records, leader epoch), with one record per batch."""
     for base, count, epoch in segments:
         batches = [
             build_batch([Record(b"k", b"%d" % offset, offset)], offset, leader_epoch=epoch)
@@ -194,7 +194,9 @@ def test_an_open_transaction_is_undecided_where_its_segment_ends() -> None:
 
 
 def test_at_a_cut_within_a_segment_what_is_open_there_is_undecided(tmp_path: Path) -> None:
-    """The end of the segment belongs to an abandoned log, and so does the producer snapshot made from it."""
+    """A later leader continued the log from within the segment. The segment's records after that offset belong to an
+    abandoned log, and so does the producer snapshot made at its end.
+    """
     store, settings = MemoryObjectStore(), raw_settings()
     who = Producer(7, 0, 0, transactional=True)
     batches = [

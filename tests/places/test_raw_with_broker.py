@@ -1,4 +1,5 @@
-"""A bucket of the raw layout together with a broker that has real topic ids. The broker's log begins in the middle.
+"""A bucket of the raw layout together with a broker that has real topic ids. The broker's log lacks the topic's
+beginning.
 
 The layout stores no topic ids. Readers derive ids from names; a derived id never contradicts a real one.
 """
@@ -68,8 +69,8 @@ class Raw(NamedTuple):
 
 @pytest.fixture(scope="module")
 def raw(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Raw:
-    """Write 600 records whose values are their offsets; some hundreds are on both sides, and the last on the broker
-    alone.
+    """Write 600 records whose values are their offsets: the first are only in the bucket, some hundreds in both
+    places, and the last only on the broker.
     """
     return make_raw(kafka, tmp_path_factory.mktemp("raw"), make_topic(kafka, SMALL_SEGMENTS))
 
@@ -120,7 +121,7 @@ def consumed(raw: Raw, mode: str, count: int, *, group: str, start: int | None =
 @pytest.mark.parametrize("start", [0, 100])
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred", "remote_only"])
 def test_a_member_reads_the_bucket_in_each_mode(raw: Raw, mode: str, start: int) -> None:
-    """A committed offset that the broker has deleted is continued from the bucket, not reset."""
+    """A member whose committed offset the broker has deleted continues from the bucket, and is not reset."""
     stop = raw.stored if mode == "remote_only" else RECORDS
     group = f"{raw.topic}-{mode}-{start}"
     offsets = consumed(raw, mode, stop - start, group=group, start=start or None)
@@ -195,14 +196,15 @@ def test_a_stream_goes_on_when_a_broker_comes_and_goes(raw: Raw) -> None:
     query.run()
     assert query.rows == [b"%d" % offset for offset in range(RECORDS)]
     assert derived != query.start["topicIds"][raw.topic] == str(raw.topic_id)
-    # The broker's own records are not in the bucket yet: that is a loss, not another topic.
+    # Without the broker, its records are missing, because the bucket has not got them yet. The error is this loss,
+    # not another topic.
     query.reader = stream(raw, with_broker=False)
     with pytest.raises(DataLossError, match=f"ends at offset {raw.stored}, but was read up to {RECORDS}"):
         query.run()
 
 
 def test_a_pipeline_writes_bucket_and_broker_as_one_log(raw: Raw) -> None:
-    """Begin without a broker, and continue with one: the commit log keeps its first id."""
+    """A pipeline begins without a broker and continues with one; its commit log keeps the topic's first id."""
     store = MemoryObjectStore()
     for broker, stop in (({}, raw.stored), ({"kafka.bootstrap.servers": raw.servers}, RECORDS)):
         own = pipeline_of(**texts({"secor.kafka.topic_filter": raw.topic, **broker}))

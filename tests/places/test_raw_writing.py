@@ -1,4 +1,4 @@
-"""Writing the raw layout: three files, the log last, each once; existing files are never overwritten."""
+"""Writing the raw layout: a segment's three files are written once, the log last, and never overwritten."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def test_each_request_may_fail_and_all_is_stored_once(disk: BrokerDisk, moment: 
 def test_pinterests_watermark_is_moved_behind_each_log_whatever_was_killed_before(
     disk: BrokerDisk, is_forgotten: bool
 ) -> None:
-    """This holds for the last segment, which has no successor, and after our watermark was lost and rebuilt from a
-    listing.
+    """Pinterest's watermark passes the last segment too, which has no successor, and also after our own watermark was
+    lost and rebuilt from a listing.
     """
     was_behind = False
     for number, store, faulty in sweep_of(disk, slice(int(is_forgotten), None, 2)).fail(for_good=True):
@@ -185,7 +185,7 @@ def test_compression_and_encryption_are_refused_in_the_raw_layout() -> None:
 
 
 def test_what_lies_on_disk_before_the_first_stored_segment_is_shipped(disk: BrokerDisk) -> None:
-    """Pinterest's uploader was stopped while it shipped the partition's first segments, out of order."""
+    """Only the third segment is stored: Pinterest's uploader was stopped while it shipped segments out of order."""
     store, first = MemoryObjectStore(), MemoryObjectStore()
     run_once(disk, first)
     for ending in ("index", "timeindex", "log"):
@@ -205,7 +205,7 @@ def test_what_was_deleted_before_the_first_stored_segment_is_named_no_loss_and_w
     disk.grow()
     for ending in ("index", "timeindex", "log"):
         store.put(f"{FOLDER}{20:020d}.{ending}", first.get(f"{FOLDER}{20:020d}.{ending}"))
-    # Offsets 0 to 9 are lost; 10 to 19 are on disk.
+    # Delete offsets 0 to 9 from the disk; 10 to 19 are still there.
     for path in disk.files(0):
         path.unlink()
     disk.bases.pop(0)

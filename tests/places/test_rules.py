@@ -108,7 +108,7 @@ def test_places_are_closed_and_pickled_together(folder: Path) -> None:
 
 
 class ByLetter(EndpointProvider):
-    """Topics of a to m and of n to z."""
+    """Puts topics whose names begin with a to m under ``early/``, and the others in the default place."""
 
     def endpoint(self, topic: str) -> Endpoint:
         return self.endpoints()[0] if topic < "n" else Endpoint()

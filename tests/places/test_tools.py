@@ -29,7 +29,7 @@ def run(*words: str) -> tuple[int, str]:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Path:
-    """Make a settings file of two places with bits, and a segment in each."""
+    """Make a settings file of two places with entropy bits, and a segment in each."""
     for name in ("all", "private"):
         (tmp_path / name).mkdir()
     file = tmp_path / "store.properties"

@@ -29,7 +29,7 @@ def health() -> Health:
 @pytest.fixture
 def endpoint(health: Health, request: pytest.FixtureRequest) -> Iterator[Endpoint]:
     """Serve an endpoint; the parameter is the request timeout, by default longer than a busy machine needs."""
-    # Threads of earlier tests may still end, and the endpoint's own may take a moment to end.
+    # Only new threads must end, because those of earlier tests may still run. The endpoint's may take a moment.
     before = set(threading.enumerate())
     request_s = getattr(request, "param", 600.0)
     served = Endpoint("127.0.0.1", 0, health, request_s=request_s, pages={"/lag": lambda: {"segments": 3}})
@@ -149,7 +149,7 @@ def test_the_end_cuts_off_who_is_being_answered(health: Health) -> None:
         assert get(served, "/healthz")[0] == 200
         started = time.monotonic()
         served.close()
-        assert time.monotonic() - started < 40  # instead of the client's ten minutes
+        assert time.monotonic() - started < 40  # and not the ten minutes that a client may take for its request
         assert client.recv(1) == b""
 
 

@@ -1,4 +1,4 @@
-"""Ending a process by a signal: the exception, the waits, and the last acts."""
+"""Ending a process by a signal: the exception, the waits, and functions that run before a sudden end."""
 
 from __future__ import annotations
 

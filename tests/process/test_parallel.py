@@ -47,7 +47,7 @@ def test_no_more_items_are_taken_than_there_is_room_for(pool: ThreadPoolExecutor
 
 
 class LatestFirst(Executor):
-    """Runs the latest job first, as the scheduling of threads may."""
+    """Runs the latest job first, which can also happen with threads."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []

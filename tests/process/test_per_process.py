@@ -1,4 +1,4 @@
-"""One client per process: made late and once, never kept over a fork or a pickle."""
+"""One client per process: made once, when it is first needed, and never kept over a fork or a pickle."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ TESTS_WITH_WINGS = {
     "tests/versions/test_doctor_for.py",
     "tests/versions/test_releases.py",
 }
-"""Do not add tests to this list."""
+"""Tests of the core that import a wing. The list must not grow."""
 
 
 def test_no_other_test_of_the_core_imports_from_a_wing() -> None:

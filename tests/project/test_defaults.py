@@ -1,6 +1,6 @@
-"""One default: every way to read a topic gives the same records, with equal keys and values.
+"""By default, every way to read a topic gives the same records, with equal keys and values.
 
-tests/spark/source/test_golden.py holds Spark's source to the same golden records.
+tests/spark/source/test_golden.py compares the records of Spark's source with the same golden records.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def test_dotted_names_of_the_library_exist(path: Path) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     groups = {*project["entry-points"], *(f"tieredstore.{kind}" for kind in ("stores", "key_sources", "queues"))}
     for name in re.findall(r"tieredstore(?:\.\w+)+", prose(path)):
-        if name.endswith(".x") or name in groups:  # a placeholder for any module
+        if name.endswith(".x") or name in groups:  # ``x`` stands for any module
             continue
         resolve(name.split("."))
 

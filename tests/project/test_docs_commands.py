@@ -99,7 +99,7 @@ def test_the_commands_of_a_page_run_in_their_order(path: Path, copied: Path) -> 
         assert (done.code, "Traceback" in done.stderr) == (0, False), (command, done.stderr)
 
 
-# Pages on the sample.
+# Pages whose commands and programs run in a copy of the sample.
 
 SAMPLE_PAGES = [page for page in DOCUMENTS if is_sample_page(page)]
 NEEDS_MORE = (

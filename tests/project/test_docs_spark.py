@@ -81,7 +81,7 @@ def test_pipelines_start_in_a_session(spark: SparkSession, tmp_path: Path) -> No
     places = {"root=/tmp/sample/": f"root={tmp_path}/sample/"}
     (tmp_path / "by-hour.properties").write_text(with_places(settings, places))
     (code,) = (code for code in blocks(page, "python") if "start_pipelines" in code)
-    # Run the pipeline once: the page's program never ends.
+    # Run the pipeline once, because the page's program never ends.
     once = code.replace('"by-hour.properties"', f"{str(tmp_path / 'by-hour.properties')!r}, once=True")
     exec(compile(once, "<example>", "exec"), {"spark": spark})
     assert spark.read.parquet(str(tmp_path / "sample" / "files" / "orders")).count() == 720
@@ -115,7 +115,7 @@ def printed_by(code: str) -> str:
 
 
 def with_places(code: str, places: Mapping[str, str]) -> str:
-    """Return the code with this machine's places in place of those it names."""
+    """Return the code, in which each place of the page is replaced by one of this machine."""
     for place, here in places.items():
         code = code.replace(place, here)
     return code

@@ -25,7 +25,7 @@ from tieredstore.testing.segments import Record, build_batch, write_segment
 START = datetime(2026, 1, 31, 23, 58, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 PER_MINUTE = {"orders": [120, 0, 30, 45, 0, 0, 7], "payments": [0, 0, 0, 5]}
-"""Records per minute from the start on, one every 400 ms: over midnight, with gaps."""
+"""Number of records, 400 ms apart, in each minute from ``START``. The minutes pass midnight, and some are empty."""
 
 read_image: Any = matplotlib.image.imread
 

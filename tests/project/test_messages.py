@@ -1,4 +1,4 @@
-"""Foreign text is cut in messages: endless key ids, names, values and answers make short sentences."""
+"""Messages shorten foreign text: even with endless key ids, names, values and answers they are short."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_no_error_is_endless(kind: type[TieredStoreError]) -> None:
 
 @pytest.mark.slow
 def test_no_error_of_ours_says_more_than_its_root_lets_it() -> None:
-    """A class that builds its text in another way would bypass the limit."""
+    """The root class limits the text of a message. An error class with its own ``__str__`` would bypass the limit."""
     own_ways = {
         f"{name}.{node.name}"
         for name, path in product_sources().items()

@@ -65,6 +65,6 @@ def is_public(module: str, name: str | None) -> bool:
 
 
 def public_names(module: str) -> list[str]:
-    """Return the names of a package; for the errors all classes."""
+    """Return the public names of a package; for ``tieredstore.errors``, return all names."""
     imported = importlib.import_module(module)
     return list(vars(imported)) if module == "tieredstore.errors" else list(getattr(imported, "__all__", []))

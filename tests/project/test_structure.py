@@ -77,8 +77,8 @@ WAIT_FOR_FUTURES = {
     "tieredstore.live.broker_state",
     "tieredstore.live.clients",
 }
-"""Modules that wait for futures: the one place, ``transform.pipeline``, which may not import it, and two modules for
-librdkafka's futures.
+"""Modules that wait for futures: the one that waits for all others; ``transform.pipeline``, which may not import that
+one; and two modules that wait for librdkafka's futures.
 """
 
 

@@ -94,7 +94,7 @@ SHOWN_BY = {
         ],
     },
 }
-"""Tests for each row of a table of guarantees, by the heading above the table."""
+"""Names of the tests for each row of a table of guarantees, by the heading above the table."""
 
 
 @pytest.mark.parametrize("heading", SHOWN_BY)

@@ -1,5 +1,5 @@
-"""Tests of topics as DuckDB's tables: conditions exclude segments, errors have our messages, and all of a query sees
-the topics at one time.
+"""Tests of topics as DuckDB's tables: conditions exclude segments, errors have our messages, and all parts of a
+query see the topics at the same moment.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def test_an_interrupt_ends_a_query_soon_whatever_it_does(commands: ForkedCommand
     settings = filled(tmp_path)
     (out := tmp_path / "rows.csv").touch()
     running = commands.start("query", sql, "--format", "csv", settings=settings, stdout=out)
-    # The query is under way once it has written rows, or, if it has none to write yet, has computed for a second.
+    # The query is under way as soon as it has written rows or, if it has none to write yet, has computed for a second.
     wait_for(lambda: out.stat().st_size > 1 << 20 or cpu_seconds(running.process) > 1)
     running.send(signal.SIGINT)
     ended = running.wait(SOON_S)

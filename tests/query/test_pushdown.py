@@ -56,7 +56,7 @@ class Engines:
         return rows
 
     def asked(self, engine: str, predicate: Predicate) -> tuple[list[Place], set[str], int]:
-        """Return the places of the rows, the keys of the logs that the query fetched from, and the fetched bytes."""
+        """Return the rows' places, the keys of the logs that the query fetched from, and how many bytes it fetched."""
         self.topic.store.reset()
         before = self.topic.manager.fetch_stats.bytes_fetched
         rows = self.engines[engine](predicate)
@@ -66,7 +66,7 @@ class Engines:
         return [(partition, offset, ms) for partition, offset, ms, _ in rows], logs, size
 
     def stored(self, logs: set[str]) -> int:
-        """Return the size of these logs."""
+        """Return the total size of these logs in the store."""
         return sum(info.size for info in self.topic.store.list() if info.key in logs)
 
 

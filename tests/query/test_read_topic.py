@@ -90,7 +90,7 @@ def test_all_who_take_arrow_get_the_same(bucket: Bucket) -> None:
     rows = duckdb.execute("SELECT * FROM stream").fetchall()
     assert sorted(rows) == sorted(tuple(row.values()) for row in expected)
     with pytest.raises(AlreadyClosedError):
-        stream.reader()  # DuckDB took the rows: another reader must not get an empty result that looks complete
+        stream.reader()  # DuckDB took the rows, so another reader would get an empty result that looks complete
     with read_records(bucket.manager, "orders", 0, columns=("offset",)) as partition:
         assert table(partition).column("offset").to_pylist() == list(range(100))
 

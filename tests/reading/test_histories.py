@@ -88,7 +88,7 @@ def extent(log: PartitionLog) -> tuple[int, int, int]:
 
 
 def lineage(epochs: LeaderEpochs, stop: int) -> Lineage:
-    # The test compares only epochs, so the segment may be any.
+    # The test compares only epochs, so any segment will do.
     return Lineage(WHERE, epochs, (Span(new_metadata(100), 0, stop),))
 
 
@@ -173,7 +173,7 @@ def test_a_broker_that_does_not_answer_leaves_it_to_the_watermark(bucket: Bucket
 
 
 def test_a_log_that_begins_behind_the_bucket_leaves_it_to_the_watermark_as_well(bucket: Bucket) -> None:
-    """For an epoch that retention has deleted, Kafka returns the log's start instead of the epoch's end."""
+    """If retention has deleted an epoch, Kafka returns the log's start instead of the epoch's end."""
     broker = Broker(60, 100, 4, EpochEnd(3, 60))
     assert extent(taken(bucket, broker).logs[ORDERS]) == (0, 60, 100)
     note_move(bucket, 30, 4)
@@ -189,7 +189,7 @@ def test_the_broker_is_asked_again_only_if_something_has_changed(bucket: Bucket)
     broker.epoch, broker.answer = 5, EpochEnd(3, 23)
     third = taken(bucket, broker, before=second)
     assert (extent(third.logs[ORDERS]), broker.calls["epoch_ends"]) == ((0, 23, 200), 2)
-    # The first segment of the later leader is now in the bucket, so the bucket alone shows the cut.
+    # The first segment of the later leader is now in the bucket, so the bucket alone shows where the old log was cut.
     bucket.ends["orders", 0, FIRST_ID] = 23
     bucket.write(40, epochs=((0, 0), (3, 20), (5, 23)))
     fourth = taken(bucket, broker, before=third)
@@ -224,7 +224,7 @@ def test_without_a_broker_the_watermark_tells_where_a_later_epoch_rules(bucket: 
     assert (extent(log), log.cut) == ((0, 27, 27), Cut(27, 3, "watermark"))
     (problem,) = snapshot.problems
     assert problem.startswith(f"offsets 27 to 59 of {WHERE} in the bucket are not read: a later leader epoch than 3")
-    # The first segment of the later leader shows the cut.
+    # The first segment of the later leader shows where the old log was cut.
     bucket.ends["orders", 0, FIRST_ID] = 27
     bucket.write(40, epochs=((0, 0), (3, 20), (4, 27)))
     settled = alone(bucket)

@@ -138,8 +138,8 @@ def test_a_pipeline_that_has_written_it_is_told(bucket: Bucket) -> None:
 
 
 def read_elsewhere(bucket: Bucket) -> int:
-    """Copy the later leader's records from offset 25 on to the bucket, and return their end. A reader has already read
-    these records from a broker.
+    """Copy the later leader's records, which begin at offset 25, to the bucket, and return their end. A reader has
+    already read these records from a broker.
     """
     bucket.ends["orders", 0, FIRST_ID] = CUT
     bucket.write(75, epochs=(*EPOCHS, (6, CUT)))

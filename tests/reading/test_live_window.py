@@ -28,7 +28,7 @@ OFFSETS = ReadSettings(columns=("offset",))
 
 
 class HurriedBroker:
-    """Reader and cluster of a broker that keeps deleting: it deletes up to offset 7 at a read, up to 9 at a look-up."""
+    """Reader and cluster of a broker that deletes records up to offset 7 at a read, and up to offset 9 at a look-up."""
 
     def __init__(self) -> None:
         self.cluster = self

@@ -100,5 +100,5 @@ def test_the_bucket_is_listed_as_often_for_many_as_for_one(store: CountingStore)
         store.reset()
         assert len(snapshot_of(store, topics, CountingBroker(), file).logs) == len(topics)
         requests.append((store.requests["list"], store.requests.total()))
-    # Segments that a reader knows cost only their listing.
+    # Segments that a reader already knows cost only the requests that list them.
     assert requests == [(1, 1), (1, 1)]

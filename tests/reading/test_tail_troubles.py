@@ -1,4 +1,4 @@
-"""Tests of the losses that a tail reports, and of its faults. A fake broker makes the timing exact."""
+"""Tests of the losses and errors that a tail reports. A fake broker makes the timing exact."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Broker:
         return {} if self.epoch_end is None else dict.fromkeys(epochs, self.epoch_end)
 
     def add(self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> None:
-        """Assign partitions. With a later leader, check first if its log has the position, as a client does."""
+        """Assign partitions. With a later leader, check first if its log has the position, like a client."""
         self.positions.update(positions)
         for where, epoch in epochs.items():
             is_later = self.leader_epoch is not None and epoch < self.leader_epoch
@@ -273,7 +273,7 @@ WRITTEN = ((0, 0), (5, 20))
 
 
 def test_an_election_that_cut_the_log_below_a_tail_is_told(bucket: Bucket, broker: type[Broker]) -> None:
-    """The new leader's log ends beyond the read offsets. So offsets alone do not show that the log was cut."""
+    """The new leader's log ends beyond the read offsets. Offsets alone thus do not show that a log was cut."""
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 60)}
     broker.leader_epoch, broker.epoch_end = 5, EpochEnd(5, 60)
@@ -338,7 +338,7 @@ def test_a_tail_that_puts_up_with_losses_goes_on_at_the_cut(
         LogTail(bucket.manager, lenient, {ORDERS: Position(60, 5)}, settings=SETTINGS) as tail,
     ):
         assert all_of(tail) == []
-        # The cut is within a segment of the bucket, so the tail reads on from the broker.
+        # The old log was cut within a segment of the bucket, so the tail reads on from the broker.
         assert tail.places == {ORDERS: Position(25, 6)}
     assert caplog.text.count("an election truncated the log at offset 25") == 1
 
@@ -347,7 +347,7 @@ def test_a_tail_that_puts_up_with_losses_goes_on_at_the_cut(
 def test_a_place_of_the_log_as_it_is_now_is_cut_off_by_nothing_before(
     bucket: Bucket, broker: type[Broker], position: Position | int, is_cut: bool
 ) -> None:
-    """An offset beyond a cut, if it has no epoch, may be of either log."""
+    """An offset without an epoch, beyond the place where the old log was cut, may belong to either log."""
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 900)}
     broker.leader_epoch, broker.epoch_end = 6, EpochEnd(5, 25)
@@ -376,7 +376,7 @@ def test_a_bucket_that_has_the_later_epoch_by_now_tells_it_without_a_broker(buck
 
 
 def test_a_watermark_that_was_moved_back_tells_it_before_that(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
-    """The tail returns the records after the cut once the bucket has the later leader's first segment."""
+    """The tail returns the later leader's records as soon as the bucket has that leader's first segment."""
     bucket.write(60, epochs=WRITTEN)
     clock, where = Clock(), TopicIdPartition(FIRST_ID, *ORDERS)
     with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS, clock=clock) as tail:

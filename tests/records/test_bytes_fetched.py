@@ -21,7 +21,7 @@ from tieredstore.testing.segments import PARTITION, Record, build_batch
 KIB: Final = 1024
 SEGMENTS: Final = 12
 RECORDS: Final = 96
-"""Records of a segment. Each has 2 KiB, and four are a batch, so chunks of 16 KiB may end anywhere in a batch."""
+"""Number of records in a segment. Four records of 2 KiB are a batch, so chunks of 16 KiB may end anywhere in one."""
 
 
 @pytest.fixture(params=MODES)

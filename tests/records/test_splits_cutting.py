@@ -262,7 +262,7 @@ def test_since_a_time_leaves_out_what_is_proven_earlier_and_nothing_else(topic: 
 
 
 def test_since_a_time_is_exact_where_the_time_index_is(topic: StoredTopic) -> None:
-    topic.copy_plain(0, 500, batch=1, size=5000)  # an entry for each record except the first
+    topic.copy_plain(0, 500, batch=1, size=5000)  # the index has an entry for each record except the first
     lineage = lineage_of(topic)
     for since in range(2, 500, 7):
         plan = plan_splits(topic.manager, lineage, 0, 500, PLAIN, max_split_bytes=1 << 30, since_ms=since)

@@ -1,4 +1,4 @@
-"""Tests of damaged indexes and logs: a reader gets the right records or an error, never fewer records or some twice."""
+"""Tests of damaged indexes and logs: a reader gets the right records or an error, never missing or repeated ones."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_zeros_within_a_log_do_not_pass_for_its_end(topic: StoredTopic, batches:
 
 @pytest.mark.parametrize("batches", [0, 1, 30, 59])
 def test_zeros_at_the_end_of_a_log_that_others_follow_lose_nothing_in_silence(topic: StoredTopic, batches: int) -> None:
-    """The disk lost the end of a log, or all of it. Lost records must not pass for compacted ones."""
+    """The disk lost the end of a log, or all of it. A reader must not mistake lost records for compacted ones."""
     topic.copy(0, BATCHES)
     topic.overwrite(".log", bytes(LOG_SIZE - BORDERS[batches]), BORDERS[batches])
     topic.copy(300, [plain_batch(range(300, 310), 40)])

@@ -54,7 +54,7 @@ FORMAT: Final = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
 
 
 class Row(NamedTuple):
-    """A place, and the allowed outcomes of a flip there: those of reads by time, and those of other reads."""
+    """A place in the format, and the allowed outcomes of a flip there, for reads by time and for other reads."""
 
     place: str
     outcomes: frozenset[str]
@@ -131,7 +131,7 @@ def test_flipped_bits_of_manifests_lose_nothing_in_silence(buckets: dict[str, Da
 @pytest.mark.parametrize("segment", [segment for case in HEADERS for segment in segments(case)], ids=str)
 def test_every_bit_of_the_batch_headers(buckets: dict[str, DamagedBucket], segment: GoldenSegment, place: str) -> None:
     bits = sample(list(header_bits(segment, place)), place, MOST_IN_SOAK)
-    # Successive bits take turns in seven ways to read. So each way meets each of a byte's eight bits, but not in every
+    # Seven ways to read take turns from bit to bit. So each way meets each of a byte's eight bits, but not in every
     # byte.
     check(buckets[segment.case], segment, "log", bits, ROWS[place], by_turns=True)
 
@@ -226,7 +226,7 @@ OLD_SET: Final = "offset of a compressed message set (magic 0, 1) at the log's s
 def test_an_old_message_set_that_counts_from_nothing_is_known_where_its_segment_begins_later(
     tmp_path: Path, base: int, outcome: str
 ) -> None:
-    """No checksum covers the offset. Old clients sent 0 there, so messages then count from 0, as in Java's consumer."""
+    """No checksum covers the offset. Old clients sent 0 there; messages then count from 0, as for Java's consumer."""
     inner = b"".join(message(1, at, b"value", timestamp=at) for at in range(5))
     # The first offsets of the segment have no message, as after compaction.
     batches = [message_set(1, base + 16, inner, CompressionType.GZIP), build_batch([Record(b"v")], base + 17)]

@@ -137,7 +137,7 @@ def test_following_transaction_indexes_are_read_until_the_last_stable_offset_pas
     assert rows_of(reader.read("events", 0, 0, 4)) == []
     asked = {key.rpartition("/")[2][:20] for key in topic.store.keys_of("get") if key.endswith(".indexes")}
     starts = [f"{segment.start_offset:020}" for segment in topic.copied]
-    # No index is read of a segment without aborts, or of one after the outcome.
+    # The index of a segment without aborts is not read, nor that of a segment after the outcome.
     assert asked == {starts[0], starts[2], starts[3]}
 
 

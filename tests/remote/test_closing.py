@@ -26,7 +26,7 @@ from tieredstore.remote import manager as manager_module
 pytestmark = pytest.mark.slow
 
 AT_ONCE_S = 25.0
-"""Closing takes a second on an idle machine; a hang would last until the silent store answers, here a minute."""
+"""Closing takes a second on an idle machine. If it hung, it would last until the silent store answers, a minute."""
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_a_copy_ends_and_leaves_nothing(tmp_path: Path, state: str, mode: str) -
 
 
 def uses(scene: Scene) -> dict[str, Callable[[], object]]:
-    """Return all calls of a manager, and those of streams and iterators from before."""
+    """Return all calls of a manager, and those of streams and iterators that were opened before."""
     manager, metadata = scene.manager, scene.metadata
     stream, half_read = manager.open(metadata), manager.open(metadata)
     half_read.read(1500)
@@ -195,7 +195,7 @@ def test_a_signals_handler_may_close_what_the_main_thread_reads(tmp_path: Path) 
 
 
 def test_a_signals_handler_may_close_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds even while the main thread has a lock: signals arrive at random moments of its reads."""
+    """A handler may close even while the main thread has a lock: signals arrive at random moments of its reads."""
     settings = memory_settings(100, cache={"fetch.chunk.cache.class": "memory", "fetch.chunk.cache.size": "-1"})
     data = write_segment(tmp_path, LOG)
     before = signal.getsignal(signal.SIGALRM)
@@ -239,7 +239,7 @@ def test_a_read_that_ended_early_logs_nothing_when_the_manager_is_closed(tmp_pat
 def interrupted(request: pytest.FixtureRequest) -> Iterator[threading.Event]:
     """Choose whether a signal ends or continues a wait in a system call; libraries differ (Polars continues).
 
-    The event is set once the handler runs in the main thread, on a busy machine long after the signal.
+    The event is set as soon as the handler runs in the main thread, on a busy machine long after the signal.
     """
     came = threading.Event()
 

@@ -33,7 +33,7 @@ class InterruptedSubmit(ThreadPool):
 
 
 class Copy:
-    """A copy that has begun an upload; asked to end, it rolls back once the test lets it."""
+    """A copy that has begun an upload. When asked to end, it rolls back as soon as the test permits it."""
 
     def __init__(self) -> None:
         self.has_begun, self.is_asked_to_end, self.may_end = threading.Event(), threading.Event(), threading.Event()

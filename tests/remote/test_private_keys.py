@@ -1,4 +1,4 @@
-"""Sources of a private key in the settings: all give the same key ring, and each mistake its own message."""
+"""Sources of a private key in the settings: all give the same key ring, and each mistake has its own message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = "pässword"
 
 
 def settings_of(**private: str) -> Settings:
-    """Build settings from ``private``: names after ``private.key.``, with ``_`` for dots."""
+    """Build settings from ``private``, whose names follow ``private.key.`` and have ``_`` instead of dots."""
     named = {f"{OF_PAIR}private.key.{name.replace('_', '.')}": text for name, text in private.items()}
     return settings_from(
         {

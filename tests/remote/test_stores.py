@@ -1,4 +1,4 @@
-"""Golden segments up to each object store and back, and the plugin's own objects read from each."""
+"""Golden segments are copied to each object store and read back; the plugin's own objects are read from each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another segment's objects under a segment's keys are never served, nor plain objects if encryption is required."""
+"""Objects of another segment under a segment's keys are never served, nor plain ones if encryption is required."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_each_recorded_name_is_compared_by_itself(
 
     def change(document: dict[str, Any]) -> None:
         _set(document["remoteLogSegmentMetadata"], path, value)
-        if unusable:  # the metadata then lacks a field, but the error must still be the wrong segment
+        if unusable:  # the metadata then lacks a field, but the error must still be that of a wrong segment
             del document["remoteLogSegmentMetadata"]["endOffset"]
 
     _change(store, change)

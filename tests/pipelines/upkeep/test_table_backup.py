@@ -52,7 +52,7 @@ def delete_rows(folder: Folder) -> None:
 
 
 def add_deletes(folder: Folder, kind: str, equality_ids: list[int] | None = None) -> None:
-    """Add a file that deletes the first ten rows of the file with offset 100, as other engines do."""
+    """Add a delete file for the first ten rows of the data file with offset 100; other engines write such files."""
     with folder.table() as table:
         (task,) = table.scan("offset == 100").plan_files()
         path = folder.output.parent / "warehouse" / f"{kind}.parquet"

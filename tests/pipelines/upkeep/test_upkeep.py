@@ -47,7 +47,7 @@ DAY_MS = 86_400_000
 
 
 def refile(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Entry]:
-    """Redrive the quarantined messages; return the log entries with them."""
+    """Redrive the quarantined messages; return the entries that this adds to the commit log."""
     return [one.entry for one in redrive(topic, store, pipeline) if one.entry is not None]
 
 
@@ -67,7 +67,7 @@ def unpublished(operation: Operation) -> bool:
 def check_each_failure(
     prepare: Callable[[], ObjectStore], work: Callable[[ObjectStore], object], moment: Moment
 ) -> None:
-    """Let ``work`` fail at each operation in turn; assert that its repetition completes, with the same files."""
+    """Let ``work`` fail at each operation in turn, and repeat it; assert that the files are as without a failure."""
     undisturbed = prepare()
     work(undisturbed)
     for _, inner, store in OperationSweep(prepare, work).fail(moment):

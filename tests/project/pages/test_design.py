@@ -1,4 +1,6 @@
-"""Pages of docs/design, and SECURITY.md: the code's store contract and error tree, and existing places."""
+"""Pages of docs/design, and SECURITY.md: they match the code's store contract and error tree, and name existing
+places.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``make site``: every page in its contents, the API, and nothing from the network."""
+"""The site that ``make site`` builds lists every page, has the API, and loads nothing from the network."""
 
 from __future__ import annotations
 

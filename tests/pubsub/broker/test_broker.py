@@ -87,7 +87,7 @@ def test_memqs_own_packets_are_answered_byte_for_byte_in_its_own_form() -> None:
         assert metadata[19:27] == b"\0\6orders"
         assert metadata[27:42] == b"\0\1\0\0\0\x09127.0.0.1"[:15]
         assert struct.pack(">h", address.port) in metadata
-        # MemQ's sample request carries noise instead of a Message. The refusal has the request's version and id.
+        # MemQ's sample request is refused, because its bytes are no Message. The refusal has its version and id.
         client.socket.sendall(written)
         refused = client.raw_answer()
         assert refused[4:17] == b"\0\5" + (42).to_bytes(8, "big") + b"\0" + struct.pack(">h", 400)
@@ -263,7 +263,7 @@ def test_a_store_that_fails_is_told_to_who_waits_and_a_repetition_is_stored() ->
 def test_a_full_buffer_stops_reading_and_drops_nothing() -> None:
     store = HeldStore()
     topics = orders_on(store, batch_ms="1", compression="none", broker_buffer_bytes=str(16 << 20))
-    size, count = 1 << 20, 40  # 40 MiB through a buffer of 16
+    size, count = 1 << 20, 40  # send 40 MiB through a buffer of 16 MiB
     with running_broker(topics) as running:
         client = PacketClient(running.place)
         client.socket.settimeout(LONG_S)

@@ -37,12 +37,12 @@ from tieredstore.pubsub.queue.topics import Topics
 
 LONG_S = 120.0
 SECOND = 1500
-"""A byte in the second Message of :func:`three_messages`."""
+"""Position of a byte in the second Message of :func:`three_messages`."""
 
 
 def three_messages() -> tuple[Topics, str]:
-    """Return a topic with one object, and the object's key. The object has three Messages of one record, which begin
-    with 0, 1 and 2.
+    """Return a topic with one object, and the object's key. The object has three Messages of one record each,
+    whose values begin with 0, 1 and 2.
     """
     topics = fresh_topics(message_bytes="1024", compression="none")
     publish(topics, [b"%d" % number + bytes(900) for number in range(3)])
@@ -248,7 +248,7 @@ def test_objects_that_are_read_at_once_do_not_get_into_each_other() -> None:
 
 @pytest.mark.usefixtures("inline_threads")
 def test_records_before_a_loss_are_returned_before_the_loss_is_raised() -> None:
-    """Retention frees queue entries that the read-ahead wants next. Objects whose fetch has begun are still read."""
+    """Retention frees queue entries before the consumer reads them. Objects whose fetch has begun are still read."""
     topics = fresh_topics()
     for number in range(6):
         publish(topics, [b"%d" % number])
@@ -256,7 +256,7 @@ def test_records_before_a_loss_are_returned_before_the_loss_is_raised() -> None:
     (reader,) = slow._partitions.values()
     slow._shared.fetches.at_once = 1
     for _ in range(3):
-        reader.look()  # the second look reads ahead during the first object's fetch; the third takes that object
+        reader.look()  # the second call reads ahead during the first object's fetch; the third takes that object
     topics.queue(topics.get("orders")).free(0, 5 * 256)
     reader.look()
     assert values_of(slow, at_least=3) == [b"0", b"1", b"5"]
@@ -277,7 +277,7 @@ def test_a_backlog_is_asked_for_ahead_more_and_more_at_a_time_and_its_end_once()
         store.operations.clear()
         asked: list[int] = []
         for _ in range(6):
-            reader.look()  # a look finds an entry; nothing waits for the queue during the fetch
+            reader.look()  # each call finds an entry; nothing waits for the queue during the fetch
             if reader.lookout.looking is not None:
                 reader.lookout.looking.exception(LONG_S)
             asked.append(sum("/queues/" in operation.keys[0] for operation in store.operations))

@@ -67,7 +67,9 @@ class Machine:
         self.state.look()
 
     def fill(self) -> bool:
-        """Return True if there are rows to take. A loss or damage is raised at each try; pass over it at the end."""
+        """Return True if there are rows to take. A loss or damage is raised at each of one or two tries;
+        then skip it.
+        """
         for _ in range(self.source.randrange(1, 3)):
             try:
                 return self.state.fill()

@@ -1,5 +1,5 @@
-"""At each record, a loop over records stops, or a member dies or loses a partition. No record is lost. A member returns
-no record of a partition that it has lost, and reads a new partition from the group's commit.
+"""In turn at each record, a loop over records stops, or a member dies or loses a partition. No record is lost. A member
+returns no record of a partition that it has lost, and reads a new partition from the group's commit.
 """
 
 # pyright: reportPrivateUsage=false
@@ -221,7 +221,7 @@ def test_a_partition_lost_and_taken_again_between_two_records_is_read_from_the_g
         member.take(0, None)
         records = consumer.records(WAIT_S)
         given = [place_of(next(records)) for _ in range(count)]
-        member.take(0, Position(*places[0][0][1:]))  # lose and regain the partition at once: a new term
+        member.take(0, Position(*places[0][0][1:]))  # lose and regain the partition at once, which begins a new term
         assert place_of(next(records)) == places[0][0]
         assert given == places[0][:count]
         consumer.close()

@@ -156,7 +156,7 @@ def test_sent_and_read_messages_are_reported_by_both_sides(kafka: KafkaServer) -
         for number in range(50):
             producer.send(b"%04d" % number + bytes(100), message_id=None if number % 2 else b"id %05d" % number)
         producer.send(b"v", message_id=b"abc")  # an id of another length begins a new Message
-    # Two members, of which the first stops within a Message, and a consumer without a group.
+    # Read with two members, of which the first stops within a Message, and then with a consumer without a group.
     with BatchConsumer(topics, "orders", group="g") as first:
         for number, record in enumerate(first.records(LONG_S)):
             if number == 20:

@@ -68,7 +68,7 @@ def test_memqs_responses(name: str) -> None:
 
 
 def head(version: int, request_id: int, kind: int, payload: bytes) -> bytes:
-    """Build a packet by MemQ's table of fields."""
+    """Build a packet from the fields in MemQ's table."""
     fields = version.to_bytes(2, "big") + request_id.to_bytes(8, "big", signed=True) + bytes([kind]) + payload
     return len(fields).to_bytes(4, "big") + fields
 
@@ -119,7 +119,7 @@ def test_metadata_tell_of_any_number_of_topics(version: int) -> None:
     others = TopicMetadata("b", (), "filesystem", (("x", ""), ("y", "1")))
     for topics in ((), (others,), (others, TopicMetadata("a", (BROKER,), "s3v2", ()), others)):
         answer = Response(version, 2, PacketType.METADATA, Code.OK, payload=MetadataAnswer(topics))
-        # Without topics the payload is empty.
+        # If there are no topics, the payload is empty.
         assert parse_response(response_bytes(answer)).payload == (MetadataAnswer(topics) if topics else None)
 
 

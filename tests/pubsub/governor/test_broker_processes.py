@@ -64,7 +64,7 @@ class Load:
             thread.join(2 * LONG_S)
 
     def delivered_so_far(self) -> Callable[[], bool]:
-        """Return a check: True once each record sent before this call is acknowledged or has failed."""
+        """Return a function that returns True as soon as each record sent before is acknowledged or has failed."""
         futures = [future for sent in self.sent.values() for future in list(sent)]
         return lambda: all(future.done() for future in futures)
 

@@ -68,7 +68,7 @@ class Link(DelegatingObjectStore):
 
 
 class Coordinator:
-    """Coordination of brokers by store or ZooKeeper, and how it notices silent and dead brokers."""
+    """Coordination of brokers by a store or by ZooKeeper. It also tells how silent and dead brokers are noticed."""
 
     generations: list[int]
     """Generations of governors that wrote assignments into the store, in order."""

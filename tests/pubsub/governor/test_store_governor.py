@@ -1,4 +1,4 @@
-"""Brokers that elect a governor through a store, on one simulated clock. Each acts on its own."""
+"""Brokers that elect a governor through a store, on one simulated clock. Each broker acts on its own."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -290,7 +290,7 @@ def play(seed: int, steps: int) -> None:
     try:
         cluster.check()
     except AssertionError:
-        # A topic whose five minutes ended just now has moved, and not all brokers have read it yet.
+        # A topic has moved because its five minutes ended just now, and not all brokers know this yet.
         cluster.pass_s(2 * TICK_S)
         cluster.check()
     assert len(cluster.governing()) == 1
@@ -308,7 +308,7 @@ def test_whatever_happens_to_brokers_for_long(seed: int) -> None:
 
 
 def test_an_object_that_is_no_broker_keeps_nobody_from_governing(caplog: pytest.LogCaptureFixture) -> None:
-    """The object is not a broker's, or it is a broker's and damaged."""
+    """Among the brokers' objects, one is not a broker's, and a broker's is damaged."""
     cluster, names = started(3)
     beginning = OwnFolder(cluster.store, "", "default").key("governor", "brokers", "")
     cluster.store.put(f"{beginning}stranger", b"{}")

@@ -1,4 +1,4 @@
-"""Messages written directly into the memory of their batch. The stored objects are the same as with copies."""
+"""Messages are written directly into the memory of their batch. The stored objects are the same as with copies."""
 
 from __future__ import annotations
 

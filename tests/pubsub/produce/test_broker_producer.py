@@ -159,7 +159,7 @@ def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -
 
 
 class FakeBroker:
-    """Broker with scripted answers, which behaves as MemQ's broker may, and ours does not."""
+    """Broker with scripted answers, which MemQ's broker may give, but ours does not."""
 
     def __init__(self, behave: Callable[[FakeBroker, Request, int], bytes | None]) -> None:
         self.requests: list[bytes] = []
@@ -399,7 +399,7 @@ class Cluster:
 
 
 class _Link(BrokerLink):
-    """Connection to a broker that answers with the topic's broker as far as it knows."""
+    """Connection to a broker. It answers with the broker that it believes to have the topic."""
 
     def __init__(self, place: Place, cluster: Cluster) -> None:
         self.place = place

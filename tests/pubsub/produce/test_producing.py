@@ -118,7 +118,7 @@ def test_notifications_tell_what_is_in_the_batch() -> None:
 def test_batches_are_sealed_by_size_count_and_time() -> None:
     by_size = fresh_topics(message_bytes="1024", batch_bytes="4096", compression="none")
     publish(by_size, [os.urandom(900)] * 20)
-    assert len(batch_keys(by_size)) == 5  # four Messages a batch, each below 1 KiB
+    assert len(batch_keys(by_size)) == 5  # four Messages per batch, each below 1 KiB
     by_count = fresh_topics(message_bytes="1024", batch_messages="2")
     publish(by_count, [os.urandom(900)] * 6)
     assert len(batch_keys(by_count)) == 3
@@ -161,7 +161,7 @@ def test_a_producer_killed_at_any_operation_loses_no_ack_and_halves_nothing(mome
         assert len(read) == len(set(read))
         assert set(acked) <= set(read) <= {b"0", b"1", b"2"}
         told = {notification.key for notification in notified(topics)}
-        assert len(set(batch_keys(topics)) - told) <= 1  # at most an orphan, which no reader sees
+        assert len(set(batch_keys(topics)) - told) <= 1  # the operation leaves at most an orphan, which no reader sees
 
 
 def _store_with_orders() -> MemoryObjectStore:

@@ -1,4 +1,4 @@
-"""Producer processes on one topic are killed (kill -9) at any moment, one after the other, with either queue."""
+"""Producer processes on one topic are killed (kill -9) at any moment, one after the other, with each kind of queue."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> 
 @pytest.mark.parametrize("epoch", range(5))
 @pytest.mark.parametrize("tasks", [0, 1, TASKS, TASKS + 1])
 def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -> None:
-    """The checkpoint's next epoch was already notified with other records. To accept it would lose the new records."""
+    """The checkpoint's next epoch was already notified with other records. Accepting it would lose the new records."""
     topics = orders_on(MemoryObjectStore(), 2)
     for number in range(5):
         run_epoch(topics, number)
@@ -272,7 +272,7 @@ def test_what_retention_has_freed_meanwhile_is_not_guessed() -> None:
     topics = orders_on(inner)
     stored = batches_of(topics, 0)
     with pytest.raises(Killed):
-        # The driver was killed after appending all notifications, before it recorded that.
+        # The driver was killed after it appended all notifications, and before it recorded this.
         commits_of(topics_on(_DyingAtSecondRecord(inner))).commit(0, stored)
     queue = topics.queue(topics.get("orders"))
     queue.free(0, queue.end(0))

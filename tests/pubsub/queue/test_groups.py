@@ -161,7 +161,7 @@ def test_members_that_nobody_heard_of_for_long_are_members_again() -> None:
     first.tick()
     members.pass_time(20, first, second)
     is_away = True
-    members.clock.sleep(400)  # long enough to delete the silent member's object
+    members.clock.sleep(400)  # this is long enough for the silent member's object to be deleted
     is_away = False
     members.clock.sleep(5)
     first.tick()

@@ -216,7 +216,7 @@ def test_a_controller_that_died_is_not_waited_for_by_who_makes_a_topic(monkeypat
 
 
 def test_trouble_that_is_no_partitions_keeps_nobody_from_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka reports an error of no partition as a message without a partition."""
+    """librdkafka reports an error that concerns no partition as a message without a partition."""
     trouble = Message(topic="notifications", error=KafkaError(KafkaError._ALL_BROKERS_DOWN))
     assert trouble.partition() is None
     given = [[trouble, Message(topic="notifications", partition=0, offset=5, value=b"told", timestamp=(1, 7))]]

@@ -157,7 +157,7 @@ def test_freeing_ends_what_an_earlier_run_left() -> None:
     queue = queue_on(orders_on(store))
     for number in range(4):
         queue.append(0, [b"%d" % number], soon())
-    # The start is moved but no entry is deleted, as after a run that was killed.
+    # The start is moved but no entry is deleted, like after a run that was killed.
     store.put(f"{QUEUE}start", b'{"version":1,"number":3}\n')
     queue.free(0, 3 * 256)
     assert [info.key for info in store.list(QUEUE)] == [f"{QUEUE}{3:020}", f"{QUEUE}start"]
@@ -197,7 +197,7 @@ def test_requests_of_writers_and_readers() -> None:
 
 
 class OwnQueue(StoreQueue):
-    """Queue class that an installed package provides."""
+    """Queue class, as if an installed package provided it."""
 
 
 class NoQueue:

@@ -68,7 +68,7 @@ def plant_faults(topics: Topics, clock: Clock) -> None:
     store_messages(topics, "orders", [*sent(A, 0, 1, 2), *sent(B, 0), *sent(C, 0, 1)], 0)
     # Lost: one request, several in a row, and an object with only its notification left.
     store_messages(topics, "orders", [*sent(A, 4), *sent(B, 1, 2), *sent(C, 2)], 1)  # A has no 3
-    store_messages(topics, "orders", [*sent(A, 5, 6), *sent(B, 6), *sent(C, 3, 4)], 0)  # B has no 3 to 5
+    store_messages(topics, "orders", [*sent(A, 5, 6), *sent(B, 6), *sent(C, 3, 4)], 0)  # B has not sent 3 to 5
     gone = store_messages(topics, "orders", sent(C, 5), 1)
     store.delete([key_of(topics, 1, gone)])
     # Doubled: in the same batch, in another batch, in another partition.

@@ -112,7 +112,7 @@ def test_batches_that_are_too_old_are_freed_first_and_deleted_later(clock: Clock
     dry = collect(topics, dry_run=True)
     assert dry == {"freed": keys[:2]}
     assert collect(topics) == {"freed": keys[:2], "waiting": keys[:2]}
-    assert set(batch_keys(topics)) == set(keys)  # readers of their notifications may still fetch them
+    assert set(batch_keys(topics)) == set(keys)  # readers that have their notifications may still fetch them
     with pytest.raises(DataLossError, match="retention has freed"):
         topics.queue(topics.get("orders")).read(0, 0)
     clock.pass_ms(HOUR_MS)

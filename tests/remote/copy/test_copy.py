@@ -103,7 +103,7 @@ def grow(size: int) -> Callable[[Path], None]:
 
 
 class Refused(NamedTuple):
-    """A segment's metadata, a change of its files, and the error."""
+    """A segment's metadata, a change to its files, and the error that the copy then raises."""
 
     says: str
     size: int = len(LOG)
@@ -127,7 +127,7 @@ def too_large(size: int, chunk_size: int, mode: str, says: str) -> Refused:
             for name in ("index", "timeindex", "snapshot", "txnindex", "log")
         ),
         *(Refused("no known reader accepts", 0, mode=mode, log=b"") for mode in ("enc", "zstd+enc")),
-        # The plugin could not read these segments to the end.
+        # The plugin could not read these segments to the end if they were copied.
         too_large(MAX_INT32, 4 << 20, "none", r"512 chunks of 4194304 bytes are more than 2\^31-1"),
         too_large(MAX_INT32 - (4 << 20) + 2, 4 << 20, "zstd+enc", r"512 chunks of 4194304 bytes are more than 2\^31-1"),
         too_large(MAX_INT32, MAX_INT32 // 2, "none", r"3 chunks of 1073741823 bytes are more than 2\^31-1"),

@@ -62,7 +62,7 @@ def keys(store: MemoryObjectStore) -> list[str]:
 
 
 def assert_whole_or_invisible(store: MemoryObjectStore, metadata: RemoteLogSegmentMetadata, mode: str) -> None:
-    """Assert that a manifest exists only with all objects it points to."""
+    """Assert that a manifest exists only together with all objects that it points to."""
     if "rsm-manifest" in keys(store):
         with manager_of(store, mode) as manager:
             assert manager.fetch_log_segment(metadata, 0).read() == LOG

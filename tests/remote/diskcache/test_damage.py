@@ -136,7 +136,7 @@ def test_a_row_removed_by_hand_is_listed_again(tmp_path: Path) -> None:
 
 
 class Harm:
-    """Unpickling this makes a file."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, witness: Path) -> None:
         self._witness = witness

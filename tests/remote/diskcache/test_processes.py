@@ -1,4 +1,4 @@
-"""Several processes and one folder; forks, and pickles of the cache object itself."""
+"""The disk cache with several processes on one folder, after forks, and after a pickle of the cache object itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk cache with a damaged database, or a disk that refuses: a miss or a lost entry, never an error."""
+"""With a damaged database or a disk that refuses writes, the disk cache misses or loses entries, but never fails."""
 
 from __future__ import annotations
 

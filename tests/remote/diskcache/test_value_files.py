@@ -1,4 +1,4 @@
-"""Files of the disk cache, read and checksummed at once: same sums as another library, for any pieces."""
+"""Files of the disk cache are read and checksummed in one step; the sums equal another library's, for any pieces."""
 
 from __future__ import annotations
 

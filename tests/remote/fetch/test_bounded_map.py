@@ -1,4 +1,4 @@
-"""The bounded map against a list that does the same the slow way."""
+"""The bounded map, compared with a list that does the same more slowly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.remote.fetch.bounded_map import BoundedMap
 
 
 class Clock:
-    """Seconds that pass only when set."""
+    """A clock whose seconds pass only when a test sets them."""
 
     now = 1000.0
 

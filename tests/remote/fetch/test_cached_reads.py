@@ -78,7 +78,7 @@ def _helped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def beside(monkeypatch: pytest.MonkeyPatch, get_into: Callable[[GetInto], GetInto]) -> None:
-    """Replace the cache's ``get_into`` with ``get_into(original)``."""
+    """Replace the cache's method ``get_into`` with the result of calling the argument with the original method."""
     monkeypatch.setattr(DiskChunkCache, "get_into", get_into(DiskChunkCache.get_into))
 
 

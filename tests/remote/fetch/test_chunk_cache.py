@@ -273,7 +273,7 @@ def test_where_the_indexes_lie_is_not_in_the_layout() -> None:
 
 
 def test_the_digest_does_not_change_between_versions() -> None:
-    """A cache on disk outlives the process: its entries are found by these digests."""
+    """The digests must not change, because a cache on disk outlives the process and finds its entries by them."""
     digests = {name: base64.b64encode(layout_digest(LAYOUTS[name])).decode() for name in ("plain", "sealed")}
     assert digests == {"plain": "xQ9aD6pFZyK8RbBX4xcymg==", "sealed": "Gesl9UYzAc7DaSh8tpu15g=="}
 

@@ -186,7 +186,7 @@ def test_an_index_not_recorded_is_absent_from_the_map_and_an_empty_one_is_not(tm
             manager.fetch_index(metadata, IndexType.TRANSACTION)
         assert manager.fetch_indexes(metadata, [IndexType.TRANSACTION]) == {}
         store.delete([manager.layout.key(metadata, Suffix.INDEXES)])
-        assert manager.fetch_index(metadata, IndexType.TIMESTAMP).read() == b""  # empty: the store is not asked
+        assert manager.fetch_index(metadata, IndexType.TIMESTAMP).read() == b""  # an empty range needs no request
 
 
 def test_an_empty_transaction_index_is_recorded(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_an_empty_transaction_index_is_recorded(tmp_path: Path) -> None:
 
 
 def test_custom_metadata_says_where_log_and_indexes_lie(tmp_path: Path) -> None:
-    """Only the manifests were moved to the new prefix, as after a change of prefix."""
+    """After a change of the prefix, only the manifests were moved to the new one."""
     store = MemoryObjectStore()
     fields = {"custom.metadata.fields.include": "OBJECT_PREFIX,OBJECT_KEY", "key.prefix": "old/"}
     metadata = new_metadata(len(LOG))
@@ -242,7 +242,7 @@ def test_delete_is_idempotent_whatever_is_left(copied: Copied, gone: tuple[Suffi
 def huge(
     root: Path, chunk_size: int, marks: dict[int, bytes]
 ) -> tuple[RemoteLogSegmentMetadata, FilesystemObjectStore]:
-    """Write a plain segment of 2^31-1 bytes, as the plugin could, in a sparse file."""
+    """Write a plain segment of 2^31-1 bytes into a sparse file; the plugin could write such a segment."""
     metadata = new_metadata(MAX_INT32)
     log = root / f"{main_path(metadata.remote_log_segment_id, metadata.start_offset)}.log"
     log.parent.mkdir(parents=True)
@@ -271,7 +271,7 @@ def test_the_end_that_the_plugin_cannot_read_is_read(tmp_path: Path, chunk_size:
 
 
 class OneByOne(RemoteStorageManagerBase):
-    """A manager without a bulk fetch, on the base class's loop."""
+    """A manager without a bulk fetch of its own, so that the base class's loop runs."""
 
     def __init__(self, failing: IndexType | None = None, *, absent: tuple[IndexType, ...] = ()) -> None:
         self.failing = failing

@@ -44,11 +44,11 @@ print(json.dumps([after_copy - after_imports, peak() - after_imports, metadata.s
 
 
 def peaks_above_imports(folder: Path, size: int) -> tuple[int, int]:
-    """Return the peak resident bytes above those after the imports: after the copy, and after the fetch."""
+    """Return the peaks of resident bytes after the copy and after the fetch, each less the peak after the imports."""
     build_segment(folder / "logs", size)
     (folder / "store").mkdir()
     settings = {"storage.backend.class": "filesystem", "storage.root": str(folder / "store"), "chunk.size": "4194304"}
-    # Use two threads on any machine, and a shell in between: the system counts a parent's peak as its child's.
+    # Use two threads on any machine. Start by a shell, because the system counts a parent's peak as its child's.
     settings |= ZSTD | ENC | {"transform.thread.pool.size": "2"}
     command = shlex.join([sys.executable, "-c", CHILD, json.dumps(settings), str(folder / "logs")])
     shell = ["sh", "-c", f"{command}; exit $?"]

@@ -31,7 +31,7 @@ MODES = {"zstd": ZSTD, "zstd+enc": ZSTD | ENC, "enc": ENC, "plain": dict[str, st
 
 @dataclass(frozen=True)
 class Stored:
-    """A segment of seven chunks, and how much of each was decompressed since the last look."""
+    """A segment of seven chunks, and how much of each was decompressed since the test last asked."""
 
     manager: RemoteStorageManager
     metadata: RemoteLogSegmentMetadata

@@ -1,4 +1,4 @@
-"""Bytes that readers request in advance, per reader and in total."""
+"""Bytes that readers request before they need them, per reader and in total."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def reader_settings(mode: str, cache: str | None, size: int, folder: Path) -> Se
 
 
 class Readers(RuleBasedStateMachine):
-    """Several files open at once, over two managers that share a cache folder as two processes would."""
+    """Several files open at once, over two managers that share a cache folder like two processes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Readers(RuleBasedStateMachine):
         self.patched = pytest.MonkeyPatch()
 
     def _file(self, number: int) -> SegmentStream | None:
-        """Return an open file. Open files depend on threads but hypothesis' draws must not, so it draws numbers."""
+        """Return an open file. Hypothesis draws its number, because threads decide which files are open."""
         return self.files[number % len(self.files)] if self.files else None
 
     def _fails(self, _: Operation) -> bool:
@@ -206,7 +206,7 @@ def test_a_caller_that_gives_up_does_not_cancel_the_load(tmp_path: Path) -> None
         opened.set()
 
         def is_read() -> bool:
-            """Return True once the read succeeds: on a busy machine, loading may still take longer than 0.05 s."""
+            """Return True if the read succeeds. On a busy machine, loading may still take longer than 0.05 s."""
             with suppress(StoreUnavailableError):
                 return stream.read() == LOG[:50]
             return False
@@ -241,7 +241,7 @@ def test_a_disk_cache_without_its_library_names_the_extra(tmp_path: Path, monkey
 
 
 class Collecting(MemoryChunkCache):
-    """Drops the last reference to a stream while another stream is scheduled, as the garbage collector may."""
+    """Drops the last reference to a stream while another is scheduled, which the garbage collector may do too."""
 
     def __init__(self, streams: list[SegmentStream]) -> None:
         super().__init__(-1)

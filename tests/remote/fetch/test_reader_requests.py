@@ -225,7 +225,7 @@ def test_closing_early_stops_reading_ahead(tmp_path: Path) -> None:
     with copied.manager as manager:
         stream = manager.fetch_log_segment(copied.metadata, 0)
         stream.read(1)
-        assert copied.gets() == (1, 2, 0)  # the window, and no more
+        assert copied.gets() == (1, 2, 0)  # the reader requests the window, and no more
         stream.close()
         with pytest.raises(ValueError, match="closed"):
             stream.read(1)
@@ -268,7 +268,7 @@ class Slow:
         self.manager = RemoteStorageManager(settings, store=self.store, pools=pools)
 
     def waited(self) -> float:
-        """Return the seconds so far that were not work."""
+        """Return the seconds so far in which the reader waited instead of working."""
         return self.clock.now - 0.005 * self.manager.fetch_stats.bytes_asked / KIB
 
 

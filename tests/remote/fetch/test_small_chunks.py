@@ -1,4 +1,4 @@
-"""Chunks of a byte: a read of a byte costs a byte's requests and memory, and a long read proceeds by bounded steps."""
+"""Chunks of a byte: reading a byte needs only its own requests and memory, and a long read has bounded steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tieredstore.remote.fetch.chunk_runs import MAX_CHUNKS_OF_A_RUN, MAX_CHUNKS_
 
 pytestmark = pytest.mark.slow
 
-LOG = bytes(range(256)) * 28  # 7,168 chunks, few enough bytes for one request
+LOG = bytes(range(256)) * 28  # 7,168 chunks, whose bytes are few enough for one request
 
 Copied = tuple[CountingStore, RemoteStorageManager, RemoteLogSegmentMetadata]
 

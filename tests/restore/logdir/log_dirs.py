@@ -40,7 +40,7 @@ def make_log_dir(folder: Path, topics: Mapping[str, int], *, broker: int = 1) ->
 
 
 def prepared(*partitions: TopicIdPartition, brokers: tuple[int, ...] = (1,)) -> PreparedRestore:
-    """Return a plan as ``restore prepare`` writes it. Each topic has as many partitions as ``partitions`` lists for it.
+    """Return a plan like that of ``restore prepare``. Each topic has as many partitions as ``partitions`` lists for it.
 
     The plan gets the extents of the logs when :func:`restore` is called.
     """
@@ -55,7 +55,7 @@ _AS_STORED: Final = -1
 
 
 def with_logs(plan: PreparedRestore, bucket: ts.Bucket) -> PreparedRestore:
-    """Add the present extents of the bucket's logs to a plan, as ``restore prepare`` does."""
+    """Add the present extents of the bucket's logs to a plan, like ``restore prepare``."""
     return replace(plan, topics=tuple(_with_logs(topic, bucket) for topic in plan.topics))
 
 

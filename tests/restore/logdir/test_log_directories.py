@@ -287,7 +287,7 @@ def make_disks(root: Path, count: int) -> tuple[Path, list[Path]]:
     """Make log directories of one broker, with partition 1 in the last one; return their parent folder, and the
     directories.
 
-    The directories have a lock file, as a broker of Kafka 3.9 leaves behind after a crash.
+    The directories have a lock file, which a broker of Kafka 3.9 leaves behind after a crash.
     """
     root.mkdir()
     log_dirs = [make_log_dir(root / f"disk{number}", {"orders": 1}) for number in range(count)]

@@ -100,7 +100,7 @@ def test_a_cut_by_hand_is_aborted_too(bucket: ts.Bucket, tmp_path: Path) -> None
     ],
 )
 def test_a_broker_skips_the_aborted_records(bucket: ts.Bucket, tmp_path: Path, libs: str, knows: str) -> None:
-    """The broker starts with the snapshots, or from the batches alone, as after a crash."""
+    """The broker starts with the snapshots, or from the batches alone, like after a crash."""
     options = ["--store", str(tmp_path / "store"), "--plan", str(tmp_path / "restore.json")]
     with start_kafka_cluster(1, libs=libs) as server:
         servers, node = {"bootstrap.servers": server.bootstrap_servers}, server.brokers[1]

@@ -138,7 +138,7 @@ def test_a_new_producer_gets_an_id_that_the_log_knows(tmp_path: Path) -> None:
         assert ends == {"kept": 10, "dropped": 11}
         plan = ["--plan", tmp_path / "dropped.json"]
         shown = tieredstore("restore", "finish", *store, *plan, *servers).text
-        # A day after the newest record, rounded up to a whole second.
+        # The time is a day after the newest record, rounded up to a whole second.
         moment = datetime.fromtimestamp(now // 1000 + 86_401, UTC)
         assert f"; add replicas after {moment:%Y-%m-%dT%H:%M:%SZ}, unless the producers' state was kept" in shown
 

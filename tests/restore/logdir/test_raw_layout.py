@@ -63,7 +63,7 @@ def test_a_transaction_of_an_earlier_segment_is_open_at_the_end(tmp_path: Path) 
 
 
 def test_a_run_that_resumes_knows_where_transactions_began(tmp_path: Path) -> None:
-    """Unless it knows this, ``read_committed`` consumers get the aborted record of the first segment."""
+    """Unless the resumed run knows this, ``read_committed`` consumers get the first segment's aborted record."""
     log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
     store = raw_store(tmp_path / "disk", build_batch([Record(b"c")], 2))
     with opened(store) as bucket:

@@ -350,7 +350,7 @@ def test_a_topic_of_a_backup_is_created_by_a_snapshot_of_the_bucket(
             Snapshots.of(bucket.manager).write(ClusterSnapshot("c1", taken_ms, (held,)), is_hourly=False)
             done = restore_by_command(secor, tmp_path, kafka, f"orders={target}", *words)
             if retention != "-1":
-                # A target that would be refused is not created.
+                # If the restore is refused, its target is not created.
                 done.fails(2, f"{target} deletes old records (retention.ms=604800000, retention.bytes=-1)")
     assert done.code == 0, done
     assert f"created {target}" in done.stderr

@@ -61,7 +61,7 @@ class Writer:
 
 
 class Model:
-    """Logs of some partitions of one topic, as batches and as the entries that the search by hand uses."""
+    """Logs of some partitions of one topic, both as batches and as the entries that the search by hand uses."""
 
     def __init__(self, bucket: Bucket, partitions: int) -> None:
         self.bucket, self.partitions = bucket, partitions
