@@ -6,8 +6,8 @@ import re
 from typing import Final
 
 _USER: Final = re.compile(r"//[^\s'\"]*@|\b[A-Za-z][\w+.-]*:[^\s'\"]*@")
-"""Matches the user and password of a URL, from ``//``, or the word before the first colon, to the last ``@``. The match
-may contain slashes, because passwords may.
+"""Matches the user and password of a URL. The match begins at ``//``, or at the word before the first colon. It ends at
+the last ``@``, and may contain slashes, because passwords may.
 """
 _QUERY: Final = re.compile(r"\?[^\s'\")]+")
 """Matches the query of a URL, because it may contain a signature."""

@@ -1,4 +1,4 @@
-"""Reads: their report besides the records, the number of records, and their contents."""
+"""Tests of reads: the records, how many there are, and the report that a read gives beside them."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class SectionEnd:
     """A border between two batches of a log, or an end of the log.
 
-    The batches before byte ``position`` end before offset ``high`` and include offset ``low - 1``. The next batch
-    begins at an offset from ``low`` to ``high``.
+    The next batch begins at byte ``position``, with an offset from ``low`` to ``high``: the batches before it include
+    offset ``low - 1``, and end before ``high``.
     """
 
     position: int

@@ -195,8 +195,8 @@ class Watermark:
         If the layout stores no topic ids, ``made_id`` is the id derived from the topic's name. A derived id is accepted
         in place of any other id.
 
-        Raise ConfigError if ``where`` and the watermark have different ids and neither is derived, because the topic
-        was then re-created.
+        Raise ConfigError if ``where`` and the watermark have different ids and neither id is derived from the topic's
+        name. In this case the topic was re-created.
         """
         document = WATERMARK.parse(_adapter(), raw, watermark_key("", where, is_derived=made_id is not None))
         document.require(where, made_id)

@@ -62,9 +62,10 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
     The first match in this order counts:
 
-    1. a known name with which ``name`` ends, after a dot;
+    1. a known name K, if ``name`` ends with ``.K``;
     2. a name with nearly the same letters;
-    3. the name with most words of the same meaning, as in ``storage.class.name`` and ``storage.backend.class``;
+    3. the name that shares most words or synonyms with ``name``, as ``storage.class.name`` and
+       ``storage.backend.class`` do;
     4. the name with the most similar letters.
     """
     known, lowered = sorted(known), name.lower()

@@ -297,8 +297,8 @@ class Core:
                 if self.policy.accepts(partition, sentence):
                     self._go_on(partition, at, lineage)
             case EndsEarlier(end):
-                # From the end of the broker's log on, prefer the broker. Otherwise, the consumer would read the
-                # bucket's records after that end, which it has already returned, and would find the same loss again.
+                # From the end of the broker's log on, prefer the broker. The consumer has already returned the bucket's
+                # records after that end. If it read them again, it would find the same loss again.
                 partition.left_at = end
                 ends = f"the broker's log of {partition} ends at offset {end}, but it was read up to offset {position}"
                 if self.policy.accepts(partition, ends):

@@ -106,7 +106,7 @@ def test_under_another_prefix_nothing_else_changes() -> None:
 
 
 def test_without_keys_and_with_a_target_of_other_chunks_what_both_say_alike_stays() -> None:
-    """Source and target have equal settings; the segments were written with others. The copy keeps their encoding."""
+    """Source and target have equal settings, unlike the writer of the segments. A copy keeps the encoding."""
     source, target = golden_store("04-zstd-enc"), MemoryObjectStore()
     steps = run(bucket(source), bucket(target))
     assert {step.way for step in steps} == {CopyWay.VERBATIM}

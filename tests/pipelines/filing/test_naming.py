@@ -85,7 +85,7 @@ def named(store: ObjectStore) -> dict[str, list[int]]:
 def test_all_files_of_a_window_have_its_first_offset(topic: StoredTopic, store: ObjectStore) -> None:
     pipeline = of(WINDOW)
     run_once(topic, store, pipeline)
-    # The windows begin at 0, 4 and 8; 13:00 has offsets 0, 2, 4 and 6, noon 1, 3, 5 and 7.
+    # The windows begin at 0, 4 and 8. The hour 13:00 has offsets 0, 2, 4 and 6; the hour 12:00 has 1, 3, 5 and 7.
     assert named(store) == {"01/hr=12": [0, 4], "01/hr=13": [0, 4], "02/hr=12": [8]}
     assert seen(store) == list(range(10))
     assert list(verify_output(pipeline, store)) == []

@@ -45,7 +45,7 @@ def test_latest_begins_at_the_end_of_the_first_look_and_stays_there(topic: Store
     run_once(topic, store, pipeline_of(**LATEST))
     assert listed_offsets(store) == list(range(300, 350))
     assert list(verify_output(pipeline_of(**LATEST), store)) == []
-    # The default rule comes too late, because the generation has already begun.
+    # Now without LATEST. The default start does not apply any more, because the generation has already begun.
     assert run_once(topic, store, pipeline_of(secor__max__file__size__bytes="9000")) == []
 
 

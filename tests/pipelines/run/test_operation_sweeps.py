@@ -196,7 +196,7 @@ CopyOutput = Callable[[], MemoryObjectStore]
 
 @pytest.fixture(scope="module")
 def clean_output(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CopyOutput]:
-    """Yield a function that copies a clean output with a bad message."""
+    """Yield a function that copies an output without faults. The output includes a quarantined bad message."""
     topic = StoredTopic(tmp_path_factory.mktemp("logs") / "logs")
     copy_times(topic, 0, [0, 0, 1, 2, 4, -500_000])
     store = MemoryObjectStore()

@@ -20,7 +20,7 @@ REPLICAS = 3
 
 @dataclass(frozen=True)
 class Entry:
-    """Record: its unique identity, and the epoch of the leader that appended it."""
+    """A record, with its unique identity and the epoch of the leader that appended it."""
 
     epoch: int
     identity: int

@@ -31,7 +31,7 @@ cdef inline uint32_t times(uint32_t left, uint32_t right) noexcept nogil:
 
 
 cdef uint32_t shift_by(uint64_t size) noexcept:
-    """Return x to the power of 8 times ``size``, modulo CRC-32's polynomial."""
+    """Return x to the power of (8 times ``size``), modulo CRC-32's polynomial."""
     global last_size, last_shift
     cdef uint32_t shift = ONE, power = ONE_BYTE
     cdef uint64_t left = size
