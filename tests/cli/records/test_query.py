@@ -251,7 +251,7 @@ def test_a_picture_of_two_columns(bucket: Bucket, tmp_path: Path) -> None:
     for wrong, sentence in (
         ("SELECT value FROM orders", "draws the second column over the first, but the query has only one"),
         ('SELECT "offset", value FROM orders', "the column value does not hold numbers"),
-        ('SELECT partition, "offset", partition FROM orders', "two columns partition"),
+        ('SELECT partition, "offset", partition FROM orders', "two columns named partition"),
     ):
         failing(query(bucket, wrong, "--plot", tmp_path / "x.png"), 2, sentence)
     failing(query(bucket, sql, "--plot", tmp_path / "x.txt"), 2, ".png")
@@ -295,7 +295,7 @@ def test_no_value_is_lost_on_its_way_into_text(bucket: Bucket) -> None:
     ]  # fmt: skip
     assert query(bucket, "SELECT INTERVAL 999 SECOND AS x", "--format", "csv").text == "x\nPT16M39S\n"
     twice = "SELECT partition, partition FROM orders LIMIT 1"
-    failing(query(bucket, twice, "--json"), 2, "two columns partition", "AS")
+    failing(query(bucket, twice, "--json"), 2, "two columns named partition", "AS")
     assert query(bucket, twice, "--format", "csv").text == "partition,partition\n0,0\n"
 
 
