@@ -102,7 +102,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         with open_body(body) as parts, self._new_draft(key) as draft:
             with self._writing(key):
                 # If the key is taken, fail before the body is consumed. The check is repeated below under the lock,
-                # because the key may be taken meanwhile.
+                # because another writer may have just taken the key.
                 self._require_free(draft.folder, key, if_absent=if_absent)
             self._fill(draft, key, parts)
             check = partial(self._require_free, draft.folder, key, if_absent=if_absent)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def open_below(folder: Path) -> list[str]:
-    """Return a path per open descriptor. Other threads may open and close files outside ``folder`` meanwhile."""
+    """Return a path per open descriptor. Other threads may open and close files outside ``folder`` during the call."""
     links: list[Path] = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):

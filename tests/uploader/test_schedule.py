@@ -161,7 +161,7 @@ def test_a_touched_folder_alone_is_listed_and_what_left_it_is_seen_by_the_next_s
         assert [sorted(by_topic[topic].segments) for topic in ("events", "other")] == [[10], []]
         uploader.sweep()
         assert sorted(by_topic["other"].segments) == [10]
-        # Report changes in an unknown folder, and in one that was deleted meanwhile.
+        # Report changes in an unknown folder, and in a folder that no longer exists.
         uploader.disk.touch(tmp_path / "unknown-0")
         disk.folder.rename(tmp_path / "events-0.0123-delete")
         uploader.disk.touch(disk.folder)

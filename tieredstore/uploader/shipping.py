@@ -500,7 +500,7 @@ class _Work:
         return self._lose(segment, f"{held.log.path} cannot be read: {error.strerror}", held)
 
     def _lose(self, segment: Segment, reason: str, held: OpenSegment | None = None) -> Step:
-        """Record a segment that cannot be read as a hole, and put the files that still exist in quarantine."""
+        """Copy the existing files of a segment that cannot be uploaded to quarantine, and record it as a hole."""
         partition = self.partition
         # List the folder again: if the broker has truncated the log meanwhile, a damaged segment is no loss.
         self._relist()

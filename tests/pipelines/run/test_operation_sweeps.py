@@ -152,7 +152,7 @@ def _is_publishing(operation: Operation) -> bool:
 def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
     tmp_path: Path, make_store: MakeStore, dies: bool
 ) -> None:
-    """Pause before each operation. Another run meanwhile finds more records, some of them late."""
+    """Pause before each operation. During the pause, another run finds more records, some of them late."""
     worlds: list[World] = []
     seen: list[dict[str, bytes]] = []
     fenced = 0

@@ -97,7 +97,7 @@ class OperationSweep(Generic[Inner]):
             yield Round(number, inner, DyingStore(inner, number, moment))
 
     def sleep(self, meanwhile: Callable[[Inner], object]) -> Iterator[Round[Inner, ScriptedStore]]:
-        """Yield rounds that call ``meanwhile`` with the inner store before one operation, which then continues."""
+        """Yield rounds. In each, one operation first waits for a call of ``meanwhile`` with the inner store."""
         for number in self.numbers:
             inner = self._make()
             yield Round(
