@@ -9,6 +9,8 @@ from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from tests.support.examples import SOAK
 from tests.support.paths import REPOSITORY
@@ -36,6 +38,11 @@ _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("tieredstore", _patient)
 settings.register_profile("soak", _patient, max_examples=1000)
 settings.load_profile("soak" if SOAK else "tieredstore")
+
+if not SOAK:
+    # Hypothesis also draws constants that it finds in the loaded modules. These depend on the tests that the worker ran
+    # before, so a test would get other examples in each run, even with the same seed.
+    providers._get_local_constants = Constants  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -44,7 +44,7 @@ NAME: Final = (PARTITION.topic, PARTITION.partition)
 LONG_S: Final = 100.0
 """Time after which answers expire and failures are retried."""
 
-MAYBE_CUT: Final = "its records may have been truncated"
+MAYBE_CUT: Final = "records may have been truncated"
 
 
 class SegmentState(enum.Enum):
@@ -113,6 +113,8 @@ class UploaderMachine(RuleBasedStateMachine):
         self.faulty = FaultyStore(self.store, self._fails)
         self.settling = SaidSettling(high=2 * RECORDS)
         self.now_s = 0.0
+        self.epoch = 0
+        """The leader epoch, which only grows. After a truncation, the log's own epochs may all be earlier."""
         self.epoch_of = dict.fromkeys(self.disk.bases, 0)
         self.unpinned: set[int] = set()
         """Base offsets of segments that may be missing in the end. Some were deleted before they were stored, without a
@@ -161,7 +163,11 @@ class UploaderMachine(RuleBasedStateMachine):
     @rule()
     def elect(self) -> None:
         if self.disk.epochs[-1][1] != self.disk.end:
-            self.disk.lead(self.disk.epochs[-1][0] + 1)
+            self._lead(1)
+
+    def _lead(self, elections: int) -> None:
+        self.epoch += elections
+        self.disk.lead(self.epoch)
 
     @rule(behind=st.integers(0, 3))
     def replicate(self, behind: int) -> None:
@@ -192,7 +198,7 @@ class UploaderMachine(RuleBasedStateMachine):
         self.disk.cut(base)
         self.epoch_of = {at: epoch for at, epoch in self.epoch_of.items() if at < base}
         self.disk.epochs = tuple(entry for entry in self.disk.epochs if entry[1] < base)
-        self.disk.lead(max(epoch for epoch, _ in self.disk.epochs) + 2)
+        self._lead(2)
         self.grow(1)
 
     # Leadership's rules
