@@ -14,9 +14,8 @@ from tieredstore.api.rows import KeyUse, time_of
 from tieredstore.api.tables import Table, told
 from tieredstore.catalog.listing import Scope
 from tieredstore.errors import ConfigError
-from tieredstore.ops import steps
 from tieredstore.ops.keys.rotation import Rotation, RotationStep
-from tieredstore.ops.keys.use import KeyNeed, NeedReason, each_counted, needs_of, note_rotated
+from tieredstore.ops.keys.use import KeyNeed, NeedReason, RotationNotes, each_counted, needs_of
 from tieredstore.ops.listing import ListedSegment, SegmentTotals, list_encrypted, load_stream
 from tieredstore.ops.snapshots.storing import Snapshots, StoredSnapshot
 from tieredstore.remote.key_ring import key_ring_of
@@ -71,8 +70,11 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
     chosen = list(scopes.of(opened.store, opened.prefix))
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
-        noted, opened = set[str](), bucket.opened()
-        rotation = Rotation(opened.store, ring, rules=opened.manifest_rules, dry_run=dry_run, parallel=parallel)
+        opened = bucket.opened()
+        notes = RotationNotes(opened.store, opened.prefix)
+        rotation = Rotation(
+            opened.store, ring, rules=opened.manifest_rules, dry_run=dry_run, parallel=parallel, notes=notes
+        )
         found = [rotation.run(list_encrypted(opened.store, opened.prefix, scope)) for scope in chosen]
         if not scopes.topics:
             # Rotate all snapshots: they belong to no topic. A process that writes a snapshot during the rotation uses
@@ -80,14 +82,8 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
             found.append(rotation.run_snapshots(Snapshots(opened.store, opened.prefix, ring)))
         for steps_of in found:
             for step in steps_of:
-                is_first = step.outcome is steps.Outcome.ROTATED and step.key_id not in noted
-                if is_first and step.key_id is not None and not dry_run:
-                    noted.add(step.key_id)
-                    # Record the rotated key pair now, in case this process is killed later.
-                    note_rotated(opened.store, opened.prefix, step.key_id)
                 yield _outcome(step, dry_run=dry_run)
-        for key_id in noted:
-            note_rotated(opened.store, opened.prefix, key_id)  # readers may have cached old manifests until now
+        notes.at_end()
 
     return outcomes
 

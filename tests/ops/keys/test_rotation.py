@@ -18,7 +18,7 @@ from tests.support.golden.stored import metadata_of
 from tests.support.ops.tools import assert_read_back, content, die_at, golden_store, outcomes
 from tests.support.paths import GOLDEN
 from tests.support.records.small_segments import memory_settings
-from tests.support.stores.doubles import CountingStore, DelegatingObjectStore, Moment, ScriptedStore
+from tests.support.stores.doubles import CountingStore, DelegatingObjectStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
@@ -30,6 +30,7 @@ from tieredstore.errors import ConfigError, StoreUnavailableError, UnknownKeyErr
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.ops.keys.rotation import Rotation, RotationStep
+from tieredstore.ops.keys.use import RotationNotes, cached_until_ms
 from tieredstore.ops.steps import Outcome
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.transform.keyring import KeyPair, KeyRing
@@ -207,6 +208,38 @@ def test_killed_at_any_operation_a_second_run_completes_the_work(moment: Moment,
         store = FilesystemObjectStore(shutil.copytree(GOLDEN / CASE / "store", tmp_path / str(number)))
         die_at(store, number, moment, run_alone)
         assert_completes(store, NEW_ALONE)
+
+
+def test_each_replacement_follows_a_recent_note_of_the_replaced_pair(store: ObjectStore) -> None:
+    """A rotation may be killed at any time, and a second run finds nothing to rotate. Only the note then tells how long
+    readers may have the old manifests in their caches."""
+    now_s, noted_s, ages_s = 0.0, dict[str, float](), list[float]()
+
+    def note(operation: Operation) -> None:
+        noted_s[operation.keys[0]] = now_s
+
+    def replace(_: Operation) -> None:
+        nonlocal now_s
+        ages_s.append(now_s - noted_s["p/!tieredstore/keys/rotated/key1"])
+        now_s += 4
+
+    scripted = ScriptedStore(store).on("put", do=note).on("replace", do=replace)
+    notes = RotationNotes(scripted, "p/", lambda: now_s)
+    list(Rotation(scripted, BOTH, dry_run=False, parallel=1, notes=notes).run(list_segments(scripted)))
+    assert ages_s == [(4.0 * number) % 12 for number in range(len(OLD))]
+    notes.at_end()
+    assert noted_s == {"p/!tieredstore/keys/rotated/key1": now_s}
+
+
+def test_a_replaced_pair_is_needed_until_caches_expire_and_a_margin_longer(store: ObjectStore) -> None:
+    RotationNotes(store, "").before_write("key1")
+    noted_ms = store.head("!tieredstore/keys/rotated/key1").modified_ms
+    assert noted_ms is not None
+    now_ms = noted_ms
+    later = ScriptedStore(store).change("now_ms", change=lambda _: now_ms)
+    for passed_ms, until_ms in {0: noted_ms + 61_000, 60_999: noted_ms + 61_000, 61_000: None}.items():
+        now_ms = noted_ms + passed_ms
+        assert cached_until_ms(later, "", "key1", 1000) == until_ms
 
 
 @pytest.fixture(params=["bare", "metered", "limited", "delegating", "managed"])

@@ -25,6 +25,7 @@ from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.ops.keys.use import RotationNotes
 from tieredstore.ops.snapshots.storing import Snapshots, StoredSnapshot
 from tieredstore.ops.steps import Outcome, Step, require_conditional_writes
 from tieredstore.process.parallel import READERS, in_parallel
@@ -68,7 +69,7 @@ class Rotation:
 
     A data key that the active pair already wraps costs no RSA operation. Each new wrapping is opened and compared
     before it is written. The write is conditional, so it never restores an object that was deleted during the rotation.
-    A ``dry_run`` does everything but write.
+    A ``dry_run`` does everything but write. ``notes`` records when a pair was replaced.
 
     If a run is stopped or killed, each object is either unchanged or rotated. The next run does the rest.
     """
@@ -79,6 +80,7 @@ class Rotation:
     rules: ManifestRules = DEFAULT_RULES
     dry_run: bool = True
     parallel: int = READERS
+    notes: RotationNotes | None = None
 
     def run(self, listed: Iterable[SegmentObjects]) -> Iterator[RotationStep]:
         """Yield a step for each listed segment that has a manifest, in the order of the listing.
@@ -142,6 +144,8 @@ class Rotation:
         except (UnknownKeyError, WrongKeyError, CorruptDataError) as error:
             return RotationStep(one.item, _left_alone(error), f"{one.name}: {error}", wrapped.key_id)
         if not self.dry_run:
+            if self.notes is not None:
+                self.notes.before_write(wrapped.key_id)
             self._replace(one.key, changed, etag)
         return RotationStep(one.item, Outcome.ROTATED, key_id=wrapped.key_id)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from tieredstore.backends.base import ObjectStore, admin_of, find_abandoned_writes
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptDataError, ObjectNotFoundError
 from tieredstore.ops.listing import ListedSegment, SegmentTotals
 from tieredstore.ops.snapshots.storing import Snapshots
+from tieredstore.process.forks import ForkSafeLock
 
 
 def each_counted(listed: Iterable[ListedSegment], totals: dict[str | None, SegmentTotals]) -> Iterator[ListedSegment]:
@@ -62,10 +65,43 @@ class KeyNeed:
     detail: str = ""
 
 
-def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
-    """Record in the bucket that a rotation replaces this key pair now. Readers need the pair until their caches
-    expire."""
-    store.put(_rotated_key(prefix, key_id), b"")
+_RENEWED_S: Final = 10.0
+_MARGIN_MS: Final = 60_000
+"""The note of a killed rotation may be this much older than the rotation's last write: a note is renewed every
+``_RENEWED_S``, and a write takes its time.
+"""
+
+
+class RotationNotes:
+    """Records in the bucket, for each replaced key pair, when a rotation last replaced it. Thread-safe.
+
+    Readers need a replaced pair until their caches expire (see ``cached_until_ms``).
+    """
+
+    def __init__(self, store: ObjectStore, prefix: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._prefix, self._monotonic = store, prefix, monotonic
+        self._lock = ForkSafeLock()
+        self._noted_s: dict[str, float] = {}
+
+    def before_write(self, key_id: str) -> None:
+        """Note that this pair is about to be replaced, unless a note was written a short time ago.
+
+        The note comes before the write, and again during a long rotation, because the rotation may be killed at any
+        time.
+        """
+        with self._lock:
+            now_s = self._monotonic()
+            if now_s - self._noted_s.get(key_id, -math.inf) >= _RENEWED_S:
+                self._note(key_id)
+                self._noted_s[key_id] = now_s
+
+    def at_end(self) -> None:
+        """Note the present time for all replaced pairs: readers may have cached old manifests until now."""
+        for key_id in self._noted_s:
+            self._note(key_id)
+
+    def _note(self, key_id: str) -> None:
+        self._store.put(_rotated_key(self._prefix, key_id), b"")
 
 
 def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> float | None:
@@ -87,7 +123,8 @@ def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int
     now_ms = admin_of(store).now_ms()
     if rotated_ms is None or now_ms is None or cached_ms < 0:
         return math.inf
-    return rotated_ms + cached_ms if now_ms < rotated_ms + cached_ms else None
+    until_ms = rotated_ms + cached_ms + _MARGIN_MS
+    return until_ms if now_ms < until_ms else None
 
 
 def _rotated_key(prefix: str, key_id: str) -> str:
@@ -107,8 +144,8 @@ def needs_of(
         if until_ms == math.inf:
             until = "readers restart (then run this with fetch.manifest.cache.retention.ms=0)"
         else:
-            time = datetime.fromtimestamp(until_ms / 1000, UTC)
-            until = time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            end = datetime.fromtimestamp(until_ms / 1000, UTC)
+            until = end.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         yield KeyNeed(_rotated_key(prefix, key_id), NeedReason.CACHED, f"until {until}")
     for write in find_abandoned_writes(store, prefix):
         yield KeyNeed(write.key, NeedReason.UNFINISHED)
