@@ -119,7 +119,7 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
 OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
     (lambda b: b.remove("txn").apply(on_outcome="print"), ConfigError, "on_outcome is of the type str; it must be a"),
     (lambda b: b.read("tnx"), ResourceNotFoundError, "there is no topic 'tnx' in the bucket; did you mean 'txn'?"),
-    (lambda b: b.segments("txn", 3), ResourceNotFoundError, "topic 'txn' has no partition 3 in the bucket: it has 0"),
+    (lambda b: b.segments("txn", 3), ResourceNotFoundError, "topic 'txn' has no partition 3 in the bucket, only 0"),
     (lambda b: b.remove("tx*", "ab*"), ResourceNotFoundError, "there is no topic 'ab*' in the bucket"),
     (lambda b: b.inspect("txn", 0, 7), SegmentNotFoundError, "no segment of txn-0 begins at 7; nearest 0, 605"),
     (lambda b: b.read("txn").write("a.txt"), ConfigError, "'a.txt' has no known ending: name it .parquet"),

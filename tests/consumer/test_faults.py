@@ -162,7 +162,7 @@ def test_a_broker_whose_log_ends_before_what_was_read(bucket: Bucket, policy: st
             consumer.seek(TopicPartition(*ORDERS, 12))
         else:
             until(consumer, lambda _: _phase(consumer) == "live")
-        # From the offset on where the log was truncated, the bucket's records belong to a discarded log.
+        # The log was truncated. From that offset on, the bucket's records belong to a discarded log.
         broker.logs[ORDERS].end = 25
         assert offsets_of(read(consumer, 13)) == list(range(12, 25))
 

@@ -61,7 +61,7 @@ def test_near_are_two_below_and_two_above() -> None:
 
 
 def test_a_partition_that_is_not_there_is_named(store: ObjectStore) -> None:
-    with pytest.raises(ResourceNotFoundError, match="topic 'events' has no partition 1 in the bucket: it has 0"):
+    with pytest.raises(ResourceNotFoundError, match="topic 'events' has no partition 1 in the bucket, only 0"):
         find_segment(store, PREFIX, SegmentAddress("events", 1, 0))
 
 

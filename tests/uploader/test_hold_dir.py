@@ -132,7 +132,7 @@ def test_a_segment_that_may_have_been_truncated_is_quarantined_and_a_hole(
     disk.delete(4)
     assert disk.epochs[0][0] == 7
     run_once(disk.log_dir, store, hold_dir=str(hold_dir))
-    # The links show that the first two segments were replicated. Nothing shows it of the third one.
+    # The links show that the first two segments were replicated. No link shows that the third one was.
     assert extents(store)[:2] == [(0, 9), (10, 19)]
     (hole,) = watermark_of(store).holes[:1]
     assert hole.first_offset == 20

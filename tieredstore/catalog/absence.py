@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore
@@ -139,10 +139,11 @@ def _like(topic: str, known: Iterable[str]) -> list[str]:
     return [by_folded[name] for name in near][: 1 if topic.casefold() in by_folded else _LIKE]
 
 
-def _absent_partitions(topic: str, missing: Sequence[int], there: Iterable[int], where: str) -> str:
+def _absent_partitions(topic: str, missing: Sequence[int], there: Collection[int], where: str) -> str:
     numbers = ranges(missing)
     noun = "partition" if numbers.isdecimal() else "partitions"
-    return f"topic {_quote(topic)} has no {noun} {numbers} {where}: it has {ranges(there) or 'none that can be used'}"
+    others = f"only {ranges(there)}" if there else "nor any other that can be used"
+    return f"topic {_quote(topic)} has no {noun} {numbers} {where}, {others}"
 
 
 def _quote(name: str) -> str:

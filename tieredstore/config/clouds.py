@@ -258,7 +258,7 @@ class AzureSettings(SettingsGroup):
         elif self.account_name is None and self.sas_token is None:
             raise broken_rule(
                 "storage.azure.account.name",
-                "is missing: set it, storage.azure.sas.token or storage.azure.connection.string",
+                "is missing: set this property, or storage.azure.sas.token, or storage.azure.connection.string",
             )
         elif self.account_name is None and self.account_key is not None:
             raise broken_rule(

@@ -180,7 +180,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def string(valid: str = "", parse: Callable[[str], object] = str) -> Kind:
-    """Return the kind of any text that ``parse`` accepts."""
+    """Return the kind of a setting whose value may be any text that ``parse`` accepts."""
     return Kind("string", valid, parse)
 
 

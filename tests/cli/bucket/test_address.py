@@ -75,7 +75,7 @@ def test_a_topic_that_was_created_again_is_told_apart_by_its_id(settings: Path) 
     [
         ("fetch single 0 77", 3, "tieredstore: no segment of single-0 begins at 77; nearest 1, 2\n"),
         ("inspect other 0 0 --index offset", 3, "there is no topic 'other' in the bucket"),
-        ("inspect single 1 0", 3, "topic 'single' has no partition 1 in the bucket: it has 0"),
+        ("inspect single 1 0", 3, "topic 'single' has no partition 1 in the bucket, only 0"),
         ("fetch sing 0 0 --index offset", 3, "there is no topic 'sing' in the bucket; did you mean 'single'?"),
         (f"fetch single 0 {OTHER_TOPIC_ID}", 3, f"no segment of single-0 has the id {OTHER_TOPIC_ID}\n"),
         (f"fetch single 0 0 --topic-id={OTHER_TOPIC_ID}", 3, f"topic 'single' has no id {OTHER_TOPIC_ID}"),

@@ -72,7 +72,7 @@ def test_json_tells_what_went(applied: bool, settings: Path) -> None:
         ("single --partitions=", 2, "-p is ''"),
         ("single -p 0 --to=", 2, "--to is ''"),
         ("single --force", 2, "--force needs the brokers' records: give --bootstrap-server HOST:PORT"),
-        ("single -p 1", 3, "topic 'single' has no partition 1 in the bucket: it has 0"),
+        ("single -p 1", 3, "topic 'single' has no partition 1 in the bucket, only 0"),
         ("single --store=", 2, "'' names no store: give a URL or a folder"),
         ("single tripel", 3, "there is no topic 'tripel' in the bucket"),
     ],

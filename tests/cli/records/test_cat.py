@@ -166,17 +166,17 @@ def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
     [
         ("cat Txm", 3, "tieredstore: there is no topic 'Txm' in the bucket; did you mean 'txn'?\n"),
         ("cat txn-0", 3, "there is no topic 'txn-0' in the bucket; did you mean 'txn'?"),
-        ("cat txn -p 7", 3, "tieredstore: topic 'txn' has no partition 7 in the bucket: it has 0\n"),
+        ("cat txn -p 7", 3, "tieredstore: topic 'txn' has no partition 7 in the bucket, only 0\n"),
         ("ls txm", 3, "tieredstore: there is no topic 'txm' in the bucket; did you mean 'txn'?\n"),
         ("ls txm --json", 3, "there is no topic 'txm' in the bucket; did you mean 'txn'?"),
-        ("ls txn -p 7", 3, "tieredstore: topic 'txn' has no partition 7 in the bucket: it has 0\n"),
+        ("ls txn -p 7", 3, "tieredstore: topic 'txn' has no partition 7 in the bucket, only 0\n"),
         ("cat txn --from tomorrow", 2, "--from is 'tomorrow', not an offset or a time"),
         ("cat txn --from 9 --to 3", 2, "ends before it begins"),
         ("cat txn --isolation serializable", 2, "serializable"),
         ("cat txn --topic-id x", 2, "uuid"),
         ("ls tx", 3, "there is no topic 'tx' in the bucket; did you mean 'txn'?"),
         ("ls nothing", 3, "there is no topic 'nothing' in the bucket; check the name and key."),
-        ("ls txn -p 0-2", 3, "topic 'txn' has no partitions 1 to 2 in the bucket: it has 0"),
+        ("ls txn -p 0-2", 3, "topic 'txn' has no partitions 1 to 2 in the bucket, only 0"),
     ],
 )
 def test_records_that_cannot_be_shown_are_one_sentence(line: str, code: int, words: str) -> None:

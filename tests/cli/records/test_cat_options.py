@@ -135,13 +135,13 @@ def test_partitions_that_are_named(bucket: Bucket, asked: tuple[str, ...], parti
     assert shown(cat_bucket(bucket, *asked, *OFFSETS)) == [(p, o) for p in partitions for o in range(10)]
     absent = cat_bucket(bucket, *asked, "-p", "7,9-11", *OFFSETS)
     assert (absent.code, absent.stdout) == (3, b"")
-    assert absent.stderr == "tieredstore: topic 'orders' has no partitions 7, 9 to 11 in the bucket: it has 0 to 3\n"
+    assert absent.stderr == "tieredstore: topic 'orders' has no partitions 7, 9 to 11 in the bucket, only 0 to 3\n"
 
 
 def test_a_partition_of_an_earlier_life_of_its_topic_is_not_there(bucket: Bucket) -> None:
     bucket.write(10, partition=5)
     bucket.write(10, partition=0, topic_id=SECOND_ID)
-    cat_bucket(bucket, "-p", 5).fails(3, "topic 'orders' has no partition 5 in the bucket: it has 0")
+    cat_bucket(bucket, "-p", 5).fails(3, "topic 'orders' has no partition 5 in the bucket, only 0")
     assert len(shown(cat_bucket(bucket, "-p", 5, "--topic-id", FIRST_ID, *OFFSETS))) == 10
 
 

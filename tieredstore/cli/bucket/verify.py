@@ -48,7 +48,7 @@ def verify(
         typer.Option(
             "--sample",
             metavar="PERCENT",
-            help="Use level index or data only for a random share of the segments, such as 5%.",
+            help="With level index or data: check only a random share of the indexes and logs, such as 5%.",
         ),
     ] = None,
     state: Annotated[

@@ -30,8 +30,8 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import delete_manifest_first
 
 AGES_APART: Final = 2
-"""The minimum age of garbage, as a multiple of the longest time of an upload (``upload.max.age.ms``). The excess is a
-safety margin.
+"""The minimum age of garbage, as a multiple of the longest time of an upload (``upload.max.age.ms``). A
+multiple above 1 leaves a safety margin.
 """
 
 
