@@ -72,9 +72,9 @@ class Verification:
     """The result of a verification: the findings, and how much was examined.
 
     ``segments`` is the number of examined segments; their logs have ``log_size`` bytes. ``passed_over`` is the number
-    of segments that an earlier check found sound: only the existence of their objects was checked. ``indexes_read``
-    counts segments whose indexes were checked. ``segments_read`` counts segments that were read completely, and
-    ``log_read`` their bytes.
+    of segments that an earlier check found sound: only the existence of their objects was checked. ``manifests_read``
+    counts segments with a readable manifest, and ``indexes_read`` segments whose indexes were checked.
+    ``segments_read`` counts segments that were read completely, and ``log_read`` their bytes.
 
     ``severities`` counts findings by severity. ``findings`` is empty if the caller passed ``on_finding``.
     """
@@ -82,6 +82,7 @@ class Verification:
     level: Level
     segments: int = 0
     passed_over: int = 0
+    manifests_read: int = 0
     indexes_read: int = 0
     segments_read: int = 0
     log_size: int = 0
@@ -100,6 +101,7 @@ class Verification:
             self,
             segments=self.segments + 1,
             passed_over=self.passed_over + (checked.level is None),
+            manifests_read=self.manifests_read + (checked.level is not None and checked.extent is not None),
             indexes_read=self.indexes_read + checked.has_indexes,
             segments_read=self.segments_read + checked.is_read,
             log_size=self.log_size + checked.log_size,

@@ -43,6 +43,15 @@ def test_the_remains_of_a_segment_are_removed_only_by_its_id(left: list[str], se
 
 
 @pytest.mark.parametrize("applied", [True, False])
+def test_a_removal_that_a_damaged_manifest_stops_is_done_in_part(applied: bool, settings: Path, tmp_path: Path) -> None:
+    stored_files(tmp_path, "rsm-manifest")[1].write_bytes(b"{")
+    before = stored_files(tmp_path)
+    ended = tieredstore("rm", "-c", settings, "single", "-p", 0, "--to", 2, *(["--yes"] if applied else []))
+    assert (ended.code, "1 with an unknown end offset" in ended.text) == (6, True), ended
+    assert len(stored_files(tmp_path)) == len(before) - 3 * applied
+
+
+@pytest.mark.parametrize("applied", [True, False])
 def test_json_tells_what_went(applied: bool, settings: Path) -> None:
     listed = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0][1]
     rm = ("rm", "-c", settings, "single", "-p", 0, "--segment", 1, "--json")

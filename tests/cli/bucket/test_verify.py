@@ -45,7 +45,7 @@ def test_a_clean_bucket_ends_with_0(tmp_path: Path, level: Level) -> None:
     count = SEGMENTS + 1
     size = human_bytes(sum(path.stat().st_size for path in (tmp_path / "store").rglob("*.log")))
     read = {
-        Level.LISTING: f"manifests of {count} segments read, but no log ({size})",
+        Level.LISTING: f"manifests of {count} of {count} segments read, but no log ({size})",
         Level.INDEX: f"indexes of {count} of {count} segments read, but no log in full ({size})",
         Level.DATA: f"{count} of {count} segments read in full ({size.split()[0]} of {size})",
     }
@@ -136,13 +136,22 @@ def test_a_window_may_begin_beyond_the_end_of_one_log(tmp_path: Path, planted: P
         assert (done.code, done.rows[-1]["segments"]) == (0, SEGMENTS - 1), done
 
 
-def test_indexes_that_were_not_read_are_not_counted(tmp_path: Path, planted: PlantedBucket) -> None:
+def test_manifests_and_indexes_that_were_not_read_are_not_counted(tmp_path: Path, planted: PlantedBucket) -> None:
     planted.delete(Suffix.MANIFEST, number=0)
     planted.put(Suffix.MANIFEST, b"{", number=1)
     planted.delete(Suffix.INDEXES, number=2)
-    for level in ("index", "data"):
-        summary = verified(tmp_path, "--level", level, "--json").rows[-1]
-        assert (summary["segments"], summary["indexes_read"]) == (SEGMENTS + 1, SEGMENTS - 2), level
+    for level in Level:
+        summary = verified(tmp_path, "--level", level.value, "--json").rows[-1]
+        assert (summary["segments"], summary["manifests_read"]) == (SEGMENTS + 1, SEGMENTS - 1), level
+        assert summary["indexes_read"] == (0 if level is Level.LISTING else SEGMENTS - 2), level
+    said = f"manifests of {SEGMENTS - 1} of {SEGMENTS + 1} segments read, but no log"
+    assert said in verified(tmp_path, "--level", "listing").text
+
+
+@pytest.mark.usefixtures("planted")
+def test_segments_that_the_state_records_count_no_manifest(tmp_path: Path) -> None:
+    read = [verified(tmp_path, "--state", tmp_path / "state", "--json").rows[-1]["manifests_read"] for _ in range(2)]
+    assert read == [SEGMENTS + 1, 0]
 
 
 @pytest.mark.usefixtures("planted")

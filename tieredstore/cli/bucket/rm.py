@@ -108,5 +108,5 @@ WORDS: Final = Words(
         "newer": "written since the plan was made",
         "refused": "that the store refuses to delete",
     },
-    stopping=frozenset({"held", "listed", "young"}),
+    stopping=frozenset({"held", "listed", "unknown", "young"}),
 )

@@ -153,7 +153,7 @@ class Report:
         size = human_bytes(seen.log_size)
         if seen.level == "index":
             return f"indexes of {seen.indexes_read} of {segments} read, but no log in full ({size})"
-        return f"manifests of {segments} read, but no log ({size})"
+        return f"manifests of {seen.manifests_read} of {segments} read, but no log ({size})"
 
     def finish(self) -> None:
         """Print the sums. For each kind of finding, print its meaning and what to do."""
