@@ -86,11 +86,11 @@ class Writing:
         self.count += 1
         return key
 
-    def notify(self, key: str, partition: int = 0) -> int:
-        size = self.topics.store.head(key).size
-        raw = Notification("orders", size - index_size(1), 1, key=key).to_json()
-        (offset,) = self.topics.queue(self.topics.get("orders")).append(partition, [raw], Deadline.after(60.0))
-        return offset
+    def notify(self, *keys: str, partition: int = 0) -> int:
+        """Append one entry for these keys; return its first offset."""
+        sizes = [self.topics.store.head(key).size - index_size(1) for key in keys]
+        raw = [Notification("orders", size, 1, key=key).to_json() for key, size in zip(keys, sizes, strict=True)]
+        return self.topics.queue(self.topics.get("orders")).append(partition, raw, Deadline.after(60.0))[0]
 
 
 def collect(topics: Topics, *, adopt: bool = False, dry_run: bool = False) -> dict[str, list[str]]:
@@ -166,6 +166,19 @@ def test_batches_beyond_the_size_limit_are_freed(clock: Clock) -> None:
         writing.notify(key)
     assert collect(topics)["freed"] == keys[:4]
     assert collect(topics) == {"waiting": keys[:4]}
+
+
+def test_batches_of_one_entry_are_freed_together(clock: Clock) -> None:
+    topics = fresh(retention_bytes="5000")
+    writing = Writing(topics)
+    keys = [writing.put(1000) for _ in range(9)]
+    for first in range(0, 9, 3):
+        writing.notify(*keys[first : first + 3])
+    assert clock.ms
+    assert collect(topics, dry_run=True) == {"freed": keys[:3]}
+    assert collect(topics) == {"freed": keys[:3], "waiting": keys[:3]}
+    assert collect(topics) == {"waiting": keys[:3]}
+    assert batch_keys(topics) == keys
 
 
 def test_orphans_are_told_by_their_age_and_deleted_or_adopted(clock: Clock) -> None:
@@ -271,7 +284,7 @@ class History:
         self.notify(key)
 
     def notify(self, key: str) -> None:
-        self.writing.notify(key, self.source.randrange(2))
+        self.writing.notify(key, partition=self.source.randrange(2))
         self.notified_ms[key] = self.clock.ms
 
     def leave_orphan(self) -> None:

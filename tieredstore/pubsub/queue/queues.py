@@ -200,6 +200,10 @@ class NotificationQueue(Closing):
         """Return the offset of the first entry appended at ``ms`` or later by the writers' clocks. If there is no such
         entry, return the end."""
 
+    def freeable(self, offset: int) -> int:
+        """Return the offset to which :meth:`free` moves a queue's start if it is called with ``offset``."""
+        return offset
+
     @abstractmethod
     def free(self, partition: int, offset: int) -> None:
         """Free the entries before ``offset``: first move the queue's start to ``offset``, then delete the entries."""

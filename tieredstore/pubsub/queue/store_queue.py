@@ -319,6 +319,10 @@ class StoreQueue(NotificationQueue):
                 stop = middle
         return first * ENTRY_NOTIFICATIONS
 
+    def freeable(self, offset: int) -> int:
+        """Return the first offset of the entry that has ``offset``: only whole entries are freed."""
+        return offset - offset % ENTRY_NOTIFICATIONS
+
     def free(self, partition: int, offset: int) -> None:
         """Free whole entries before ``offset``."""
         self._check(partition)

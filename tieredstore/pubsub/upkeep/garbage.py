@@ -282,7 +282,8 @@ def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[li
     """Return a partition's oldest batches beyond ``pubsub.retention.ms`` and ``pubsub.retention.bytes``, and the offset
     after them.
 
-    A batch expires only if all earlier batches expire, so that the queue has one start and no gaps."""
+    A batch expires only if all earlier batches expire, so that the queue has one start and no gaps. If the queue frees
+    several batches at once, they expire together."""
     settings, end = log.topics.batches, log.queue.end(partition)
     least_ms = None if settings.retention_ms is None else now_ms - settings.retention_ms
     over = 0
@@ -293,7 +294,8 @@ def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[li
         return expired, log.queue.start(partition)
     for batch in log.walk(partition):
         if not (over > 0 or (least_ms is not None and batch.appended_ms < least_ms)):
-            return expired, batch.offset
+            until = log.queue.freeable(batch.offset)
+            return [one for one in expired if one.offset < until], until
         over -= batch.size
         expired.append(batch)
     return expired, end
