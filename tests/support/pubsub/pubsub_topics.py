@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.stores.doubles import ScriptedStore
@@ -141,13 +141,10 @@ def sealed_message(request: ProducerRequest, *values: bytes, timestamp_ms: int =
 
 
 def run_together(*works: Callable[[], object]) -> None:
-    """Run each function on a separate thread, and wait for all."""
-    threads = [threading.Thread(target=work) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
+    """Run each function on a separate thread, wait for all, and raise the first exception."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        for running in [pool.submit(work) for work in works]:
+            running.result(120)
 
 
 def topics_later(topics: Topics, days: int) -> Topics:
