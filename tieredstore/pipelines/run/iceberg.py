@@ -251,10 +251,11 @@ class IcebergTable:
         files = {task.file.file_path: task.file for task in table.scan().plan_files()} if paths else {}
         missing = sorted(paths - files.keys())
         if missing:
+            others = len(missing) - 1
+            more = f" and {others} other file{'s' * (others > 1)} of this pipeline" if others else ""
             raise ConfigError(
-                f"the table {self._name} has lost {missing[0]} and {len(missing) - 1} other files of this pipeline; "
-                "another writer may have moved their rows to new files: drop the table in its catalog and restart; "
-                "the pipeline re-creates it from the commit log"
+                f"the table {self._name} has lost {missing[0]}{more}; another writer may have moved the rows to new "
+                "files: drop the table in its catalog and restart; the pipeline re-creates it from the commit log"
             )
         return [files[path] for path in sorted(paths)]
 
