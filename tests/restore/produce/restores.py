@@ -150,10 +150,14 @@ class Restore:
             source.cut = cut
             return list(ProduceRun(source, properties, **more).outcomes())
 
+    @property
+    def name(self) -> str:
+        """The run's default name."""
+        return ProduceOptions(topics=dict(self.topics)).run
+
     def check(self) -> None:
         """Assert that the target has each committed record once, in order, where the map says."""
-        store, run = self.source.bucket.manager.store, ProduceOptions(topics=dict(self.topics)).run
-        offsets = load_map(store, "", run)
+        offsets = load_map(self.source.bucket.manager.store, "", self.name)
         for (topic, partition), expected in self.source.committed.items():
             found = committed(self.server, self.topics[topic], partition)
             assert [record[1:] for record in found] == [record[1:] for record in expected], (topic, partition)

@@ -15,11 +15,20 @@ import pytest
 
 from tests.restore.produce.restores import STEPS, TIMEOUT_S, Restore, committed, mixed_topics
 from tests.support.connections import break_connections
-from tests.support.kafka.kafka_topics import Produced, Transaction, end_offset, make_topic, produce
+from tests.support.kafka.kafka_topics import (
+    Produced,
+    Transaction,
+    delete_topic,
+    end_offset,
+    make_topic,
+    produce,
+)
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.servers.kafka_cluster import start_kafka_cluster
 from tieredstore.errors import ConfigError, FencedError
-from tieredstore.restore.produce.runs import CONTROL_TOPIC
+from tieredstore.model import Uuid
+from tieredstore.restore.produce.offset_map import OffsetMapFile, load_map
+from tieredstore.restore.produce.runs import CONTROL_TOPIC, OffsetRun
 from tieredstore.restore.produce.target import NewTopic, TargetCluster
 
 
@@ -224,6 +233,67 @@ def test_an_open_transaction_in_the_control_topic_is_waited_for(restore: Restore
     waiting.join(TIMEOUT_S)
     assert waiting.exitcode == 0
     restore.check()
+
+
+def test_writers_may_come_before_the_offset_map_is_written(restore: Restore, kafka: KafkaServer) -> None:
+    assert restore.die("map")
+    produce(kafka, restore.topics["orders"], [Produced(b"k", b"foreign")])
+    assert [outcome.code for outcome in restore.run()] == ["there"] * 4
+    assert committed(kafka, restore.topics["orders"], 0)[-1][3] == b"foreign"
+    offsets = load_map(restore.source.bucket.manager.store, "", restore.name)
+    assert offsets.records == sum(map(len, restore.source.committed.values()))
+
+
+@pytest.mark.parametrize("step", ["", "map", "flush"])
+def test_a_target_created_again_has_not_the_records(restore: Restore, kafka: KafkaServer, step: str) -> None:
+    """A finished run answers "there already" only for the topic that it has written."""
+    assert restore.die(step) is bool(step)
+    topic = restore.topics["payments"]
+    delete_topic(kafka, topic)
+    make_topic(kafka, name=topic, partitions=2)
+    with pytest.raises(ConfigError, match=f"topic {topic} was created again after the run "):
+        restore.run()
+    assert committed(kafka, topic, 0) == []
+
+
+def test_a_target_that_lost_records_is_not_restored(
+    restore: Restore, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of early releases do not know the ids of their target topics."""
+    monkeypatch.setattr("tieredstore.restore.produce.target.uuid_of", lambda _: Uuid(bytes(16)))
+    restore.run()
+    topic = restore.topics["payments"]
+    delete_topic(kafka, topic)
+    make_topic(kafka, name=topic, partitions=2)
+    with pytest.raises(ConfigError, match=rf"{topic}-0 ends at offset 0, but the run has written up to \d+"):
+        restore.run()
+
+
+def test_the_offset_map_of_another_cluster_is_not_extended(restore: Restore, kafka: KafkaServer) -> None:
+    restore.run()
+    store, before = restore.source.bucket.manager.store, restore.name
+    for topic in (*restore.topics.values(), CONTROL_TOPIC):  # as in another cluster
+        delete_topic(kafka, topic)
+    for topic in restore.topics.values():
+        make_topic(kafka, name=topic, partitions=2)
+    with pytest.raises(ConfigError, match=f"the bucket has the offset map of an earlier run {before}, into another"):
+        restore.run()
+    assert committed(kafka, restore.topics["orders"], 0) == []
+    restore.run(options={"name": "second"})
+    assert load_map(store, "", "second").records == load_map(store, "", before).records
+
+
+def test_a_map_that_does_not_match_is_named(restore: Restore) -> None:
+    def change(step: str) -> None:
+        if step == "map":  # meanwhile, another cluster's run of the same name
+            file = OffsetMapFile(restore.source.bucket.manager.store, "", restore.name)
+            for topic, target in restore.topics.items():
+                file.map.add_topic(topic, target)
+            file.map.extend([OffsetRun("orders", 7, 500, 7, 900, 9)])
+            file.save()
+
+    with pytest.raises(ConfigError, match=f"the offset map of the run {restore.name} in the bucket does not match"):
+        restore.run(on_step=change)
 
 
 def test_a_topic_created_again_is_refused(restore: Restore, kafka: KafkaServer) -> None:

@@ -19,7 +19,7 @@ from tieredstore.restore.produce.runs import (
 POSITION = RunPosition(
     topics={"orders": "new"}, topic_ids={"orders": "AAAAAAAAAAAAAAAAAAAAAA"}, partitioner="keep",
     sources={("orders", 0): SourceRange(2, 5, 9, ((6, 7), (8, 9))), ("orders", 1): SourceRange(0, 0, 0)},
-    ends={("new", 0): 7, ("new", 1): 0}, records=4, offset_records=2,
+    ends={("new", 0): 7, ("new", 1): 0}, records=4, offset_records=2, target_ids={"new": "AAAAAAAAAAAAAAAAAAAAAQ"},
 )  # fmt: skip
 
 

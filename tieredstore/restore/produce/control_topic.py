@@ -94,21 +94,27 @@ class ControlTopic:
             yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
 
 
-def check_ends(reader: LiveReader, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition. Raise ConfigError if a partition has a committed record at or after its
-    offset in ``ends``; the error names the record.
-
-    Aborted records and transaction markers at or after these offsets are no error. Killed processes leave them behind.
-    """
+def next_offsets(reader: LiveReader, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the next offset of each partition. Raise ConfigError if a partition ends before its offset in ``ends``."""
     actual = reader.cluster.end_offsets(ends, "read_uncommitted")
-    begins = reader.cluster.earliest_offsets(ends)
     for (topic, number), end in sorted(ends.items()):
-        where, stop = (topic, number), actual[topic, number]
-        if stop < end:
+        if (stop := actual[topic, number]) < end:
             raise ConfigError(
                 f"{topic}-{number} ends at offset {stop}, but the run has written up to {end}: the topic was created "
                 "again; restore by a run of another name (--run)"
             )
+    return actual
+
+
+def check_ends(reader: LiveReader, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the next offset of each partition. Raise ConfigError if a partition ends before its offset in ``ends``, or
+    has a committed record at or after this offset; the error names the record.
+
+    Aborted records and transaction markers at or after these offsets are no error. Killed processes leave them behind.
+    """
+    actual, begins = next_offsets(reader, ends), reader.cluster.earliest_offsets(ends)
+    for (topic, number), end in sorted(ends.items()):
+        where, stop = (topic, number), actual[topic, number]
         start = max(end, begins[where])
         for batch in reader.read(topic, number, start, stop, columns=("offset",)) if start < stop else ():
             raise ConfigError(

@@ -218,6 +218,11 @@ class OffsetMap:
             if where[0] == topic
         }
 
+    @property
+    def records(self) -> int:
+        """The number of records in the map."""
+        return sum(runs.total_before(len(runs)) for pairs in self._mapped.values() for runs in pairs.values())
+
     def target_ends(self, topic: str) -> dict[int, int]:
         """Return the offset after the last record of a source topic in each target partition. Partitions without such
         records are left out."""
@@ -356,6 +361,11 @@ class OffsetMapFile:
             self.map = load_map(store, prefix, run)
         except ObjectNotFoundError:
             self.map = OffsetMap(run)
+
+    @property
+    def is_new(self) -> bool:
+        """True if the bucket has no map of this run yet."""
+        return self._etag is None
 
     def save(self) -> None:
         """Write the map. Raise PreconditionFailedError if another process has written the object since it was

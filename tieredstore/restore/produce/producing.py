@@ -24,7 +24,7 @@ from tieredstore.errors import (
 )
 from tieredstore.live import LiveReader
 from tieredstore.model import TopicPartition
-from tieredstore.restore.produce.control_topic import ControlTopic, check_ends
+from tieredstore.restore.produce.control_topic import ControlTopic, check_ends, next_offsets
 from tieredstore.restore.produce.offset_map import OffsetMapFile
 from tieredstore.restore.produce.partitioning import Partitioning
 from tieredstore.restore.produce.runs import (
@@ -173,8 +173,9 @@ class ProduceRun:
             transactions.start()
             self._on_step("resume")
             position = control.newest_position()
-            self._check_same(position)
+            self._check_same(position, targets)
             if position is not None and position.is_finished:
+                next_offsets(reader, position.ends)
                 return position
             position = self._begin(transactions, reader, targets, position)
             self._begun = self._begun or position
@@ -205,10 +206,17 @@ class ProduceRun:
         ranges = self._source.ranges() if position is None else position.sources
         places = self._place(targets, ranges, None if position is None else position.ends)
         ends = reader.cluster.earliest_offsets(places) if position is None else position.ends
-        self._next = check_ends(reader, ends)
+        # After the last record, other producers may write. Only the offset map is left to do.
+        is_produced = position is not None and position.is_produced
+        self._next = (next_offsets if is_produced else check_ends)(reader, ends)
         self._source.check(ranges)
         if position is not None:
             return position
+        if not self._map_file().is_new:
+            raise ConfigError(
+                f"the bucket has the offset map of an earlier run {options.run}, into another cluster or into topics "
+                "that were created again: give this run another name (--run)"
+            )
         new = RunPosition(
             topics=dict(options.topics),
             topic_ids=self._source.topic_ids,
@@ -216,6 +224,7 @@ class ProduceRun:
             sources=ranges,
             ends=ends,
             append_times={each.topic: each.own.get(TIMESTAMP_TYPE) for each in targets if each.has_append_times},
+            target_ids={each.topic: str(each.topic_id) for each in targets},
         )
         transactions.begin()
         self._commit(transactions, new)
@@ -245,8 +254,10 @@ class ProduceRun:
             )
         return partitions
 
-    def _check_same(self, position: RunPosition | None) -> None:
-        """Raise ConfigError if the run began with other topics or with another partitioner."""
+    def _check_same(self, position: RunPosition | None, targets: Sequence[TargetTopic]) -> None:
+        """Raise ConfigError if the run began with other topics or with another partitioner, or if a target topic was
+        created again since then.
+        """
         run, options = self._options.run, self._options
         if position is None:
             return
@@ -259,6 +270,12 @@ class ProduceRun:
                 f"the run {run} began with another backup, or with topics of the same names but other topic ids: give "
                 "this run another name (--run)"
             )
+        for target in targets:
+            if position.target_ids.get(target.topic, str(target.topic_id)) != str(target.topic_id):
+                raise ConfigError(
+                    f"topic {target.topic} was created again after the run {run} began, so it lacks the run's records: "
+                    "restore by a run of another name (--run)"
+                )
 
     def _produce(self, transactions: Transactions, control: ControlTopic, position: RunPosition) -> RunPosition:
         open_one: _Transaction | None = None
@@ -337,7 +354,7 @@ class ProduceRun:
         if not numbers:
             return position
         self._on_step("map")
-        self._save_offsets(control, position)
+        self._save_offsets(transactions, control, position)
         self._on_step("tombstone")
         transactions.begin()
         for number in numbers:
@@ -346,9 +363,12 @@ class ProduceRun:
         self._commit(transactions, new)
         return new
 
-    def _save_offsets(self, control: ControlTopic, position: RunPosition) -> None:
+    def _map_file(self) -> OffsetMapFile:
         bucket = self._source.bucket
-        file = OffsetMapFile(bucket.store, bucket.layout.prefix, self._options.run)
+        return OffsetMapFile(bucket.store, bucket.layout.prefix, self._options.run)
+
+    def _save_offsets(self, transactions: Transactions, control: ControlTopic, position: RunPosition) -> None:
+        file = self._map_file()
         for topic, target in position.topics.items():
             file.map.add_topic(topic, target, is_rehashed=position.partitioner != "keep")
         for (topic, number), source in position.sources.items():
@@ -360,6 +380,18 @@ class ProduceRun:
             file.map.extend(runs)
         for where, source in position.sources.items():
             file.map.advance(where, source.next)
+        restored = {where: range(source.start, source.next) for where, source in position.sources.items()}
+        mapped = {(topic, at): each for topic in file.map.topics for at, each in file.map.partitions(topic).items()}
+        if (mapped, file.map.records) != (restored, position.records):
+            # If this process is fenced, the later process may have extended the map. Then this commit raises
+            # FencedError.
+            transactions.begin()
+            self._commit(transactions, position)
+            raise ConfigError(
+                f"the offset map of the run {self._options.run} in the bucket does not match the run: it was deleted, "
+                "or a run of this name into another cluster has written it. Bring this run's map back, or move the "
+                "other map away, and run again"
+            )
         try:
             file.save()
         except PreconditionFailedError as error:

@@ -159,6 +159,8 @@ class RunPosition:
 
     ``append_times`` has the target topics with LogAppendTime. The run sets these topics to CreateTime until it ends.
     Each topic's value is its original setting, or None if the cluster's default applied.
+
+    ``target_ids`` has the ids of the target topics. It is empty if an early release began the run.
     """
 
     topics: Mapping[str, str]
@@ -170,6 +172,7 @@ class RunPosition:
     offset_records: int = 0
     mapped: int = 0
     append_times: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    target_ids: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def is_produced(self) -> bool:
@@ -194,6 +197,7 @@ class RunPosition:
             "offset_records": self.offset_records,
             "mapped": self.mapped,
             "append_times": dict(self.append_times),
+            "target_ids": dict(self.target_ids),
         }
         return RESTORE_POSITION.to_bytes(document)
 
@@ -218,6 +222,7 @@ class RunPosition:
             offset_records=stored.offset_records,
             mapped=stored.mapped,
             append_times=stored.append_times,
+            target_ids=stored.target_ids,
         )
 
 
@@ -233,6 +238,7 @@ class _StoredPosition:
     mapped: int
     left_out: list[tuple[str, int, int, int]] = field(default_factory=list[tuple[str, int, int, int]])
     append_times: dict[str, str | None] = field(default_factory=dict[str, str | None])
+    target_ids: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,16 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tieredstore.config.properties import read_properties
 from tieredstore.errors import BrokerDeniedError, BrokerError, ConfigError, ResourceNotFoundError
-from tieredstore.live.cluster import LiveCluster, is_of_topic
+from tieredstore.live.cluster import LiveCluster, is_of_topic, uuid_of
 from tieredstore.live.faults import unknown_s
+from tieredstore.model import Uuid
 from tieredstore.process.whole_files import read_named
 from tieredstore.restore.produce.runs import CONTROL_TOPIC
 from tieredstore.versions import fault_in
 
 _AGAIN_S: Final = 0.1
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_NO_ID: Final = Uuid(bytes(16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class TargetTopic:
     smallest number of in-sync replicas of a partition. A partition without a leader counts as 0.
 
     ``operations`` has Kafka's names of the operations that the login may do; None if the brokers do not report them.
+    ``topic_id`` is zero if the brokers have no topic ids, or if the topic does not exist yet.
     """
 
     topic: str
@@ -43,6 +46,7 @@ class TargetTopic:
     settings: Mapping[str, str]
     own: Mapping[str, str]
     operations: frozenset[str] | None
+    topic_id: Uuid = _NO_ID
 
     @property
     def has_append_times(self) -> bool:
@@ -109,6 +113,7 @@ class TargetCluster(LiveCluster):
             settings,
             {name: value for name, value in settings.items() if is_of_topic(entries[name])},
             None if operations is None else frozenset(each.name for each in operations),
+            uuid_of(described.topic_id),
         )
 
     def longest_transaction_ms(self) -> int | None:
