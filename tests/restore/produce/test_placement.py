@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -72,7 +73,7 @@ def test_a_run_does_not_go_on_with_more_partitions(kafka: KafkaServer, tmp_path:
         restore.run(options={"partitioner": "librdkafka"})
 
 
-def test_a_cut_leaves_out_what_it_names(kafka: KafkaServer, tmp_path: Path) -> None:
+def test_a_cut_leaves_out_what_it_names(kafka: KafkaServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = mixed_topics(tmp_path, "orders")
     topic_id = str(load_catalog(source.bucket.manager).incarnation("orders").topic_id)
     left_out = ((0, 30), (33, 36), (60, 90), (119, 125))
@@ -82,8 +83,12 @@ def test_a_cut_leaves_out_what_it_names(kafka: KafkaServer, tmp_path: Path) -> N
     restore = Restore.into(kafka, source)
     with pytest.raises(InterruptedError):
         restore.run(cut=cut, on_step=interrupt_at("committed", 2), most_records=20)
-    # The repeated run keeps the cut of the interrupted one.
+    other = replace(cut, partitions=(replace(cut.partitions[0], stop=60), cut.partitions[1]))
+    with pytest.raises(ConfigError, match="ends at offset 120 of orders-0, as when it began, but --to or --cut-file e"):
+        restore.run(cut=other)
+    # The repeated run keeps the cut of the interrupted one, and says so.
     restore.run(most_records=20)
+    assert "ends at offset 120 of orders-0, as when it began: the source now ends at offset 185" in caplog.text
     expected = [
         record
         for record in source.committed["orders", 0]

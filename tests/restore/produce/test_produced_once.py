@@ -25,11 +25,12 @@ from tests.support.kafka.kafka_topics import (
 )
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.servers.kafka_cluster import start_kafka_cluster
-from tieredstore.errors import ConfigError, FencedError
+from tieredstore.errors import BrokerUnavailableError, ConfigError, FencedError
 from tieredstore.model import Uuid
 from tieredstore.restore.produce.offset_map import OffsetMapFile, load_map
 from tieredstore.restore.produce.runs import CONTROL_TOPIC, OffsetRun
 from tieredstore.restore.produce.target import NewTopic, TargetCluster
+from tieredstore.restore.produce.transactions import Transactions
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
@@ -168,6 +169,23 @@ def test_the_only_broker_killed_during_a_run(tmp_path: Path) -> None:
             restore.run(on_step=restart, most_records=1)
             assert left < 0
             restore.check()
+
+
+def test_a_commit_without_an_answer_is_counted(restore: Restore, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, left, counted = Transactions.commit, 3, list[int]()
+
+    def commit_unheard(transactions: Transactions) -> None:
+        nonlocal left
+        commit(transactions)
+        left -= 1
+        if left == 0:
+            raise BrokerUnavailableError("the answer was lost")
+
+    monkeypatch.setattr(Transactions, "commit", commit_unheard)
+    restore.run(on_progress=lambda records, _: counted.append(records), most_records=1)
+    assert left < 0
+    assert sum(counted) == sum(map(len, restore.source.committed.values()))
+    restore.check()
 
 
 def test_two_runs_of_one_name_fence_each_other(restore: Restore) -> None:

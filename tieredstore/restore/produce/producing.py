@@ -23,7 +23,7 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.live import LiveReader
-from tieredstore.model import TopicPartition
+from tieredstore.model import TopicPartition, name_of
 from tieredstore.restore.produce.control_topic import ControlTopic, check_ends, next_offsets
 from tieredstore.restore.produce.offset_map import OffsetMapFile
 from tieredstore.restore.produce.partitioning import Partitioning
@@ -135,6 +135,8 @@ class ProduceRun:
         """The offset that the next record of each target partition will get, if no other producer writes."""
         self._begun: RunPosition | None = None
         """The position from which this process has continued the run."""
+        self._records: int | None = None
+        """The number of records at the newest known position. ``on_progress`` knows of those since ``_begun``."""
 
     def outcomes(self) -> Generator[Outcome]:
         """Produce the remaining records of the run, and yield an outcome for each partition.
@@ -174,10 +176,16 @@ class ProduceRun:
             self._on_step("resume")
             position = control.newest_position()
             self._check_same(position, targets)
-            if position is not None and position.is_finished:
-                next_offsets(reader, position.ends)
-                return position
+            if position is not None:
+                # After an error, the position shows whether the last transaction was committed.
+                self._note_progress(position, 0)
+                if self._begun is None:
+                    self._check_stops(position)
+                if position.is_finished:
+                    next_offsets(reader, position.ends)
+                    return position
             position = self._begin(transactions, reader, targets, position)
+            self._note_progress(position, 0)
             self._begun = self._begun or position
             if not position.is_produced:
                 # Set CreateTime only after the committed position has recorded the topics' old setting, so that the
@@ -271,11 +279,29 @@ class ProduceRun:
                 "this run another name (--run)"
             )
         for target in targets:
+            # An earlier release did not record the ids.
             if position.target_ids.get(target.topic, str(target.topic_id)) != str(target.topic_id):
                 raise ConfigError(
                     f"topic {target.topic} was created again after the run {run} began, so it lacks the run's records: "
                     "restore by a run of another name (--run)"
                 )
+
+    def _check_stops(self, position: RunPosition) -> None:
+        """Log a warning if the source now ends at other offsets than when the run began. Raise ConfigError if the
+        caller gave other ends (``--to``).
+        """
+        run, now = self._options.run, self._source.ranges()
+        for where in sorted(now):
+            known = position.sources.get(where)
+            if known is not None and known.stop == now[where].stop:
+                continue
+            ends = f"the run {run} {'lacks' if known is None else f'ends at offset {known.stop} of'} {name_of(where)}"
+            if self._source.cut is not None:
+                raise ConfigError(
+                    f"{ends}, as when it began, but --to or --cut-file end at {now[where].stop}: continue it without "
+                    "them, or give this run another name (--run)"
+                )
+            _logger.warning("%s, as when it began: the source now ends at offset %d", ends, now[where].stop)
 
     def _produce(self, transactions: Transactions, control: ControlTopic, position: RunPosition) -> RunPosition:
         open_one: _Transaction | None = None
@@ -338,8 +364,15 @@ class ProduceRun:
         self._commit(transactions, new)
         # Add 1, because the end marker of the transaction takes an offset too.
         self._next |= {where: end + 1 for where, end in ends.items()}
-        self._on_progress(done.records, done.size)
+        self._note_progress(new, done.size)
         return new
+
+    def _note_progress(self, position: RunPosition, size: int) -> None:
+        """Report the records since the last known position. Their keys and values have ``size`` bytes, 0 if
+        unknown."""
+        if self._records is not None and position.records > self._records:
+            self._on_progress(position.records - self._records, size)
+        self._records = position.records
 
     def _commit(self, transactions: Transactions, position: RunPosition) -> None:
         transactions.send_control(CONTROL_TOPIC, self._options.run.encode(), position.to_bytes())

@@ -17,14 +17,16 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tieredstore.errors import DataLossError
+from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import Earliest, TopicPartition, name_of
 from tieredstore.ops.offsets import without as offsets_without
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.process.closing import Closing
 from tieredstore.reading import LogQuery, QueryWords, TopicReader
 from tieredstore.reading.losses import Losses, losses_between
+from tieredstore.reading.omitted_records import undecided
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.restore.produce.runs import ProduceOptions, SourceRange
@@ -83,7 +85,8 @@ class SourceTopics(Closing, ABC):
     """The topics that a run of ``restore produce`` restores, in their state at the run's start. The run, its checks,
     and the search for the cut (where a restore to a time stops) share this state.
 
-    The run reads records from ``bucket`` or from a backup. The offset map is always in ``bucket``.
+    The run reads records from ``bucket`` or from a backup. The offset map is always in ``bucket``. ``cut`` is the end
+    of a restore to a time; None to restore all records.
     """
 
     is_backup: ClassVar[bool] = False
@@ -91,10 +94,11 @@ class SourceTopics(Closing, ABC):
     def __init__(self, bucket: SegmentSource, options: ProduceOptions) -> None:
         self.bucket = bucket
         self.options = options
+        self.cut: TimeCut | None = None
 
     @property
     def lacks(self) -> Sequence[str]:
-        """Sentences for users about data that a bucket's records have but a backup's records lack."""
+        """Sentences for users about data that the restore leaves out, because the source lacks it."""
         return ()
 
     @property
@@ -115,6 +119,13 @@ class SourceTopics(Closing, ABC):
         """Check, before any record is produced, that the source has all offsets to restore. If offsets are missing,
         raise DataLossError, or log them if the options accept losses.
         """
+
+    def _accept_missing(self, where: TopicPartition, start: int, stop: int, place: str) -> None:
+        """Log missing offsets, or raise DataLossError, as the options say."""
+        sentence = f"offsets {start} to {stop - 1} of {name_of(where)} are missing in the {place}"
+        if self.options.on_data_loss != "report":
+            raise DataLossError(f"{sentence}: bring them back, or use --on-loss report to leave them out")
+        _logger.warning("%s, and are left out", sentence)
 
     @abstractmethod
     def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
@@ -155,6 +166,7 @@ class SourceTopics(Closing, ABC):
                 following = int64_values(records, "offset")[-1] + 1
                 kept = without(records, left.left_out)
                 if kept.num_rows:
+                    _refuse_nul(where, kept)
                     yield SourceBatch(where, following, kept)
         yield SourceBatch(where, left.stop, None)
 
@@ -168,7 +180,6 @@ class BucketTopics(SourceTopics):
 
     def __init__(self, source: SegmentSource, options: ProduceOptions) -> None:
         super().__init__(source, options)
-        self.cut: TimeCut | None = None
         words = QueryWords(accept_loss="use --on-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id")
         topics = Subscribe(tuple(sorted(options.topics)))
         self._query = LogQuery(topics, topic_ids=options.topic_ids, on_data_loss=options.on_data_loss, words=words)
@@ -178,6 +189,16 @@ class BucketTopics(SourceTopics):
     def find_cut(self, time_ms: int) -> TimeCut:
         """Find the cut for a time: the offsets where a restore to that time stops (see ``time_cut``)."""
         return find_cut(self.bucket, self._query, time_ms, self._snapshot)
+
+    @property
+    def lacks(self) -> Sequence[str]:
+        """Sentences about records at the ends of logs, if a transaction before them has no end in the bucket."""
+        cuts = {} if self.cut is None else {(cut.topic, cut.partition): cut.stop for cut in self.cut.partitions}
+        return [
+            f"left out: {undecided(where, log.end, log.lineage.end_offset)}"
+            for where, log in sorted(self._snapshot.logs.items())
+            if log.lineage is not None and log.end < log.lineage.end_offset and cuts.get(where, log.end) >= log.end
+        ]
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
@@ -214,16 +235,21 @@ class BucketTopics(SourceTopics):
     def check(self, ranges: Mapping[TopicPartition, SourceRange]) -> None:
         """For offsets that are in no segment, log a warning or raise DataLossError, as the options say."""
         for where, left in sorted(ranges.items()):
-            if left.next < left.stop:
+            if left.next < left.stop and where not in self._snapshot.logs:
+                self._accept_missing(where, left.next, left.stop, "bucket")
+            elif left.next < left.stop:
                 Losses(self._query).accept_missing(losses_between(self._snapshot.logs[where], left.next, left.stop))
 
     def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
         """Return the offsets that are in no segment, or in an unreadable segment."""
+        if where not in self._snapshot.logs:
+            return [(start, stop)]
         return [(loss.start, loss.stop) for loss in losses_between(self._snapshot.logs[where], start, stop)]
 
     def read(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
-        """Read segments."""
-        return self._reader.read(self._snapshot.logs[where], start, stop)
+        """Read segments. A partition without segments has no records: see :meth:`check`."""
+        if where in self._snapshot.logs:
+            yield from self._reader.read(self._snapshot.logs[where], start, stop)
 
     def close(self) -> None:
         """Close the reader."""
@@ -261,10 +287,7 @@ class BackupTopics(SourceTopics):
         """For offsets that are missing in the backup, log a warning or raise DataLossError, as the options say."""
         for where, left in sorted(ranges.items()):
             for start, stop in self.losses(where, left.next, left.stop):
-                sentence = f"offsets {start} to {stop - 1} of {name_of(where)} are missing in the backup"
-                if self.options.on_data_loss != "report":
-                    raise DataLossError(f"{sentence}: bring them back, or use --on-loss report to leave them out")
-                _logger.warning("%s, and are left out", sentence)
+                self._accept_missing(where, start, stop, "backup")
 
     def losses(self, where: TopicPartition, start: int, stop: int) -> Sequence[OffsetSpan]:
         """Return the spans that are missing in the backup."""
@@ -302,6 +325,21 @@ def _rows(records: pa.RecordBatch) -> Iterator[Row]:
         times[row] = time or 1
     keys, values = records.column("key").to_pylist(), records.column("value").to_pylist()
     return zip(keys, values, times, header_lists(records.column("headers")), strict=True)
+
+
+def _refuse_nul(where: TopicPartition, records: pa.RecordBatch) -> None:
+    """Raise ConfigError for a header name with a NUL character, because librdkafka would cut the name there."""
+    headers = records.column("headers")
+    names = pc.struct_field(pc.list_flatten(headers), 0)
+    found = pc.indices_nonzero(pc.greater_equal(pc.find_substring(names, "\0"), 0))
+    if not len(found):
+        return
+    rows: list[int] = pc.list_parent_indices(headers).to_pylist()
+    row = rows[found.to_pylist()[0]]
+    raise ConfigError(
+        f"the record at offset {int64_values(records, 'offset')[row]} of {name_of(where)} has a header name with a NUL "
+        "character, which Kafka's client cannot write: use tieredstore restore logdir"
+    )
 
 
 def header_lists(column: pa.Array) -> Sequence[Headers | None]:
