@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 from pydantic import Field, TypeAdapter, ValidationError, with_config
 
 from tieredstore.api.outcomes import Outcome, Plan, Status
-from tieredstore.errors import BrokerError, ConfigError, ResourceNotFoundError
+from tieredstore.errors import BrokerError, ConfigError, ResourceNotFoundError, excerpt
 from tieredstore.format.cluster_snapshot import ClusterSnapshot, CommittedOffset, GroupOffsets
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.live.cluster import GroupCommit
@@ -71,7 +71,8 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
     """Read the offsets that groups have committed in the topics of a run. ``names`` are names or globs of groups;
     without names, read all groups.
 
-    Put groups with members into ``left``, because their members might commit further offsets during the move.
+    Put groups with members into ``left``, because their members might commit further offsets during the move. Leave out
+    groups with members that have no offsets in these topics.
     """
     known = cluster.listed_groups()
     partitions = [(topic, number) for topic in offset_map.topics for number in offset_map.partitions(topic)]
@@ -80,12 +81,15 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
     for name in sorted(_chosen(list(known), names)):
         here = known[name]
         reason = obstacle_of(here)
-        if here.kind == "other" or reason is not None:
+        # Only the offsets of classic and consumer groups can be read.
+        commits = {} if here.kind == "other" else cluster.commits(name, partitions)
+        if here.kind == "other" or (reason is not None and commits):
             left[name] = f"{reason} in the old cluster"
-            continue
-        commits = sorted(cluster.commits(name, partitions).items())
-        offsets = [CommittedOffset(*where, each.offset, each.metadata or "") for where, each in commits]
-        groups.append(GroupOffsets(name, here.kind, tuple(offsets)))
+        elif reason is None:
+            offsets = [
+                CommittedOffset(*where, each.offset, each.metadata or "") for where, each in sorted(commits.items())
+            ]
+            groups.append(GroupOffsets(name, here.kind, tuple(offsets)))
     return SourceGroups(groups, left)
 
 
@@ -174,10 +178,18 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterSta
     The status is ``failed`` for a group that has members in the target cluster, or that is of a kind that cannot be
     moved there. The status is ``kept`` for groups that cannot be moved from the source.
 
-    Raise ConfigError if the cluster's topics end before the records of the run.
+    Raise ConfigError if the cluster's topics end before the records of the run. Raise ResourceNotFoundError if no
+    group has an offset in the topics of the run.
     """
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
+        named = {offset.topic for group in source.groups for offset in group.offsets}
+        if not source.left and named.isdisjoint(offset_map.topics):
+            names = ", ".join(group.group for group in source.groups) or "there are no groups"
+            raise ResourceNotFoundError(
+                f"no group has an offset in the topics of the run {offset_map.run} ({excerpt(names)}): check the names "
+                "of the run and the groups"
+            )
         _check_target(offset_map, cluster)
         starts = _starts_of_others(offset_map, cluster)
         for name, reason in sorted(source.left.items()):

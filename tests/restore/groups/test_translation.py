@@ -138,11 +138,22 @@ def test_the_notes_of_a_topic_whose_keys_were_hashed_anew() -> None:
     assert (kept.target_offset, kept.reason, kept.metadata) == (5, None, "a")
 
 
+@pytest.mark.parametrize(
+    ("groups", "named"), [([], "there are no groups"), ([group("g", ("payments", 0, 3, "")), group("idle")], "g, idle")]
+)
+def test_groups_without_an_offset_in_the_topics_are_an_error(groups: list[GroupOffsets], named: str) -> None:
+    with pytest.raises(ResourceNotFoundError, match=rf"no group has an offset in the topics of the run r1 \({named}\)"):
+        outcomes_of(ScriptedCluster(), *groups)
+    assert outcomes_of(ScriptedCluster(), *groups, away="why") == [("away", "not_movable", None, None, "why")]
+
+
 def test_groups_of_a_cluster_are_those_without_members() -> None:
     cluster = ScriptedCluster({
         "active": LiveGroup("classic", has_members=True), "shared": LiveGroup("other", has_members=True),
-        "idle": LiveGroup("consumer", has_members=False),
+        "idle": LiveGroup("consumer", has_members=False), "elsewhere": LiveGroup("classic", has_members=True),
     })  # fmt: skip
+    cluster.offsets["active"] = {("orders", 0): GroupCommit(11)}
+    cluster.offsets["elsewhere"] = {("payments", 0): GroupCommit(3)}
     cluster.offsets["idle"] = {("orders", 0): GroupCommit(12, "m", 7), ("orders", 5): GroupCommit(1)}
     found = groups_of_cluster(cluster, a_map(), [])
     assert found.groups == [GroupOffsets("idle", "consumer", (CommittedOffset("orders", 0, 12, "m"),))]

@@ -143,7 +143,7 @@ _MOVED: Final = Words(
         "not_restored": "in partitions that the run did not restore",
         "not_movable": "groups that cannot be moved",
     },
-    none="no offsets of groups in the topics of this run",
+    stopping=frozenset({"not_movable"}),
     has_sizes=False,
     row=_ROW,
 )
