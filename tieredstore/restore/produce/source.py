@@ -331,11 +331,11 @@ def _refuse_nul(where: TopicPartition, records: pa.RecordBatch) -> None:
     """Raise ConfigError for a header name with a NUL character, because librdkafka would cut the name there."""
     headers = records.column("headers")
     names = pc.struct_field(pc.list_flatten(headers), 0)
-    found = pc.indices_nonzero(pc.greater_equal(pc.find_substring(names, "\0"), 0))
-    if not len(found):
+    found: list[int] = pc.indices_nonzero(pc.greater_equal(pc.find_substring(names, "\0"), 0)).to_pylist()
+    if not found:
         return
     rows: list[int] = pc.list_parent_indices(headers).to_pylist()
-    row = rows[found.to_pylist()[0]]
+    row = rows[found[0]]
     raise ConfigError(
         f"the record at offset {int64_values(records, 'offset')[row]} of {name_of(where)} has a header name with a NUL "
         "character, which Kafka's client cannot write: use tieredstore restore logdir"
