@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +35,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLossError, FencedError, ResourceNotFoundError, TieredStoreError
 from tieredstore.model import AtTime
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner, with_generation
-from tieredstore.pipelines.log.commit_log import CommitLog, changes_since
+from tieredstore.pipelines.log.commit_log import CommitLog, Life, changes_since
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
@@ -429,3 +430,88 @@ def test_who_sleeps_while_another_completes_a_replacement_changes_nothing_that_i
         assert set(successes(inner)) == {day(12), day(13), day(14)}, at
         assert clean(inner, 1, 2), at
     assert fenced * step > len(sweep.operations) // 2
+
+
+def check_cancelled(topic: StoredTopic, store: ObjectStore) -> None:
+    """Assert that generation 1 has all its records and marks, and that another generation can replace its files."""
+    assert (offsets(store, 1), offsets(store, 2)) == ([0, 1, 2, 3, 4], [])
+    assert set(successes(store)) == {day(12), day(13), day(14)}
+    assert clean(store, 1, 2)
+    backfill(topic, store, generation=3, replaces=1)
+    assert (offsets(store, 1), offsets(store, 3)) == ([], [0, 1, 2, 3, 4])
+    assert clean(store, 1, 2, 3)
+
+
+@EACH
+def test_a_generation_that_is_removed_before_it_replaced_anything_gives_all_back(
+    later_topic: StoredTopic, step: int
+) -> None:
+    first, removed = MemoryObjectStore(), 0
+    run_once(later_topic, first, RIGHT)
+    for at, inner, store in replacements_of(later_topic, first, step).die():
+        with pytest.raises(Killed):
+            backfill(later_topic, store, replaces=1)
+        if not is_replacing(inner):
+            continue
+        if commit_log_of(RIGHT, inner).read().positions[TOPIC, NUMBER].records == 0:
+            with pytest.raises(ConfigError, match="first complete the backfill, by the same command"):
+                drop(inner, 2)
+            backfill(later_topic, inner, replaces=1)
+            assert (offsets(inner, 1), offsets(inner, 2)) == ([], [0, 1, 2, 3, 4])
+            assert clean(inner, 1, 2), at
+        else:
+            removed += 1
+            drop(inner, 2)
+            check_cancelled(later_topic, inner)
+    assert removed
+
+
+@EACH
+def test_a_replacement_that_sleeps_while_its_generation_is_removed_deletes_nothing(
+    later_topic: StoredTopic, step: int
+) -> None:
+    first, outcomes = MemoryObjectStore(), list[str]()
+    run_once(later_topic, first, RIGHT)
+
+    def remove(inner: ObjectStore) -> None:
+        before = is_replacing(inner)
+        try:
+            drop(inner, 2)
+        except ConfigError:
+            outcomes.append("refused")
+        else:
+            outcomes.append("removed" if before else "removed later")
+
+    for at, inner, store in replacements_of(later_topic, first, step).sleep(remove):
+        with suppress(FencedError):
+            backfill(later_topic, store, replaces=1)
+        if outcomes[-1] == "removed":
+            drop(inner, 2)  # a repeated removal takes back what the replacement announced after the first one
+            check_cancelled(later_topic, inner)
+        elif outcomes[-1] == "refused":
+            assert sorted({*offsets(inner, 1), *offsets(inner, 2)}) == [0, 1, 2, 3, 4], at
+    assert "removed" in outcomes
+
+
+def is_replacing(store: ObjectStore) -> bool:
+    """Return True if generation 2 has begun to replace files, and generation 1 still has records or gives them now."""
+    old, new = (commit_log_of(with_generation(RIGHT, one), store).read() for one in (1, 2))
+    return new.life is Life.FILLING and (old.giving_to == 2 or old.positions[TOPIC, NUMBER].records > 0)
+
+
+def drop(store: ObjectStore, generation: int) -> None:
+    list(drop_generation(with_generation(RIGHT, generation), store, dry_run=False))
+
+
+def test_a_replacement_that_is_not_done_keeps_both_generations(topic: StoredTopic) -> None:
+    store = MemoryObjectStore()
+    run_once(topic, store, RIGHT)
+    with pytest.raises(TieredStoreError):
+        backfill(topic, FaultyStore(store, lambda one: one.name == "publish"), replaces=1)
+    with pytest.raises(ConfigError, match="generation 2 is replacing files of generation 1: first complete"):
+        drop(store, 1)
+    with pytest.raises(ConfigError, match="generation 2 has an unfinished backfill: first complete"):
+        run_once(topic, store, with_generation(RIGHT, 3), take_over=2)
+    backfill(topic, store, replaces=1)
+    assert (offsets(store, 1), offsets(store, 2)) == ([], [0, 1, 2, 3, 4])
+    assert clean(store, 1, 2)

@@ -356,6 +356,8 @@ def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
         raise ConfigError(f"generation {number} of {own.own.name} has no commit log: there is nothing to take over")
     if is_done(state):
         return state
+    if state.life is Life.FILLING:
+        raise ConfigError(f"generation {number} has an unfinished backfill: first complete it, by the same command")
     before.generation.refuse_ended()
     try:
         before.begin(topics)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import ConfigError, DataLossError
+from tieredstore.errors import ConfigError, DataLossError, FencedError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.files.columns import NEEDS_SPARK
 from tieredstore.pipelines.log.commit_log import Life
@@ -168,7 +168,7 @@ class Backfill:
                 )
             batch = write_at_once(windows, write, self._store, self._threads)
             if replacement is not None:
-                replacement.withhold()
+                replacement.withhold(entry)
             if batch.written:
                 yield self.driver.commit(batch.written)
             batch.check()
@@ -229,8 +229,8 @@ class Replacement:
             raise ConfigError(f"generation {generation} {words}: there is nothing to replace")
         if state.giving_to not in {-1, self._number}:
             raise ConfigError(
-                f"generation {state.giving_to} is replacing files of generation {generation}: complete that backfill "
-                "first"
+                f"generation {state.giving_to} is replacing files of generation {generation}: first complete that "
+                f"backfill, or remove generation {state.giving_to}"
             )
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
@@ -297,7 +297,7 @@ class Replacement:
         """Record the replacement in the replaced generation's log, before the new generation publishes anything."""
         log = self._log
         if log.state.giving_to != self._number:
-            if self._count_announced() >= self._count_wanted(backfill):
+            if self._is_finished(backfill):
                 # The replacement is already complete, so append no ``replacing`` entry. The new generation may still
                 # have to write its own _SUCCESS marks.
                 return
@@ -313,17 +313,28 @@ class Replacement:
             paths = {file.key.rpartition("/")[0] for window in self._find_going(backfill) for file in window.data_files}
             above = sorted({above for path in paths for above in with_those_above(path)})
             log.append("replacing", self._old.generation.fingerprint, other=self._number, directories=above)
+            if self._new.log.of_generation(self._number).read().life is Life.DROPPED:
+                # The new generation was removed before this entry, so its removal has not cancelled the replacement.
+                log.append("replaced", self._old.generation.fingerprint, other=self._number, directories=above)
+                raise self._cancelled_error()
         self._take_marks_back()
 
-    def withhold(self) -> None:
+    def withhold(self, backfill: Entry) -> None:
         """Delete ``_SUCCESS`` again from directories whose files are being replaced.
 
         A second deletion is necessary. A delayed request of a stopped process may have written a ``_SUCCESS`` after the
-        first deletion.
+        first deletion. Raises FencedError if the new generation was removed, which cancels the replacement.
         """
-        if self._log.read().giving_to != self._number:
-            return
-        self._take_marks_back()
+        if self._log.read().giving_to == self._number:
+            self._take_marks_back()
+        elif not self._is_finished(backfill):
+            raise self._cancelled_error()
+
+    def _cancelled_error(self) -> FencedError:
+        return FencedError(
+            f"generation {self._number} was removed by pipeline rm while it was replacing files of generation "
+            f"{self._generation}, so these files stay: start the backfill again with another --generation"
+        )
 
     def _take_marks_back(self) -> None:
         self._family.refresh()
@@ -336,7 +347,7 @@ class Replacement:
         log = self._log
         if log.read().giving_to == self._number:
             self._take_over()
-            self.withhold()
+            self.withhold(backfill)
             going = self._find_going(backfill)
             for start in range(0, len(going), _ENTRY_WINDOWS):
                 piece = going[start : start + _ENTRY_WINDOWS]
@@ -348,6 +359,8 @@ class Replacement:
             log.append(
                 "replaced", self._old.generation.fingerprint, other=self._number, directories=sorted(log.state.withheld)
             )
+        elif not self._is_finished(backfill):
+            raise self._cancelled_error()
         *_, last = self._since_announced()
         family = self._new.generation.family
         family.refresh()
@@ -376,9 +389,19 @@ class Replacement:
     def _find_going(self, backfill: Entry) -> list[WrittenWindow]:
         return self.find_going([one.window for one in backfill.windows])
 
-    def _count_announced(self) -> int:
-        told = (entry for entry in self._log.entries() if entry.other == self._number)
-        return sum(effects(entry).withholds is not None for entry in told)
+    def _is_finished(self, backfill: Entry) -> bool:
+        """Return True if all windows of the backfill, and of the earlier ones, have replaced files. Return False for a
+        replacement that was cancelled before it replaced any file.
+        """
+        finished, gives = 0, False
+        for entry in self._log.entries():
+            does = effects(entry)
+            if entry.other != self._number:
+                continue
+            gives = gives or bool(does.gives)
+            if does.releases is not None:
+                finished, gives = finished + gives, False
+        return finished >= self._count_wanted(backfill)
 
     def _count_wanted(self, backfill: Entry) -> int:
         """Return how many backfills of the new generation, up to the entry ``backfill``, replace files of the old

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.log.commit_log import Life
+from tieredstore.pipelines.log.entries import effects
 from tieredstore.pipelines.log.holdings import Committed, with_those_above
 from tieredstore.pipelines.log.successes import SUCCESS, change_success, read_success
 from tieredstore.pipelines.run.finalizing import restore_successes
@@ -38,6 +39,10 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
     First append a ``drop`` entry to the commit log, which fences a running driver. The log stays, so that the
     generation's number cannot be used again. If the process is killed, repeat the call to complete the deletion. Keep
     files that no log entry names.
+
+    If the generation has begun to replace another generation's files, but has replaced none, cancel the replacement.
+    Raises ConfigError while only some of the files are replaced, because the records would be lost. Raises ConfigError
+    too while another generation replaces files of this one.
     """
     generation = Generation(pipeline, store)
     log, table = generation.log, None if dry_run else generation.table
@@ -46,6 +51,12 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
         raise ConfigError(
             f"generation {pipeline.own.generation} of {pipeline.own.name} has no commit log: there is nothing to remove"
         )
+    if state.life is not Life.DROPPED and state.giving_to >= 0:
+        raise ConfigError(
+            f"generation {state.giving_to} is replacing files of generation {generation.number}: first complete that "
+            f"backfill, or remove generation {state.giving_to}"
+        )
+    withheld = _cancel_replacement(generation, dry_run=dry_run)
     if not dry_run and state.life is not Life.DROPPED:
         if table is not None:
             table.refuse_rewritten(log)
@@ -64,6 +75,41 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
         if not dry_run:
             store.delete(file.key for file in piece)
         yield from piece
+    if withheld and not dry_run:
+        restore_successes(generation, withheld)
+
+
+def _cancel_replacement(generation: Generation, *, dry_run: bool) -> set[str]:
+    """Let the other generation keep its files if this generation's backfill has begun to replace them. Return the
+    directories that have lost their ``_SUCCESS`` because of this.
+
+    The entry in the other log fences the backfill, which may only be suspended: it would delete the other generation's
+    files after those of this generation are gone.
+    """
+    log = generation.log
+    if log.state.backfill < 0 or (other := log.entry(log.state.backfill).other) < 0:
+        return set()
+    replaced = generation.with_number(other)
+    state = replaced.log.read()
+    paths, gives = set[str](), False
+    for entry in replaced.log.entries():
+        does = effects(entry)
+        if entry.other == generation.number and does.withholds is not None:
+            paths, gives = {*does.withholds}, False
+        elif entry.other == generation.number and does.gives:
+            gives = True
+    if gives and state.giving_to != generation.number:
+        return set()
+    if gives and log.state.life is not Life.DROPPED:
+        raise ConfigError(
+            f"generation {generation.number} has replaced some files of generation {other}: first complete the "
+            "backfill, by the same command"
+        )
+    if state.giving_to == generation.number and not dry_run:
+        replaced.log.append(
+            "replaced", replaced.fingerprint, other=generation.number, directories=sorted(state.withheld)
+        )
+    return paths
 
 
 def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Dropped]:
