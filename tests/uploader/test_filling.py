@@ -250,6 +250,27 @@ def test_a_mark_removed_before_its_hole_is_recorded_is_set_again(tmp_path: Path,
     assert holes_of(store) == []
 
 
+def test_a_hole_that_another_uploader_has_stored_meanwhile_is_removed(
+    tmp_path: Path, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both uploaders believe to lead. The other one stores the segment just before the hole is recorded, and is stopped
+    before it can move the watermark. No disk needs to have the segment any more.
+    """
+    leader, other = replicas(tmp_path)
+    damage(leader, 10)
+
+    def run_other(_: object) -> None:
+        stopped = FaultyStore(store, lambda operation: "watermarks" in operation.keys[0] and operation.name != "head")
+        run_once(other.log_dir, stopped)
+
+    scripted = ScriptedStore(store)
+    scripted.on("put", hole_key("", PARTITION), run_other, times=1)
+    run_once(leader.log_dir, scripted)
+    assert "offsets 10 to 19 are not shipped" in caplog.text
+    assert (set(extents(store)), holes_of(store)) == ({(0, 9), (10, 19), (20, 29)}, [])
+    assert list(store.list("!tieredstore/holes/")) == []
+
+
 def test_keys_of_marks() -> None:
     assert partition_of_hole("p/", hole_key("p/", PARTITION)) == PARTITION
     for odd in (

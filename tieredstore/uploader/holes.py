@@ -83,11 +83,12 @@ class _Filling:
             # it could not upload). So keep no segments for holes.
             self._unmark()
             return False
-        gaps, is_leaving = list(watermark.holes), self.partition.role is Role.LEAVING
+        known = watermark.filled(self._find_stored(watermark))
+        gaps, is_leaving = list(known.holes), self.partition.role is Role.LEAVING
         if is_leaving:
             gaps += self._before_the_first()
         shipped = [(segment.base_offset, segment.end_offset) for segment in self._ship_missing(watermark, gaps)]
-        filled = watermark.filled(shipped)
+        filled = known.filled(shipped)
         if filled.holes != watermark.holes:
             target.watermarks.move(stored, filled)
         count = sum(_size(gap.first_offset, gap.last_offset) for gap in gaps) - sum(
@@ -105,6 +106,16 @@ class _Filling:
     def _unmark(self) -> None:
         if self.is_marked:
             self.target.watermarks.unmark(self.partition.where)
+
+    def _find_stored(self, watermark: Watermark) -> Iterator[tuple[int, int]]:
+        """Yield the offsets of holes that the store has nevertheless: another uploader stored their segment while the
+        hole was being recorded. No disk needs to have the segment any more.
+        """
+        for hole in watermark.holes:
+            for segment in self.target.watermarks.segments(watermark.where, hole.first_offset, hole.last_offset + 1):
+                extent = segment.start_offset, segment.end_offset
+                if agrees(extent, segment.segment_leader_epochs, hole, self.partition.epochs, watermark):
+                    yield extent
 
     def _before_the_first(self) -> Iterator[Hole]:
         """Yield one hole: the offsets before the first stored segment, if there are any.
@@ -191,7 +202,8 @@ class _Filling:
                 # because a listing may have missed a segment in between.
                 segment.place = replace(segment.place, next_base_offset=described.end_offset + 1)
                 holes = [hole for hole in holes if hole.first_offset <= described.end_offset]
-                if holes and all(agrees(described, hole, partition.epochs, watermark) for hole in holes):
+                extent, own = (described.base_offset, described.end_offset), described.segment_leader_epochs
+                if holes and all(agrees(extent, own, hole, partition.epochs, watermark) for hole in holes):
                     filler.uploads.store(self.target, described)
                     return described
             except (InvalidSegmentError, SegmentTooLargeError, CorruptDataError, OSError) as error:
@@ -214,18 +226,20 @@ def _size(first: int, last: int) -> int:
     return last - first + 1
 
 
-def agrees(described: LogSegment, hole: Hole, epochs: LeaderEpochs, watermark: Watermark) -> bool:
-    """Return True if the local segment has the records of ``hole``, written in the leader epochs that the hole names.
+def agrees(extent: tuple[int, int], own: LeaderEpochs, hole: Hole, epochs: LeaderEpochs, watermark: Watermark) -> bool:
+    """Return True if a segment has the records of ``hole``, written in the leader epochs that the hole names.
 
-    ``epochs`` are the local log's leader epochs. Two replicas with the same epoch at an offset have the same records up
-    to that offset. So it is enough to compare the first epoch recorded in the hole. If the hole has no epochs, the
-    local log matches if its last epoch is not earlier than the upload watermark's epoch.
+    ``extent`` has the segment's first and last offset, ``own`` its leader epochs, and ``epochs`` those of the local
+    log. Two replicas with the same epoch at an offset have the same records up to that offset. So it is enough to
+    compare the first epoch recorded in the hole. If the hole has no epochs, the segment matches if it is part of the
+    local log, and the log's last epoch is not earlier than the upload watermark's epoch.
     """
     known = hole.leader_epochs
+    first, last = max(extent[0], hole.first_offset), min(extent[1], hole.last_offset)
     if not known:
-        return bool(epochs) and epochs[-1][0] >= watermark.leader_epoch
-    first, last = max(described.base_offset, hole.first_offset), min(described.end_offset, hole.last_offset)
+        is_new = bool(epochs) and epochs[-1][0] >= watermark.leader_epoch
+        return is_new and have_same_leaders(own, epochs, first, last)
     epoch, start = known[0]
     if first < start and epoch_at(epochs, start) != epoch:
         return False
-    return have_same_leaders(described.segment_leader_epochs, known, first, last)
+    return have_same_leaders(own, known, first, last)

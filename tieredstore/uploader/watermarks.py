@@ -136,12 +136,12 @@ class WatermarkStore:
         do not reach ``until``, the call reads earlier segments too: another replica's segments have other boundaries.
         """
         where = watermark.where
-        value = chain_of(where, self._segments(where, watermark.next_offset, until), history, watermark) or watermark
+        value = chain_of(where, self.segments(where, watermark.next_offset, until), history, watermark) or watermark
         if value.next_offset >= until:
             return value
-        return chain_of(where, self._segments(where, 0, until), history, value) or value
+        return chain_of(where, self.segments(where, 0, until), history, value) or value
 
-    def _segments(
+    def segments(
         self, where: TopicIdPartition, first_offset: int = 0, until: int = MAX_INT64
     ) -> Iterator[RemoteLogSegmentMetadata]:
         """Yield the complete segments that begin at or after ``first_offset`` and before ``until``."""
