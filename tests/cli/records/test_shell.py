@@ -76,7 +76,11 @@ def test_a_shell_completes_keeps_its_snapshot_and_outlives_errors(
         )
         answer(terminal, b"SELECT amount FROM payments;\n", b"value->>'$.amount'")
         answer(terminal, b"CREATE TEMP TABLE kept AS SELECT 42 AS n;\n", b"Count")
-        answer(terminal, b"SELECT 1" + CTRL_C, b"\r\n")
+        terminal.press(b"SELECT 1")
+        terminal.wait_for(b"SELECT 1")
+        # Python's line editor overlooks Ctrl-C until the next key, unless it waits for a key already.
+        assert wait_until(running.is_asleep)
+        answer(terminal, CTRL_C, b"\r\n")
         answer(terminal, b"FROM kept;\n", b"\r\n42\r\n")
         # At the prompt, Ctrl-C would only drop the line, so wait until DuckDB is at work.
         terminal.press(b"COPY (" + ENDLESS + b") TO '" + bytes(tmp_path / "sum.csv") + b"';\n")

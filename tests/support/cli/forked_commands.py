@@ -52,6 +52,10 @@ class Running:
     def send(self, signum: signal.Signals) -> None:
         os.kill(self.process, signum)
 
+    def is_asleep(self) -> bool:
+        """Return True if the main thread waits in the kernel, for example for a key."""
+        return Path(f"/proc/{self.process}/task/{self.process}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
     def wait(self, timeout_s: float) -> Ended | None:
         """Wait until the command ends; on timeout, kill it and return None."""
         code = self._parent.ask({"wait": self.process, "timeout_s": timeout_s})["code"]
