@@ -67,6 +67,13 @@ class Stall:
 
 
 @dataclass(frozen=True)
+class Drip:
+    """Begin an answer that never ends: call ``tick`` before each byte. The server does not receive the request."""
+
+    tick: Callable[[], None]
+
+
+@dataclass(frozen=True)
 class Trickle:
     """Return the response's body in pieces of this many bytes, with this delay before each."""
 
@@ -74,7 +81,7 @@ class Trickle:
     seconds: float
 
 
-Fault: TypeAlias = Answer | CutRequest | CutResponse | LoseAnswer | Repeat | Stall | Trickle
+Fault: TypeAlias = Answer | CutRequest | CutResponse | Drip | LoseAnswer | Repeat | Stall | Trickle
 
 
 @dataclass
@@ -168,6 +175,10 @@ class FaultProxy(RunningServer):
         """Wait, but stop when the proxy ends."""
         self._stopping.wait(seconds)
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
 
 class _Server(LoopbackServer):
     def __init__(self, proxy: FaultProxy) -> None:
@@ -216,6 +227,8 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(fault, Answer):
             self._answer(fault)
             return
+        if isinstance(fault, Drip):
+            self._drip(fault)
         if isinstance(fault, Stall):
             self.server.proxy.pause(fault.seconds)
         if isinstance(fault, Repeat):
@@ -241,6 +254,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raise _CutError
+
+    def _drip(self, fault: Drip) -> None:
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Endless: ")
+        while not self.server.proxy.is_stopping:
+            fault.tick()
+            self.wfile.write(b"x")
+            self.server.proxy.pause(0.01)
         raise _CutError
 
     def _answer(self, answer: Answer) -> None:
