@@ -174,7 +174,10 @@ class BoundedConnection(_Connection):
 
 
 class BoundedAnswers(_Pool):
-    """Mix-in for urllib3's pools that cuts off an answer longer than any valid one.
+    """Mix-in for urllib3's pools that cuts off an answer longer than any valid one, and follows no redirect.
+
+    For an answer with status 303, urllib3 rewrites the request's headers. It fails on botocore's headers, which may be
+    bytes, and leaves the connection open.
 
     Parsing a listing of a hundred megabytes would take minutes, and gigabytes of memory. So ``stream``, which the SDKs
     call to read the answers that they parse, is limited. Objects' bytes are read without ``stream``.
@@ -182,7 +185,7 @@ class BoundedAnswers(_Pool):
 
     def urlopen(self, *args: Any, **options: Any) -> Any:
         """Send the request; cut off an answer that gets too long."""
-        response: Any = super().urlopen(*args, **options)
+        response: Any = super().urlopen(*args, **{**options, "redirect": False})
         response.stream = partial(_read_bounded, response, response.stream)
         return response
 

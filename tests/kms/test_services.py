@@ -355,6 +355,19 @@ def test_neither_key_nor_token_follows_a_redirection(case: Case, status: int) ->
         assert elsewhere.requests == []
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirection_instead_of_aws_is_refused(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    with serving(KeyService()) as service:
+        service.headers["Location"] = "http://elsewhere.example/"
+        service.planned.append(Answer(status))
+        source = key_source("aws", "arn:aws:kms:eu-north-1:123456789012:key/k", service.url)
+        with pytest.raises(KeyServiceError, match=rf"refuses to use .*\({status}\)") as caught:
+            source.seal(SECRET)
+    assert not caught.value.retryable
+
+
 @pytest.mark.parametrize("service", ["aws", "gcp"])
 def test_an_endpoint_of_credentials_that_drips_ends_by_the_deadline(
     service: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

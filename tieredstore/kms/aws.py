@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import boto3
+from botocore.awsrequest import AWSPreparedRequest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoCredentialsError
 from botocore.exceptions import ConnectionError as ConnectingFailed
@@ -61,6 +62,7 @@ class AwsKeySource(KeySource):
             raise ConfigError(
                 f"the client of AWS KMS for the key {excerpt(key)!r} cannot be made: {excerpt(redacted(error))}"
             ) from error
+        client.meta.events.register("before-send.kms", _decode_headers)
         return cls(key, client)
 
     def seal(self, secret: bytes) -> bytes:
@@ -76,6 +78,16 @@ class AwsKeySource(KeySource):
             return self._client.decrypt(KeyId=self._key, CiphertextBlob=sealed)["Plaintext"]
         except (BotoCoreError, ClientError) as error:
             raise _translate(error, self._key) from error
+
+
+def _decode_headers(request: AWSPreparedRequest, **_: object) -> None:
+    """Convert header values from bytes to text. For an answer with status 303, urllib3 rewrites the headers; it fails
+    on bytes, and leaves the connection open.
+    """
+    headers: Any = request.headers  # botocore's stubs say that all values are text
+    for name, value in list(headers.items()):
+        if isinstance(value, bytes):
+            headers[name] = value.decode("latin-1")
 
 
 def _translate(error: Exception, key: str) -> TieredStoreError:

@@ -45,8 +45,8 @@ def servers(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, Faul
 @pytest.mark.parametrize("verb", list(VERBS))
 def test_no_request_goes_elsewhere(servers: tuple[FaultyServer, FaultyServer, ObjectStore], verb: str) -> None:
     named, elsewhere, store = servers
-    # S3's client reads 301 and 302 as a bucket's region and derives the host itself; it does not support 303.
-    for status in (307, 308) if named.service.cloud is Cloud.S3 else (301, 302, 303, 307, 308):
+    # S3's client reads 301 and 302 as a bucket's region and derives the host itself.
+    for status in (303, 307, 308) if named.service.cloud is Cloud.S3 else (301, 302, 303, 307, 308):
         named.forget()
         elsewhere.forget()
         store.put("object", OBJECT)
@@ -57,7 +57,8 @@ def test_no_request_goes_elsewhere(servers: tuple[FaultyServer, FaultyServer, Ob
 
         steps: set[Step] = set(EVERY_STEP)
         named.lie(Way("elsewhere", list(Cloud), steps, Must.REFUSED, answer))
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError) as caught:
             VERBS[verb](store)
+        assert not caught.value.retryable
         named.be_honest()
         assert elsewhere.asked == []
