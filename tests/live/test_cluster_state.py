@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition, admin
 
+from tests.support.kafka.kafka_topics import create_acls
 from tests.support.kafka.other_groups import OTHER_GROUPS, make_other_groups
 from tests.support.servers.kafka import PASSWORD, USER, start_kafka
 from tests.support.servers.kafka_cluster import KAFKA_39, start_kafka_cluster
@@ -81,13 +82,11 @@ def consume(servers: str, group: str, protocol: str) -> None:
 
 
 def create_acl(servers: str) -> None:
-    client = _admin.AdminClient({"bootstrap.servers": servers})
     binding = _admin.AclBinding(
         _admin.ResourceType.TOPIC, "ord", _admin.ResourcePatternType.PREFIXED, f"User:{USER}", "*",
         _admin.AclOperation.DESCRIBE, _admin.AclPermissionType.ALLOW,
     )  # fmt: skip
-    for future in client.create_acls([binding]).values():
-        future.result(60)
+    create_acls(servers, binding)
 
 
 def offsets_of(group: str, protocol: Any) -> GroupOffsets:

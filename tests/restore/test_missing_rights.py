@@ -12,7 +12,7 @@ from confluent_kafka import admin
 
 from tests.restore.produce.restores import Restore, committed, mixed_topics
 from tests.support.cli.cli_process import Result, tieredstore
-from tests.support.kafka.kafka_topics import TIMEOUT_S
+from tests.support.kafka.kafka_topics import TIMEOUT_S, create_acls
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer, start_kafka
 from tieredstore.restore.produce.runs import CONTROL_TOPIC, ProduceOptions
 
@@ -34,8 +34,7 @@ def server() -> Iterator[KafkaServer]:
 
 
 def allow(server: KafkaServer, kind: str, name: str, *operations: str) -> None:
-    """Allow the user these operations; the broker applies the ACLs before it answers."""
-    client = _admin.AdminClient({"bootstrap.servers": server.bootstrap_servers})
+    """Allow the user these operations."""
     bindings = [
         _admin.AclBinding(
             _admin.ResourceType[kind], name, _admin.ResourcePatternType.LITERAL, f"User:{USER}", "*",
@@ -43,8 +42,7 @@ def allow(server: KafkaServer, kind: str, name: str, *operations: str) -> None:
         )
         for operation in operations
     ]  # fmt: skip
-    for future in client.create_acls(bindings).values():
-        future.result(TIMEOUT_S)
+    create_acls(server.bootstrap_servers, *bindings)
 
 
 def run(restore: Restore, *words: object) -> Result:

@@ -94,14 +94,30 @@ def delete_records(server: KafkaServer, topic: str, before: int, *, partition: i
     admin.delete_records([place])[place].result(TIMEOUT_S)
 
 
+def create_acls(servers: str, *bindings: Any) -> None:
+    """Create ACLs, and wait until the broker applies them: it may do so only after the controller's answer."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    for created in admin.create_acls(list(bindings)).values():
+        created.result(TIMEOUT_S)
+    for each in bindings:
+        wanted = _admin.AclBindingFilter(
+            each.restype, each.name, each.resource_pattern_type, each.principal, each.host, each.operation,
+            each.permission_type,
+        )  # fmt: skip
+        give_up = time.monotonic() + TIMEOUT_S
+        while not admin.describe_acls(wanted).result(TIMEOUT_S):
+            assert time.monotonic() < give_up, f"the broker does not apply {each}"
+            time.sleep(0.01)
+
+
 def allow_to_read(server: KafkaServer, user: str, topic: str) -> None:
     """Allow the user to read only this topic, on a broker with an authorizer."""
-    admin, types, resource = admin_of(server), _admin, _admin.ResourceType.TOPIC
+    types, resource = _admin, _admin.ResourceType.TOPIC
     rule = types.AclBinding(
         resource, topic, types.ResourcePatternType.LITERAL, f"User:{user}", "*", types.AclOperation.READ,
         types.AclPermissionType.ALLOW,
     )  # fmt: skip
-    admin.create_acls([rule])[rule].result(TIMEOUT_S)
+    create_acls(server.bootstrap_servers, rule)
 
 
 @functools.cache
