@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import time
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.faulty_server.azure import ACCOUNT, AzureService
@@ -27,10 +29,16 @@ ATTEMPTS = 2
 AZURE_KEY = base64.b64encode(b"no secret").decode()
 
 
-def store_on(server: FaultyServer, *, timeout_s: float = 60.0, **options: Any) -> ObjectStore:
+def store_on(
+    server: FaultyServer,
+    *,
+    timeout_s: float = 60.0,
+    monotonic: Callable[[], float] = time.monotonic,
+    **options: Any,
+) -> ObjectStore:
     """Return a store of the server's bucket that tries twice, without waiting between."""
     bucket, cloud = server.service.bucket, server.service.cloud
-    retries = RetryPolicy(attempts=ATTEMPTS, timeout_s=timeout_s, sleep=lambda _: None)
+    retries = RetryPolicy(attempts=ATTEMPTS, timeout_s=timeout_s, monotonic=monotonic, sleep=lambda _: None)
     shared: dict[str, Any] = {
         "part_size": PART_SIZES[cloud],
         "connect_timeout_s": timeout_s,
