@@ -215,6 +215,46 @@ def test_who_is_deposed_goes_on_holding_what_it_had_not_shipped(replica: Replica
     assert (extents(store)[-1], watermark_of(store).holes) == ((20, 29), ())
 
 
+@pytest.mark.parametrize("leads_again", [False, True])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_is_held_from_before_the_first_stored_segment_is_shipped(
+    tmp_path: Path, store: MemoryObjectStore, is_restarted: bool, leads_again: bool
+) -> None:
+    """A leader could ship nothing before it was deposed. The next leader's log begins later, so its uploader too."""
+    (hold_dir := tmp_path / "held").mkdir()
+    first = Replica(tmp_path / "replica", FaultyStore(store, always), str(hold_dir))
+    first.disk.grow(5)
+    with contextlib.ExitStack() as opened:
+        opened.callback(first.uploader.close)
+        first.lead()
+        assert first.uploader.run_once(tries=1) != []
+        retention(first.disk, 2)
+        first.uploader.disk.touch(first.disk.folder)
+        first.uploader.sweep()
+        first.retire()
+        if is_restarted:
+            opened.close()
+            disk, first = first.disk, Replica(tmp_path / "replica", store, str(hold_dir))
+            first.disk = disk
+            first.uploader.ask_leadership()
+            opened.callback(first.uploader.close)
+        else:
+            first.uploader._given_store = store  # pyright: ignore[reportPrivateUsage]
+            first.uploader.replace_target(settings_from(STORE))
+        (next_leader := BrokerDisk(tmp_path / "next", segments=5)).delete(2)
+        run_once(next_leader.log_dir, store)
+        assert (extents(store), watermark_of(store).next_offset) == ([(20, 29), (30, 39)], 40)
+        if leads_again:
+            first.lead()
+        first.look()
+        assert first.uploader.run_once() == []
+        first.look()
+        assert [partition.pending() for partition in first.uploader.disk.partitions] == [[]]
+    assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39)]
+    assert (watermark_of(store).next_offset, watermark_of(store).holes) == (40, ())
+    assert not any(path.is_file() for path in hold_dir.rglob("*"))
+
+
 def test_a_log_truncated_while_another_broker_led_for_a_moment_is_listed_again(
     replica: Replica, store: MemoryObjectStore
 ) -> None:

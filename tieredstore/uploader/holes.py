@@ -55,7 +55,7 @@ class Filler:
             holey = set(target.watermarks.with_holes())
         left = set(holey)
         for partition in partitions:
-            if partition.where in holey or partition.role is Role.LEAVING:
+            if partition.where in holey or partition.role is Role.LEAVING or partition.has_early:
                 try:
                     if not _Filling(self, target, partition, partition.where in holey).fill():
                         left.discard(partition.where)
@@ -84,8 +84,8 @@ class _Filling:
             self._unmark()
             return False
         known = watermark.filled(self._find_stored(watermark))
-        gaps, is_leaving = list(known.holes), self.partition.role is Role.LEAVING
-        if is_leaving:
+        gaps, is_before = list(known.holes), self.partition.role is Role.LEAVING or self.partition.has_early
+        if is_before:
             gaps += self._before_the_first()
         shipped = [(segment.base_offset, segment.end_offset) for segment in self._ship_missing(watermark, gaps)]
         filled = known.filled(shipped)
@@ -99,7 +99,7 @@ class _Filling:
             _logger.warning("%s: filled %d missing offsets from this broker", where, count)
         if not filled.holes:
             self._unmark()
-        if is_leaving:
+        if is_before:
             self._release(watermark, [rest for gap in gaps for rest in _rest(gap, shipped)])
         return bool(filled.holes)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -158,9 +159,11 @@ class Partition:
     One worker at a time uploads (see ``turn``). The worker opens the files itself, so other threads may unpin a segment
     during its upload.
 
-    The store has all offsets before ``shipped``; None means that this is not known yet. ``first_active`` is the base
-    offset of the active segment in the first listing, None before it. The leaders of the present epochs have replicated
-    all offsets below ``replicated_to``.
+    The store has all offsets before ``shipped``; None means that this is not known yet. But if another broker's
+    uploader was the first to store anything, its log may have begun later: ``begun_at`` is then the first stored
+    offset, and earlier segments that only pins keep stay until they are uploaded. ``first_active`` is the base offset
+    of the active segment in the first listing, None before it. The leaders of the present epochs have replicated all
+    offsets below ``replicated_to``.
     """
 
     where: TopicIdPartition
@@ -172,6 +175,7 @@ class Partition:
     segments: dict[int, Segment] = field(default_factory=dict[int, Segment])
     progress: Progress = field(default_factory=Progress)
     shipped: int | None = None
+    begun_at: int = 0
     replicated_to: int = 0
     first_active: int | None = None
     turn: Turn = field(default_factory=Turn)
@@ -301,10 +305,32 @@ class Partition:
         """Drop segments that end at or before ``next_offset``."""
         with self.lock:
             # Segments are in offset order and there may be thousands, so stop at the first segment that stays.
-            while (segment := self.first) is not None and segment.base_offset < next_offset:
-                if segment.next_offset > next_offset:
-                    break
+            whole = itertools.takewhile(lambda segment: segment.next_offset <= next_offset, self.segments.values())
+            for segment in [segment for segment in whole if not self._is_early(segment)]:
                 self.forget(segment)
+
+    @property
+    def has_early(self) -> bool:
+        """True if only pins of this follower keep segments from before the first stored one. A leader ships them in
+        its next step.
+        """
+        first = self.first if self.begun_at and self.role is Role.FOLLOWED else None
+        return first is not None and self._is_early(first)
+
+    def _is_early(self, segment: Segment) -> bool:
+        return self.begun_at > 0 and segment.may_fill([(0, self.begun_at - 1)])
+
+    def keep_early(self, next_offset: int, begun_at: Callable[[], int]) -> None:
+        """Keep the segments that another broker's uploader, the first to store anything, did not have. Call this
+        before :meth:`ship_to` and :meth:`pass_to`.
+
+        Ask ``begun_at`` for the first stored offset only if the watermark was unknown until now, and only pins keep
+        segments before ``next_offset``. Segments on the disk were perhaps stored and deleted, so do not keep them.
+        """
+        with self.lock:
+            may_be = not self.shipped and any(one.may_fill([(0, next_offset - 1)]) for one in self.segments.values())
+        if may_be:
+            self.begun_at = begun_at()
 
     def forget(self, segment: Segment) -> None:
         """Unpin and drop one segment."""

@@ -268,6 +268,7 @@ class FollowedPartitions:
             watermark, passed = None, before or 0
         else:
             passed = 0 if watermark is None else watermark.next_offset
+            partition.keep_early(passed, lambda: target.watermarks.begin(partition.where))
         partition.pass_to(passed, [] if watermark is None else watermark.missing_extents)
         asked.pause_s = _FIRST_PAUSE_S if passed != before else min(_LONGEST_PAUSE_S, 2 * asked.pause_s)
         asked.again_s = self._monotonic() + asked.pause_s * (0.5 + random.random() / 2)  # noqa: S311

@@ -250,6 +250,7 @@ class _Work:
             self.shipper.counts.know_holes(partition.where, len(value.holes))
             if value.holes:
                 self.target.watermarks.mark_holes(partition.where)
+            partition.keep_early(value.next_offset, lambda: self.target.watermarks.begin(partition.where))
             if value.next_offset < (partition.shipped or 0):
                 # Another uploader has moved the upload watermark back. So list the folder again, to find segments that
                 # were dropped as uploaded.
@@ -391,6 +392,8 @@ class _Work:
         if not partition.has(segment):
             return self._wait_for(_TAKEN_BACK)
         self._advance(described, segment_id, epoch)
+        if segment.next_offset <= (partition.shipped or 0):
+            partition.forget(segment)
         if described.end_offset + 1 < segment.next_offset:
             self._close_end(segment)
         return Step.SHIPPED if is_new else Step.STORED

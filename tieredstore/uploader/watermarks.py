@@ -126,6 +126,11 @@ class WatermarkStore:
         whole = (objects for objects in listed if not objects.missing)
         return next(self._tell(itertools.islice(whole, 1)), None)
 
+    def begin(self, where: TopicIdPartition) -> int:
+        """Return the offset of the first complete stored segment, or 0 if there is none."""
+        first = self.first(where)
+        return 0 if first is None else first.start_offset
+
     def _made_id_of(self, where: TopicIdPartition) -> Uuid | None:
         return None if self._made_id is None else self._made_id(where.topic)
 
