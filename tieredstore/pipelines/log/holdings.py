@@ -213,6 +213,10 @@ class Family:
         ours = {self._log.generation, *self._read_others()}
         return statement.pipeline == self._log.pipeline and statement.generation in ours
 
+    def is_own(self, statement: Statement) -> bool:
+        """Return True if the generation itself wrote the statement."""
+        return (statement.pipeline, statement.generation) == (self._log.pipeline, self._log.generation)
+
     @property
     def has_dropped(self) -> bool:
         """True if a generation of the output that is linked to this one was dropped."""
@@ -229,6 +233,16 @@ class Family:
         files.
         """
         return set[str]().union(*(state.withheld for state in self.states()))
+
+    def find_unpublished(self) -> list[WrittenWindow]:
+        """Return the offset windows whose files may still be invisible, as of the last refresh."""
+        logs = [self._log, *self._read_others().values()]
+        last = [
+            log.entry(log.state.unpublished)
+            for log in logs
+            if log.state.unpublished >= 0 and log.state.life is not Life.DROPPED
+        ]
+        return [window for entry in last for window in entry.windows]
 
     def read_predecessors(self) -> dict[int, CommitLog]:
         """Return the logs of the generations that this generation continues, oldest first. Dropped generations are left

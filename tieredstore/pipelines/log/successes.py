@@ -33,6 +33,11 @@ class Statement:
     records: int
     commit: int
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of files and records."""
+        return self.files, self.records
+
 
 @dataclass(frozen=True, slots=True)
 class _Stored(Statement):
@@ -74,7 +79,7 @@ def read_success(store: ObjectStore, path: str) -> Success | None:
 def change_success(
     store: ObjectStore,
     path: str,
-    statement: Statement | None,
+    statement: Callable[[], Statement | None] | Statement | None,
     is_ours: Callable[[Statement], bool],
     check: Callable[[], None] = lambda: None,
     *,
@@ -84,27 +89,26 @@ def change_success(
     None. Return True if the object has changed.
 
     Statements of other generations of the output stay. If no statement is left, the object is deleted. With ``keeps``,
-    do nothing if there is already a statement for which ``is_ours`` returns True.
+    do nothing if there is already a statement with the same counts for which ``is_ours`` returns True.
 
-    ``check`` is called between the read and the conditional write, and raises an error if there is a newer driver. So
-    the write never overwrites a newer statement, even if this process is suspended for long. A delete is not protected
-    in this way, because stores have no conditional delete.
+    ``check``, and ``statement`` if it is a function, are called between the read and the conditional write. ``check``
+    raises an error if there is a newer driver. So the write never overwrites a newer statement, even if this process is
+    suspended for long. A delete is not protected in this way, because stores have no conditional delete: call
+    ``settle_successes`` after it.
     """
     key = f"{path}/{SUCCESS}"
     for attempt in range(_ATTEMPTS):
         before = read_success(store, path)
+        new = statement() if callable(statement) else statement
         said = () if before is None else before.statements
-        after = [*([] if statement is None else [statement]), *(one for one in said if not is_ours(one))]
+        after = [*([] if new is None else [new]), *(one for one in said if not is_ours(one))]
         if list(said) == after and (before is not None or not after):
             return False
-        if keeps and any(map(is_ours, said)):
+        if keeps and new is not None and any(is_ours(one) and one.counts == new.counts for one in said):
             return False
         check()
         try:
             if not after:
-                # Stores offer no conditional delete. This delete cannot remove a new mark of this driver, because a
-                # driver deletes marks before it writes new marks. If the delete removes the mark of another driver,
-                # ``Finalizer.take_back`` restores it; ``restore_successes`` restores marks of other generations.
                 store.delete([key])
             elif before is None:
                 store.put(key, _content(after), if_absent=True)

@@ -4,12 +4,13 @@ complete."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from tieredstore.errors import FencedError
+from tieredstore.errors import FencedError, ObjectNotFoundError
 from tieredstore.pipelines.log.commit_log import CommitLog, Life, Progress
 from tieredstore.pipelines.log.holdings import Family, with_those_above
 from tieredstore.pipelines.log.successes import Statement, change_success
@@ -18,6 +19,7 @@ from tieredstore.pipelines.run.generation import claimed_logs
 from tieredstore.pipelines.run.windows import position_of
 
 if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.log.entries import Entry, WrittenWindow
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 1000
+_ATTEMPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,31 +129,46 @@ class Finalizer:
 
     def find_late(self, windows: Sequence[WrittenWindow]) -> list[str]:
         """Return the directories that are already marked as complete and to which these offset windows add records."""
-        paths = {file.key.rpartition("/")[0] for window in windows for file in window.data_files}
-        above = {above for path in paths for above in with_those_above(path)}
-        late = above & self.family.finalized
-        if late and self.family.refresh():
-            late -= self.family.withheld
-        return sorted(late)
+        above = _directories_of(windows)
+        if not above:
+            return []
+        # Another generation may have marked a directory since this process last read that generation's log.
+        self.family.refresh()
+        return sorted((above & self.family.finalized) - self.family.withheld)
 
     def write(self, entry: Entry) -> None:
         """Write or rewrite the ``_SUCCESS`` objects that a log entry requires. Callers may repeat the call. Raise
         FencedError if another driver is running.
 
-        Skip empty directories, and directories with files that another generation is replacing.
+        Leave no ``_SUCCESS`` in empty directories, nor in directories with files that another generation is replacing.
         """
-        if not entry.directories:
+        # Look for late directories again: another generation may have marked them just before this entry.
+        paths = [*dict.fromkeys([*entry.directories, *self.find_late(entry.windows)])]
+        if not paths:
             return
-        self.family.refresh()
-        withheld, held = self.family.withheld, self.family.count_contents(entry.directories)
+        held: dict[str, tuple[int, int]] = {}
+        counted: list[int] = []
+
+        def count(path: str) -> Statement | None:
+            """Count the files after the present ``_SUCCESS`` was read. So a ``_SUCCESS`` with newer counts, which
+            another generation has written since, is never replaced.
+            """
+            nonlocal held, counted
+            self.family.refresh()
+            numbers = [state.number for state in self.family.states()]
+            if numbers != counted:
+                held, counted = self.family.count_contents(paths), numbers
+            has_mark = path not in self.family.withheld and held[path][0]
+            return self._own_statement(*held[path], entry.number) if has_mark else None
+
         try:
-            for path in entry.directories:
-                if path not in withheld and held[path][0]:
-                    said = self._own_statement(*held[path], entry.number)
-                    change_success(self._store, path, said, self.family.has_said, self._log.check_alone)
+            for path in paths:
+                change_success(self._store, path, partial(count, path), self.family.has_said, self._log.check_alone)
             self._log.check_alone()
         except FencedError:
-            self._unsay(entry.directories)
+            # The store did not refuse marks that came too late, because a conditional create only checks that no object
+            # has the key. Another process may have dropped this generation, or begun to replace its files.
+            settle_successes(self._generation, paths)
             raise
         if not entry.windows:
             self._write_statements(entry)
@@ -158,55 +176,15 @@ class Finalizer:
             # Delete the marks again in directories where another process is now replacing files. That process logs
             # ``replacing`` before it deletes _SUCCESS marks. So either that process sees this mark, or this process
             # sees the entry.
-            self.take_back(set(entry.directories) & self.family.withheld)
+            self.take_back({path for path in paths if count(path) is None})
 
     def take_back(self, paths: Collection[str]) -> None:
-        """Delete this generation's ``_SUCCESS`` from directories. Raise FencedError if another driver is running.
-
-        Stores have no conditional delete. While this process is suspended in the delete request, another process may
-        write a new ``_SUCCESS``. The delete then removes the new ``_SUCCESS``. So if this process finds itself fenced
-        after the delete, it writes that ``_SUCCESS`` again; in any case, it restores the marks of other generations.
+        """Delete ``_SUCCESS`` from directories whose files another generation is replacing. Raise FencedError if
+        another driver is running.
         """
-        for path in paths:
-            if not change_success(self._store, path, None, self.family.has_said, self._log.check_alone):
-                continue
-            try:
-                self._log.check_alone()
-            except FencedError:
-                self._say_again(path)
-                restore_successes(self._generation, paths)
-                raise
         if paths:
-            restore_successes(self._generation, paths)
-
-    def _unsay(self, paths: Sequence[str]) -> None:
-        """Delete ``_SUCCESS`` marks that this process created too late. Another process had already dropped this
-        generation, or begun to replace its files.
-
-        The store did not refuse these marks, because a conditional create only checks that no object has the key.
-        """
-        log, family = self._fresh()
-        for path in paths:
-            if log.state.life is Life.DROPPED:
-                change_success(self._store, path, None, self._generation.is_own)
-            elif path in family.withheld:
-                change_success(self._store, path, None, family.has_said)
-
-    def _fresh(self) -> tuple[CommitLog, Family]:
-        """Read this generation's log with a second CommitLog object.
-
-        The driver's own CommitLog object must not read the new entries. An unread entry shows the driver that it is
-        fenced.
-        """
-        log = self._log.of_generation(self._log.generation)
-        log.read()
-        return log, Family(log)
-
-    def _say_again(self, path: str) -> None:
-        log, family = self._fresh()
-        files, records = family.count_contents([path])[path]
-        if path in family.finalized and path not in family.withheld and files:
-            change_success(self._store, path, self._own_statement(files, records, log.state.number), family.has_said)
+            settle_successes(self._generation, paths)
+            self._log.check_alone()
 
     def _own_statement(self, files: int, records: int, number: int) -> Statement:
         return Statement(self._own.name, self._own.generation, files, records, number)
@@ -266,21 +244,58 @@ def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def restore_successes(generation: Generation, paths: Collection[str]) -> None:
-    """Write the ``_SUCCESS`` marks of other generations again that this or an earlier process has deleted.
+def settle_successes(generation: Generation, paths: Collection[str]) -> None:
+    """Let the ``_SUCCESS`` marks of directories agree with the logs of all generations of the output.
 
-    Stores have no conditional delete: another generation may add its statement to a mark between the read and the
-    delete. Its log names the directory before that, so no statement is lost.
+    Stores have no conditional delete, and a conditional create only checks that no object has the key. So a request of
+    a process that was suspended meanwhile may delete a mark that another process has just written, or write one that
+    another process has just deleted. Therefore compare again after each change, with new entries of the logs.
     """
-    for log in (log for root in generation.naming.places.roots for log in claimed_logs(generation.store, root)):
-        state, family = log.read(), Family(log)
-        said = state.finalized.intersection(paths) - family.withheld
-        if not said or state.life in (Life.SEALED, Life.DROPPED):
-            continue
-        # Leave out directories with files that are not published yet: their driver writes ``_SUCCESS`` later.
-        last = log.entry(state.unpublished) if state.unpublished >= 0 else None
-        said -= set(last.directories) if last is not None and last.windows else set()
-        for path, (files, records) in family.count_contents(sorted(said)).items():
-            if files:
-                statement = Statement(log.pipeline, log.generation, files, records, state.number)
-                change_success(generation.store, path, statement, family.has_said, keeps=True)
+    known: dict[str, tuple[CommitLog, Family]] = {}
+    for _ in range(_ATTEMPTS):
+        changes = 0
+        for log in (log for root in generation.naming.places.roots for log in claimed_logs(generation.store, root)):
+            changes += _settle(generation.store, *known.setdefault(log.folder, (log, Family(log))), paths)
+        if not changes:
+            return
+
+
+def _settle(store: ObjectStore, log: CommitLog, family: Family, paths: Collection[str]) -> int:
+    """Let the marks of directories agree with the log of one generation; return the number of changes."""
+    state = log.read()
+    family.refresh()
+    if state.life is Life.DROPPED:
+        inside = {above for path in state.directories for above in with_those_above(path)}
+        return _delete_marks(store, (inside | state.finalized).intersection(paths), family.is_own)
+    said = state.finalized.intersection(paths)
+    changes = _delete_marks(store, said & family.withheld, family.has_said)
+    said -= family.withheld
+    if not said or (state.life is Life.SEALED and log.of_generation(state.other).read().life is Life.DROPPED):
+        return changes
+    # Leave out directories with files that are not visible yet: their driver writes ``_SUCCESS`` later.
+    for window in family.find_unpublished():
+        inside = said & _directories_of([window])
+        if inside and not all(_exists(store, file.key) for file in window.data_files):
+            said -= inside
+    for path, (files, records) in family.count_contents(sorted(said)).items():
+        statement = Statement(log.pipeline, log.generation, files, records, state.number) if files else None
+        changes += change_success(store, path, statement, family.has_said, keeps=True)
+    return changes
+
+
+def _delete_marks(store: ObjectStore, paths: Collection[str], is_ours: Callable[[Statement], bool]) -> int:
+    return sum(change_success(store, path, None, is_ours) for path in sorted(paths))
+
+
+def _exists(store: ObjectStore, key: str) -> bool:
+    try:
+        store.head(key)
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def _directories_of(windows: Sequence[WrittenWindow]) -> set[str]:
+    """Return the directories of the windows' data files, and all directories above them."""
+    paths = {file.key.rpartition("/")[0] for window in windows for file in window.data_files}
+    return {above for path in paths for above in with_those_above(path)}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, FencedError
 from tieredstore.pipelines.log.commit_log import Life
 from tieredstore.pipelines.log.entries import effects
 from tieredstore.pipelines.log.holdings import Committed, with_those_above
 from tieredstore.pipelines.log.successes import SUCCESS, change_success, read_success
-from tieredstore.pipelines.run.finalizing import restore_successes
+from tieredstore.pipelines.run.finalizing import settle_successes
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.window_writing import discard_files
 from tieredstore.pipelines.upkeep.inspection import list_output
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.log.commit_log import CommitLog
 
 _AT_ONCE: Final = 500
+_ATTEMPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +52,11 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
         raise ConfigError(
             f"generation {pipeline.own.generation} of {pipeline.own.name} has no commit log: there is nothing to remove"
         )
-    if state.life is not Life.DROPPED and state.giving_to >= 0:
-        raise ConfigError(
-            f"generation {state.giving_to} is replacing files of generation {generation.number}: first complete that "
-            f"backfill, or remove generation {state.giving_to}"
-        )
-    withheld = _cancel_replacement(generation, dry_run=dry_run)
-    if not dry_run and state.life is not Life.DROPPED:
-        if table is not None:
-            table.refuse_rewritten(log)
-        log.append("drop", generation.fingerprint)
+    withheld = set[str]()
+    if dry_run:
+        _find_replacement(generation)  # raises the same errors as the deletion
+    else:
+        withheld = _append_drop(generation)
     # Discard committed files that are not yet published, so that they never become visible.
     if not dry_run and state.written >= 0:
         discard_files(store, log.entry(state.written).files)
@@ -68,29 +64,57 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
         table.take_out(log)
     # Delete the _SUCCESS marks first, so that no reader takes a directory for complete while its files are being
     # deleted.
-    yield from _drop_successes(generation, dry_run=dry_run)
+    marked = _find_marked(generation)
+    yield from _drop_successes(generation, marked, dry_run=dry_run)
     files = _files(pipeline, store, log)
     for start in range(0, len(files), _AT_ONCE):
         piece = files[start : start + _AT_ONCE]
         if not dry_run:
             store.delete(file.key for file in piece)
         yield from piece
-    if withheld and not dry_run:
-        restore_successes(generation, withheld)
+    if not dry_run:
+        settle_successes(generation, withheld.union(marked))
 
 
-def _cancel_replacement(generation: Generation, *, dry_run: bool) -> set[str]:
-    """Let the other generation keep its files if this generation's backfill has begun to replace them. Return the
-    directories that have lost their ``_SUCCESS`` because of this.
+def _append_drop(generation: Generation) -> set[str]:
+    """End the generation, and cancel its unfinished replacement of another generation's files. Return the directories
+    that have lost their ``_SUCCESS`` by that replacement.
 
-    The entry in the other log fences the backfill, which may only be suspended: it would delete the other generation's
-    files after those of this generation are gone.
+    If a running driver appends an entry first, try again after it: the replacement may be cancelled already.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _try_drop(generation)
+        except FencedError:
+            generation.log.read()
+    return _try_drop(generation)
+
+
+def _try_drop(generation: Generation) -> set[str]:
+    withheld = _cancel_replacement(generation)
+    if generation.log.state.life is not Life.DROPPED:
+        if generation.table is not None:
+            generation.table.refuse_rewritten(generation.log)
+        generation.log.append("drop", generation.fingerprint)
+    return withheld
+
+
+def _find_replacement(generation: Generation) -> tuple[Generation, set[str]] | None:
+    """Return the generation whose files this generation's backfill has begun to replace, and the directories that have
+    lost their ``_SUCCESS`` by that. Return None if there is no such generation, or if its files are replaced.
+
+    Raise ConfigError while only some of the files are replaced, or while another generation replaces files of this one.
     """
     log = generation.log
+    if log.state.life is not Life.DROPPED and log.state.giving_to >= 0:
+        raise ConfigError(
+            f"generation {log.state.giving_to} is replacing files of generation {generation.number}: first complete "
+            f"that backfill, or remove generation {log.state.giving_to}"
+        )
     if log.state.backfill < 0 or (other := log.entry(log.state.backfill).other) < 0:
-        return set()
+        return None
     replaced = generation.with_number(other)
-    state = replaced.log.read()
+    is_replacing = replaced.log.read().giving_to == generation.number
     paths, gives = set[str](), False
     for entry in replaced.log.entries():
         does = effects(entry)
@@ -98,27 +122,43 @@ def _cancel_replacement(generation: Generation, *, dry_run: bool) -> set[str]:
             paths, gives = {*does.withholds}, False
         elif entry.other == generation.number and does.gives:
             gives = True
-    if gives and state.giving_to != generation.number:
-        return set()
-    if gives and log.state.life is not Life.DROPPED:
+    if gives and is_replacing and log.state.life is not Life.DROPPED:
         raise ConfigError(
             f"generation {generation.number} has replaced some files of generation {other}: first complete the "
             "backfill, by the same command"
         )
-    if state.giving_to == generation.number and not dry_run:
-        replaced.log.append(
-            "replaced", replaced.fingerprint, other=generation.number, directories=sorted(state.withheld)
-        )
+    return None if gives and not is_replacing else (replaced, paths)
+
+
+def _cancel_replacement(generation: Generation) -> set[str]:
+    """Let the other generation keep its files if this generation's backfill has begun to replace them. Return the
+    directories that have lost their ``_SUCCESS`` because of this.
+
+    The entry in the other log fences the backfill, which may only be suspended: it would delete the other generation's
+    files after those of this generation are gone.
+    """
+    found = _find_replacement(generation)
+    if found is None:
+        return set()
+    replaced, paths = found
+    if replaced.log.state.giving_to == generation.number:
+        directories = sorted(replaced.log.state.withheld)
+        replaced.log.append("replaced", replaced.fingerprint, other=generation.number, directories=directories)
     return paths
 
 
-def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Dropped]:
+def _find_marked(generation: Generation) -> list[str]:
+    """Return the directories whose ``_SUCCESS`` may count this generation's files."""
+    state = generation.log.state
+    inside = {above for path in state.directories for above in with_those_above(path)}
+    return sorted(state.finalized | (generation.family.finalized & inside))
+
+
+def _drop_successes(generation: Generation, paths: Sequence[str], *, dry_run: bool) -> Iterator[Dropped]:
     """Delete this generation's ``_SUCCESS`` marks. If a mark of another generation counts this generation's files,
     lower the counts.
     """
     store, log, family = generation.store, generation.log, generation.family
-    inside = {above for path in log.state.directories for above in with_those_above(path)}
-    paths = sorted(log.state.finalized | (family.finalized & inside))
     held = family.count_contents(paths, without=log.state)
     for path in paths:
         success = read_success(store, path)
@@ -132,8 +172,6 @@ def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Droppe
             change_success(store, path, said, family.has_said, log.check_alone)
         if not stays and len(success.statements) == 1:
             yield Dropped(f"{path}/{SUCCESS}", success.size)
-    if paths and not dry_run:
-        restore_successes(generation, set(paths))
 
 
 def _files(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> list[Dropped]:
