@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
@@ -118,6 +118,19 @@ def committed(server: KafkaServer | KafkaCluster, topic: str, partition: int) ->
         return found
     finally:
         consumer.close()
+
+
+def interrupt_at(step: str, number: int) -> Callable[[str], None]:
+    """Return a callback for ``on_step`` that ends the run before the ``number``-th operation of this name."""
+    left = number
+
+    def on_step(name: str) -> None:
+        nonlocal left
+        left -= name == step
+        if left == 0:
+            raise InterruptedError
+
+    return on_step
 
 
 def mapped(offsets: OffsetMap, topic: str, partition: int) -> list[tuple[int, int]]:

@@ -8,15 +8,18 @@ from typing import Final
 
 import pytest
 
-from tests.restore.produce.restores import Restore, committed, mixed_topics
+from tests.restore.produce.restores import Restore, committed, interrupt_at, mixed_topics
 from tests.support.cli.cli_process import tieredstore
-from tests.support.kafka.kafka_topics import make_topic
+from tests.support.kafka.kafka_topics import Produced, Transaction, delete_topic, make_topic
+from tests.support.kafka.kafka_topics import produce as send
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.format.cluster_snapshot import ClusterSnapshot, TopicSettings
 from tieredstore.live.cluster_state import ClusterState
-from tieredstore.model import Uuid
+from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.snapshots.storing import Snapshots
+from tieredstore.restore.produce.runs import CONTROL_TOPIC
+from tieredstore.testing.batches import Record, build_batch
 
 OLD: Final = {"retention.ms": "3600000"}
 RECORDS: Final = 2 * 3 * (19 + 10)
@@ -91,3 +94,73 @@ def test_a_topic_is_created_as_the_bucket_has_it_in_a_snapshot(restore: Restore)
     with ClusterState({"bootstrap.servers": restore.server.bootstrap_servers}) as state:
         (made,) = (each for each in state.topic_settings()[0] if each.topic == new)
     assert (made.partition_count, made.replication_factor, made.settings) == (3, 1, held.settings)
+
+
+def test_a_plan_shows_what_is_left_of_a_run(kafka: KafkaServer, tmp_path: Path) -> None:
+    restore = Restore.into(kafka, mixed_topics(tmp_path, "orders"))
+
+    def run_line(code: int = 0) -> tuple[str, str]:
+        lines, _ = produce(restore, "--dry-run", code=code)
+        return next((line for line in lines if " run  " in line), ""), lines[-1]
+
+    assert run_line()[0] == ""
+    assert restore.die("commit", 3)
+    done = sum(len(committed(kafka, restore.topics["orders"], number)) for number in range(2))
+    # The transaction of the killed process is open until the next process ends it.
+    line, last = run_line()
+    assert line.startswith(
+        f"skipped run          not all is known of the run {restore.name}: a transaction of another "
+    )
+    assert last.startswith(f"{RECORDS - done} records (")
+    with pytest.raises(InterruptedError):
+        restore.run(on_step=interrupt_at("begin", 1))
+    line, last = run_line()
+    assert line == f"ok      run          the run {restore.name} would continue after {done} records"
+    assert last.startswith(f"{RECORDS - done} records (")
+    assert not restore.die("")
+    finished = (
+        f"warn    run          the run {restore.name} is finished, with {RECORDS} records: nothing is left to restore"
+    )
+    assert run_line() == (
+        finished,
+        "no records (0 B) would be restored, in about 1 s at 100,000 records or 20.0 MiB a second",
+    )
+    delete_topic(kafka, restore.topics["orders"])
+    line, _ = run_line(ResourceNotFoundError.exit_code - 1)
+    assert line.startswith("bad     run          a target topic was deleted after the run ")
+    make_topic(kafka, name=restore.topics["orders"], partitions=2)
+    line, _ = run_line(ConfigError.exit_code)
+    assert line.startswith(f"bad     run          topic {restore.topics['orders']} was created again after the run ")
+
+
+def test_a_plan_names_records_of_others(kafka: KafkaServer, tmp_path: Path) -> None:
+    restore = Restore.into(kafka, mixed_topics(tmp_path, "orders"))
+    topic = restore.topics["orders"]
+    send(kafka, topic, [Produced(b"k", b"foreign")], partition=1)
+    lines, _ = produce(restore, "--dry-run", code=ConfigError.exit_code)
+    line = (
+        f"bad     run          {topic}-1 has a record at offset 0 that this run has not written: restore into a topic"
+    )
+    assert any(each.startswith(line) for each in lines)
+    other = Restore(restore.source, kafka, {"orders": make_topic(kafka, partitions=2)})
+    hung = Transaction(kafka)
+    hung.send(CONTROL_TOPIC, [Produced(b"other", b"{}")])
+    lines, _ = produce(other, "--dry-run")
+    hung.end("abort")
+    assert any(
+        each.startswith(f"skipped run          not all is known of the run {other.name}: a transaction of another")
+        for each in lines
+    )
+
+
+def test_a_topic_id_may_be_chosen_for_each_topic(kafka: KafkaServer, tmp_path: Path) -> None:
+    """The target's uploader adds the restored topic, with its new id, to the same bucket."""
+    restore = Restore.into(kafka, mixed_topics(tmp_path, "orders"))
+    assert restore.die("commit", 3)
+    again = TopicIdPartition(Uuid(b"again".ljust(16)), "orders", 0)
+    restore.source.bucket.copy(again, [build_batch([Record(b"v")], 0)], range(1))
+    _, said = produce(restore, code=ConfigError.exit_code)
+    old = str(Uuid(b"orders".ljust(16)))
+    assert f"newest is {again.topic_id}: continue it with --topic-id orders={old}, or" in said
+    produce(restore, "--topic-id", f"orders={old}")
+    restore.check()

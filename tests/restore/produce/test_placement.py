@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.restore.produce.restores import Kept, Restore, committed, mixed_topics
+from tests.restore.produce.restores import Kept, Restore, committed, interrupt_at, mixed_topics
 from tests.support.kafka.kafka_topics import add_partitions, make_topic
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.catalog.planning import load_catalog
@@ -48,18 +48,6 @@ def test_keys_are_hashed_anew(kafka: KafkaServer, tmp_path: Path, count: int) ->
     offsets = load_map(source.bucket.manager.store, "", ProduceOptions(topics=restore.topics).run)
     assert offsets.topics["orders"].is_rehashed
     assert offsets.partitions("orders") == {0: range(5, 185), 1: range(5, 185)}
-
-
-def interrupt_at(step: str, number: int) -> object:
-    left = number
-
-    def on_step(name: str) -> None:
-        nonlocal left
-        left -= name == step
-        if left == 0:
-            raise InterruptedError
-
-    return on_step
 
 
 def test_a_run_does_not_go_on_with_more_partitions(kafka: KafkaServer, tmp_path: Path) -> None:

@@ -52,6 +52,14 @@ def produce(store: Path, server: KafkaServer | KafkaCluster | None, *words: obje
             ["a", "b", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA", "--bootstrap-server", "h:1"],
             "--topic-id applies to one topic",
         ),
+        (
+            ["a", "--topic-id", "b=AAAAAAAAAAAAAAAAAAAAAA", "--bootstrap-server", "h:1"],
+            "names 'b', which is not restored",
+        ),
+        (
+            ["a", *["--topic-id", "AAAAAAAAAAAAAAAAAAAAAA"] * 2, "--bootstrap-server", "h:1"],
+            "'a', which is named twice",
+        ),
         (["a", "--to", "17", "--bootstrap-server", "h:1"], "--to 17 is not a time"),
     ],
 )

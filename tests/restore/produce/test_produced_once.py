@@ -212,6 +212,18 @@ def test_a_target_with_records_is_refused(restore: Restore, kafka: KafkaServer) 
     assert committed(kafka, topic, 0) == []
 
 
+def test_a_foreign_open_transaction_is_waited_for(restore: Restore, kafka: KafkaServer) -> None:
+    hung, topic = Transaction(kafka), restore.topics["payments"]
+    hung.send(topic, [Produced(b"k", b"foreign")])
+    with pytest.raises(
+        BrokerUnavailableError, match=f"a transaction of another producer is open in {topic}-0, from of"
+    ):
+        restore.run(give_up_s=0)
+    hung.end("abort")
+    restore.run()
+    restore.check()
+
+
 def test_a_foreign_record_is_named_when_a_run_goes_on(restore: Restore, kafka: KafkaServer) -> None:
     assert restore.die("begin", 3)
     topic = restore.topics["orders"]

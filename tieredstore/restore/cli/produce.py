@@ -49,8 +49,10 @@ def produce(
         str | None, typer.Option("--run", metavar="NAME", help="Name of the run; by default made of the topics' names.")
     ] = None,
     topic_id: Annotated[
-        str | None,
-        typer.Option("--topic-id", metavar="ID", help="Topic id, if the topic was deleted and re-created."),
+        list[str] | None,
+        typer.Option(
+            "--topic-id", metavar="[TOPIC=]ID", help="Topic id, if the topic was deleted and re-created. Repeatable."
+        ),
     ] = None,
     partitioner: Annotated[
         Literal["keep", "java", "librdkafka"],
@@ -101,11 +103,15 @@ def produce(
     client = cluster.needed()
     renamed = parse_topics(topics)
     options = ProduceOptions(
-        topics=renamed, topic_ids=_ids(renamed, topic_id), name=name, partitioner=partitioner, on_data_loss=on_loss
+        topics=renamed,
+        topic_ids=_ids(renamed, topic_id or ()),
+        name=name,
+        partitioner=partitioner,
+        on_data_loss=on_loss,
     )
     if not isinstance(moment := window.end, AtTime | None):
         raise ConfigError(f"--to {window.stop} is not a time: give a time such as 2026-01-31T08:00Z, yesterday or @MS")
-    if backup is not None and (moment, cut_file, topic_id) != (None, None, None):
+    if backup is not None and (moment, cut_file, topic_id or None) != (None, None, None):
         raise ConfigError("--to, --cut-file and --topic-id are for topics of the bucket: leave out --backup")
     with ExitStack() as stack:
         bucket = stack.enter_context(store.open())
@@ -181,12 +187,20 @@ def parse_topics(texts: Sequence[str]) -> dict[str, str]:
     return topics
 
 
-def _ids(topics: Mapping[str, str], topic_id: str | None) -> Mapping[str, Uuid]:
-    if topic_id is None:
-        return {}
-    if len(topics) > 1:
-        raise ConfigError("--topic-id applies to one topic: restore the other topics by a separate run")
-    return {name: Uuid.parse(topic_id) for name in topics}
+def _ids(topics: Mapping[str, str], topic_ids: Sequence[str]) -> Mapping[str, Uuid]:
+    """Parse texts ID or TOPIC=ID. Raise ConfigError for other texts, and for topics that are not restored."""
+    ids: dict[str, Uuid] = {}
+    for text in topic_ids:
+        name, equals, topic_id = text.rpartition("=")
+        if not equals and len(topics) > 1:
+            raise ConfigError("--topic-id applies to one topic: give --topic-id TOPIC=ID for each topic")
+        name = name if equals else next(iter(topics))
+        if name not in topics or name in ids:
+            raise ConfigError(
+                f"--topic-id names {name!r:.60}, which is {'named twice' if name in ids else 'not restored'}"
+            )
+        ids[name] = Uuid.parse(topic_id)
+    return ids
 
 
 def _cut(source: BucketTopics, moment: AtTime | None, file: Path | None) -> TimeCut | None:

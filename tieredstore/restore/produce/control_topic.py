@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tieredstore.errors import BrokerUnavailableError, ConfigError, CorruptDataError
+from tieredstore.errors import BrokerUnavailableError, CorruptDataError
 from tieredstore.live import LiveReader
-from tieredstore.model import TopicPartition
-from tieredstore.records.columns import int64_values
 from tieredstore.restore.produce.runs import CONTROL_TOPIC, OffsetRun, RunPosition, offsets_from_bytes
 
 _logger: Final = logging.getLogger(__name__)
@@ -92,33 +90,3 @@ class ControlTopic:
         batches = self._reader.read(*_WHERE, start, stop, columns=("key", "value"))
         for batch in batches:
             yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
-
-
-def next_offsets(reader: LiveReader, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition. Raise ConfigError if a partition ends before its offset in ``ends``."""
-    actual = reader.cluster.end_offsets(ends, "read_uncommitted")
-    for (topic, number), end in sorted(ends.items()):
-        if (stop := actual[topic, number]) < end:
-            raise ConfigError(
-                f"{topic}-{number} ends at offset {stop}, but the run has written up to {end}: the topic was created "
-                "again; restore by a run of another name (--run)"
-            )
-    return actual
-
-
-def check_ends(reader: LiveReader, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition. Raise ConfigError if a partition ends before its offset in ``ends``, or
-    has a committed record at or after this offset; the error names the record.
-
-    Aborted records and transaction markers at or after these offsets are no error. Killed processes leave them behind.
-    """
-    actual, begins = next_offsets(reader, ends), reader.cluster.earliest_offsets(ends)
-    for (topic, number), end in sorted(ends.items()):
-        where, stop = (topic, number), actual[topic, number]
-        start = max(end, begins[where])
-        for batch in reader.read(topic, number, start, stop, columns=("offset",)) if start < stop else ():
-            raise ConfigError(
-                f"{topic}-{number} has a record at offset {int64_values(batch, 'offset')[0]} that this run has not "
-                "written: restore into a topic that is empty and that nothing else writes to"
-            )
-    return actual

@@ -14,18 +14,24 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.errors import ConfigError, ResourceNotFoundError
+from tieredstore.errors import BrokerUnavailableError, ConfigError, ResourceNotFoundError
 from tieredstore.limits import MAX_INT64
+from tieredstore.live import LiveReader
 from tieredstore.model import human_bytes, utc_text
 from tieredstore.ops.doctor.checkup import Check, Verdict
 from tieredstore.records.columns import int64_values
+from tieredstore.restore.produce.continuation import check_new, check_same, check_stops, first_position, next_offsets
+from tieredstore.restore.produce.control_topic import ControlTopic
+from tieredstore.restore.produce.runs import CONTROL_TOPIC
 from tieredstore.restore.produce.source import SourceTopics, header_lists
-from tieredstore.restore.produce.target import TargetCluster, TargetTopic
+from tieredstore.restore.produce.target import TargetCluster, TargetTopic, check_control
 from tieredstore.restore.produce.transactions import TRANSACTION_MS
 from tieredstore.restore.retention import deleted_spans, number_of
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
+    from tieredstore.model import TopicPartition
+    from tieredstore.restore.produce.runs import RunPosition, SourceRange
     from tieredstore.restore.produce.source import SourceBatch
     from tieredstore.restore.produce.target import NewTopic, NewTopics
     from tieredstore.restore.produce.transactions import Headers
@@ -33,6 +39,9 @@ if TYPE_CHECKING:
 _BEFORE: Final = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")
 _AFTER: Final = ("message.timestamp.after.max.ms", "message.timestamp.difference.max.ms")
 _KEEP_ALL: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+_SETTLES_S: Final = 5.0
+"""Longest time that a dry run waits for the end of a transaction in the control topic. The broker writes the end marker
+a moment after the commit."""
 _BATCH_BYTES: Final = 61
 """Size of a batch's header in bytes. ``max.message.bytes`` limits the size of a batch including this header, even if
 the batch has a single record."""
@@ -309,7 +318,7 @@ def examine(
     topics: SourceTopics, properties: Mapping[str, str], *, new: NewTopics | None = None, scan: bool = False
 ) -> DryRun:
     """Check whether the target's topics can take the records that a run of ``restore produce`` would restore. With
-    ``scan``, read all records.
+    ``scan``, read the records that the run has not restored yet, and check whether the run could begin or continue.
 
     A missing topic is no obstacle if ``new`` returns the settings for creating it.
 
@@ -321,9 +330,12 @@ def examine(
     missing: dict[str, NewTopic] = {}
     with TargetCluster(properties) as cluster:
         ranges = topics.ranges()
+        spans, scanned = topics.spans(ranges), dict[str, ScannedRecords]()
         if scan:
-            topics.check(ranges)
-        spans, scanned = topics.spans(ranges), _scan(topics.batches(ranges)) if scan else {}
+            found_run, left = _check_run(topics, cluster, properties)
+            checks += found_run
+            topics.check(left)
+            scanned = dict.fromkeys(options.topics, ScannedRecords()) | _scan(topics.batches(left))
         for topic, name in options.topics.items():
             partitions = {number: each for (of, number), each in spans.items() if of == topic}
             source = SourceTopic(topic, partitions, scanned.get(topic), is_backup=topics.is_backup)
@@ -347,6 +359,56 @@ def examine(
         needed_ms = int(properties.get("transaction.timeout.ms", TRANSACTION_MS))
         checks += [check_transactions(needed_ms, cluster.longest_transaction_ms()), *unknown_to_clients(options.run)]
     return DryRun(checks, sum(each.records for each in sources), sum(each.size for each in sources), missing)
+
+
+def _check_run(
+    topics: SourceTopics, cluster: TargetCluster, properties: Mapping[str, str]
+) -> tuple[list[Check], Mapping[TopicPartition, SourceRange]]:
+    """Check whether the run can begin or continue. Also return the offsets that it would restore."""
+    run = topics.options.run
+    ranges: Mapping[TopicPartition, SourceRange] = topics.ranges()
+    try:
+        with LiveReader(properties, isolation="read_committed") as reader:
+            position, targets = _position(topics, cluster, reader)
+            if position is not None:
+                ranges = position.sources
+                next_offsets(topics, reader, targets, position)
+    except BrokerUnavailableError as error:
+        return [_skipped("run", f"not all is known of the run {run}: {error}")], ranges
+    except ConfigError as error:
+        return [Check("run", Verdict.BAD, str(error))], ranges
+    if position is None or not position.records:
+        return [], ranges
+    done = f"{position.records:,} records"
+    if position.is_finished:
+        detail = f"the run {run} is finished, with {done}: nothing is left to restore"
+        return [Check("run", Verdict.WARN, detail)], ranges
+    return [Check("run", Verdict.GOOD, f"the run {run} would continue after {done}")], ranges
+
+
+def _position(
+    topics: SourceTopics, cluster: TargetCluster, reader: LiveReader
+) -> tuple[RunPosition | None, Sequence[TargetTopic]]:
+    """Return the position from which the run would begin or continue, and the target topics. The position is None if
+    target topics are missing. Raise ConfigError if the run would refuse to begin or continue."""
+    options, position = topics.options, None
+    if (control := cluster.target(CONTROL_TOPIC)) is not None:
+        check_control(control)
+        position = ControlTopic(reader, options.run, settles_s=_SETTLES_S).newest_position()
+    found = [cluster.target(topic) for topic in options.topics.values()]
+    targets = [target for target in found if target is not None]
+    if len(targets) < len(found) and position is not None:
+        raise ConfigError(
+            f"a target topic was deleted after the run {options.run} began: restore by a run of another name (--run)"
+        )
+    if position is not None:
+        check_same(topics, position, targets)
+        check_stops(topics, position)
+        return position, targets
+    if len(targets) == len(found):
+        return first_position(topics, reader, targets), targets
+    check_new(topics)
+    return None, targets
 
 
 def prepare_target(topics: SourceTopics, properties: Mapping[str, str], new: NewTopics | None) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
@@ -23,9 +23,9 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.live import LiveReader
-from tieredstore.model import TopicPartition, name_of
-from tieredstore.restore.produce.control_topic import ControlTopic, check_ends, next_offsets
-from tieredstore.restore.produce.offset_map import OffsetMapFile
+from tieredstore.model import TopicPartition
+from tieredstore.restore.produce.continuation import check_same, check_stops, first_position, map_file, next_offsets
+from tieredstore.restore.produce.control_topic import ControlTopic
 from tieredstore.restore.produce.partitioning import Partitioning
 from tieredstore.restore.produce.runs import (
     CONTROL_TOPIC,
@@ -36,7 +36,7 @@ from tieredstore.restore.produce.runs import (
     offsets_to_bytes,
 )
 from tieredstore.restore.produce.source import SourceBatch, SourceTopics, consecutive
-from tieredstore.restore.produce.target import TIMESTAMP_TYPE, TargetCluster, TargetTopic
+from tieredstore.restore.produce.target import TargetCluster
 from tieredstore.restore.produce.transactions import TRANSACTION_MS, Transactions
 
 OnStep: TypeAlias = Callable[[str], object]
@@ -175,17 +175,26 @@ class ProduceRun:
             transactions.start()
             self._on_step("resume")
             position = control.newest_position()
-            self._check_same(position, targets)
-            if position is not None:
-                # After an error, the position shows whether the last transaction was committed.
-                self._note_progress(position, 0)
+            is_new = position is None
+            if position is None:
+                position = first_position(self._source, reader, targets)
+            else:
+                check_same(self._source, position, targets)
                 if self._begun is None:
-                    self._check_stops(position)
-                if position.is_finished:
-                    next_offsets(reader, position.ends)
-                    return position
-            position = self._begin(transactions, reader, targets, position)
+                    check_stops(self._source, position)
+            self._next = next_offsets(self._source, reader, targets, position)
+            self._source.check(position.sources)
+            if is_new:
+                transactions.begin()
+                self._commit(transactions, position)
+            # After an error, the position shows whether the last transaction was committed.
             self._note_progress(position, 0)
+            if position.is_finished:
+                return position
+            self._partitionings = {
+                topic: Partitioning(options.partitioner, target.partition_count)
+                for topic, target in zip(options.topics, targets, strict=True)
+            }
             self._begun = self._begun or position
             if not position.is_produced:
                 # Set CreateTime only after the committed position has recorded the topics' old setting, so that the
@@ -200,108 +209,6 @@ class ProduceRun:
                 transactions.begin()
                 self._commit(transactions, position)
             return position
-
-    def _begin(
-        self,
-        transactions: Transactions,
-        reader: LiveReader,
-        targets: Sequence[TargetTopic],
-        position: RunPosition | None,
-    ) -> RunPosition:
-        """Check that source and target agree with the position, and return the position. For a new run, commit the
-        first position."""
-        options = self._options
-        ranges = self._source.ranges() if position is None else position.sources
-        places = self._place(targets, ranges, None if position is None else position.ends)
-        ends = reader.cluster.earliest_offsets(places) if position is None else position.ends
-        # After the last record, other producers may write. Only the offset map is left to do.
-        is_produced = position is not None and position.is_produced
-        self._next = (next_offsets if is_produced else check_ends)(reader, ends)
-        self._source.check(ranges)
-        if position is not None:
-            return position
-        if not self._map_file().is_new:
-            raise ConfigError(
-                f"the bucket has the offset map of an earlier run {options.run}, into another cluster or into topics "
-                "that were created again: give this run another name (--run)"
-            )
-        new = RunPosition(
-            topics=dict(options.topics),
-            topic_ids=self._source.topic_ids,
-            partitioner=options.partitioner,
-            sources=ranges,
-            ends=ends,
-            append_times={each.topic: each.own.get(TIMESTAMP_TYPE) for each in targets if each.has_append_times},
-            target_ids={each.topic: str(each.topic_id) for each in targets},
-        )
-        transactions.begin()
-        self._commit(transactions, new)
-        return new
-
-    def _place(
-        self,
-        targets: Sequence[TargetTopic],
-        sources: Collection[TopicPartition],
-        before: Collection[TopicPartition] | None,
-    ) -> list[TopicPartition]:
-        """Return the target partitions for the run's records. Raise ConfigError if they differ from ``before``, the
-        target partitions when the run began.
-        """
-        options = self._options
-        partitions: list[TopicPartition] = []
-        for topic, target in zip(options.topics, targets, strict=True):
-            numbers = sorted(number for name, number in sources if name == topic)
-            self._partitionings[topic] = Partitioning(options.partitioner, target.partition_count)
-            going = numbers if options.partitioner == "keep" else range(target.partition_count)
-            partitions += [(target.topic, each) for each in going]
-        if before is not None and set(partitions) != set(before):
-            raise ConfigError(
-                f"the target of the run {options.run} has {len(partitions)} partitions, but had {len(before)} when "
-                "the run began, so keys would go to other partitions: restore into a new topic by a run of another "
-                "name (--run)"
-            )
-        return partitions
-
-    def _check_same(self, position: RunPosition | None, targets: Sequence[TargetTopic]) -> None:
-        """Raise ConfigError if the run began with other topics or with another partitioner, or if a target topic was
-        created again since then.
-        """
-        run, options = self._options.run, self._options
-        if position is None:
-            return
-        if position.topics != dict(options.topics) or position.partitioner != options.partitioner:
-            raise ConfigError(
-                f"the run {run} began with other topics or another partitioner: give this run another name (--run)"
-            )
-        if position.topic_ids != self._source.topic_ids:
-            raise ConfigError(
-                f"the run {run} began with another backup, or with topics of the same names but other topic ids: give "
-                "this run another name (--run)"
-            )
-        for target in targets:
-            # An earlier release did not record the ids.
-            if position.target_ids.get(target.topic, str(target.topic_id)) != str(target.topic_id):
-                raise ConfigError(
-                    f"topic {target.topic} was created again after the run {run} began, so it lacks the run's records: "
-                    "restore by a run of another name (--run)"
-                )
-
-    def _check_stops(self, position: RunPosition) -> None:
-        """Log a warning if the source now ends at other offsets than when the run began. Raise ConfigError if the
-        caller gave other ends (``--to``).
-        """
-        run, now = self._options.run, self._source.ranges()
-        for where in sorted(now):
-            known = position.sources.get(where)
-            if known is not None and known.stop == now[where].stop:
-                continue
-            ends = f"the run {run} {'lacks' if known is None else f'ends at offset {known.stop} of'} {name_of(where)}"
-            if self._source.cut is not None:
-                raise ConfigError(
-                    f"{ends}, as when it began, but --to or --cut-file end at {now[where].stop}: continue it without "
-                    "them, or give this run another name (--run)"
-                )
-            _logger.warning("%s, as when it began: the source now ends at offset %d", ends, now[where].stop)
 
     def _produce(self, transactions: Transactions, control: ControlTopic, position: RunPosition) -> RunPosition:
         open_one: _Transaction | None = None
@@ -396,12 +303,8 @@ class ProduceRun:
         self._commit(transactions, new)
         return new
 
-    def _map_file(self) -> OffsetMapFile:
-        bucket = self._source.bucket
-        return OffsetMapFile(bucket.store, bucket.layout.prefix, self._options.run)
-
     def _save_offsets(self, transactions: Transactions, control: ControlTopic, position: RunPosition) -> None:
-        file = self._map_file()
+        file = map_file(self._source)
         for topic, target in position.topics.items():
             file.map.add_topic(topic, target, is_rehashed=position.partitioner != "keep")
         for (topic, number), source in position.sources.items():

@@ -149,11 +149,7 @@ class TargetCluster(LiveCluster):
                 if self.target(CONTROL_TOPIC) is None:
                     raise
             found = self.existing_target(CONTROL_TOPIC)
-        if (policy := found.settings.get("cleanup.policy")) != "compact":
-            raise ConfigError(
-                f"the topic {CONTROL_TOPIC} has cleanup.policy={policy}, so it would lose the positions of restores: "
-                "set this policy to compact"
-            )
+        check_control(found)
         return found
 
     def existing_target(self, topic: str) -> TargetTopic:
@@ -172,3 +168,13 @@ class TargetCluster(LiveCluster):
         """Set ``message.timestamp.type`` of topics; None removes the setting, so that the cluster's default applies."""
         for topic, value in topics.items():
             self.change_settings(topic, {TIMESTAMP_TYPE: value})
+
+
+def check_control(control: TargetTopic) -> None:
+    """Raise ConfigError if the control topic is not compacted, because retention would then delete positions of
+    runs."""
+    if (policy := control.settings.get("cleanup.policy")) != "compact":
+        raise ConfigError(
+            f"the topic {CONTROL_TOPIC} has cleanup.policy={policy}, so it would lose the positions of restores: set "
+            "this policy to compact"
+        )
