@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.backends.base import DRAFT_PREFIX, find_abandoned_writes, store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.ops.steps import Outcome, Step
+from tieredstore.pipelines.filing.naming import OWN_FOLDER
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
 from tieredstore.pipelines.run.generation import claimed_logs
 from tieredstore.pipelines.run.recipes import naming_of
@@ -37,7 +38,14 @@ def collect_garbage(
         raise ConfigError("the minimum age must be at least an hour: younger files may belong to a running task")
     now_ms = store_time_ms(store)
     naming = naming_of(pipeline)
-    waiting = set[str]().union(*(_waiting(store, root) for root in naming.places.roots))
+    waiting = set[str]()
+    # Leave out folders that are not of a topic in these logs. They may belong to a pipeline whose root is below this one,
+    # and this root's logs do not name its committed files.
+    folders = {OWN_FOLDER}
+    for root in naming.places.roots:
+        for log in claimed_logs(store, root):
+            waiting |= _waiting(log)
+            folders.update(topic for topic, _ in log.state.positions)
     log = CommitLog(store, naming.root, naming.pipeline, naming.generation)
     for info in store.list(log.staging_prefix):
         outcome = _outcome(info.modified_ms, now_ms - min_age_ms, is_waiting=info.key in waiting)
@@ -47,8 +55,8 @@ def collect_garbage(
     own = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
     for write in (write for prefix in naming.places.prefixes for write in find_abandoned_writes(store, prefix)):
         name = write.key.rpartition("/")[2]
-        is_below = write.key.startswith(naming.root) or naming.places.inner(write.key) is not None
-        is_of_data = is_below and (name.startswith(DRAFT_PREFIX) or own.fullmatch(name))
+        inner = naming.places.inner(write.key) or write.key.removeprefix(naming.root)
+        is_of_data = inner.partition("/")[0] in folders and (name.startswith(DRAFT_PREFIX) or own.fullmatch(name))
         if not (write.key.startswith(naming.folder) or is_of_data):
             continue
         outcome = _outcome(write.started_ms, now_ms - min_age_ms, is_waiting=bool({write.key, name} & waiting))
@@ -71,12 +79,10 @@ def _discard(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Out
     return Outcome.DELETED
 
 
-def _waiting(store: ObjectStore, root: str) -> set[str]:
-    """Return the keys and the staging keys of committed but unpublished files, in all generations below ``root``."""
-    waiting: set[str] = set()
-    for log in claimed_logs(store, root):
-        state = log.read()
-        if state.unpublished >= 0 and state.life is not Life.DROPPED:
-            files = log.entry(state.unpublished).files
-            waiting.update(text for file in files for text in (file.key, file.prepared.place) if text)
-    return waiting
+def _waiting(log: CommitLog) -> set[str]:
+    """Read a log; return the keys and the staging keys of its committed but unpublished files."""
+    state = log.read()
+    if state.unpublished < 0 or state.life is Life.DROPPED:
+        return set()
+    files = log.entry(state.unpublished).files
+    return {text for file in files for text in (file.key, file.prepared.place) if text}
