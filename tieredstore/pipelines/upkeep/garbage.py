@@ -39,8 +39,8 @@ def collect_garbage(
     now_ms = store_time_ms(store)
     naming = naming_of(pipeline)
     waiting = set[str]()
-    # Leave out folders that are not of a topic in these logs. They may belong to a pipeline whose root is below this one,
-    # and this root's logs do not name its committed files.
+    # Leave out folders that are not of a topic in these logs. They may belong to a pipeline whose root is below this
+    # one, and this root's logs do not name its committed files.
     folders = {OWN_FOLDER}
     for root in naming.places.roots:
         for log in claimed_logs(store, root):
