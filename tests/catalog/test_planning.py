@@ -283,7 +283,7 @@ class CrowdedStore(CountingStore):
             self.most = max(self.most, self.now)
             if self.now == 5:
                 self.crowd.set()
-        self.crowd.wait(10)
+        self.crowd.wait(120)
         with self.guard:
             self.now -= 1
         return super().get_small(key, most)

@@ -67,18 +67,18 @@ def make_topic(
     topic = name or f"topic-{next(_names)}"
     admin = admin_of(server)
     admin.create_topics([NewTopic(topic, partitions, config=dict(config or {}))])[topic].result(TIMEOUT_S)
+    _wait_until_led(admin, topic, partitions)
     return topic
 
 
-def delete_topic(server: KafkaServer, topic: str) -> None:
-    """Delete a topic and wait until it has disappeared from the metadata, shortly after the broker's answer."""
-    admin = admin_of(server)
-    _kept_producer.cache_clear()  # a kept producer would continue the old topic's sequence numbers
-    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+def _wait_until_led(admin: Any, topic: str, partitions: int) -> None:
+    """Wait until a broker knows all partitions of a topic: it may do so only after the controller's answer."""
     give_up = time.monotonic() + TIMEOUT_S
-    while topic in admin.list_topics(timeout=TIMEOUT_S).topics:
-        assert time.monotonic() < give_up, "the topic does not go"
-        time.sleep(0.01)
+    known: Mapping[int, Any] = {}
+    while len(known) < partitions or any(each.leader < 0 for each in known.values()):
+        assert time.monotonic() < give_up, f"the broker does not know the partitions of {topic}"
+        time.sleep(0.001)
+        known = admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions
 
 
 def add_partitions(server: KafkaServer, topic: str, partitions: int) -> None:
@@ -86,6 +86,7 @@ def add_partitions(server: KafkaServer, topic: str, partitions: int) -> None:
     admin = admin_of(server)
     _kept_producer.cache_clear()  # a kept producer would not know the new partitions for a while
     admin.create_partitions([_admin.NewPartitions(topic, partitions)])[topic].result(TIMEOUT_S)
+    _wait_until_led(admin, topic, partitions)
 
 
 def delete_records(server: KafkaServer, topic: str, before: int, *, partition: int = 0) -> None:
