@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cli.cli_process import tieredstore
-from tests.support.stores.doubles import Moment
+from tests.support.stores.doubles import Moment, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.base import ObjectInfo, ObjectStore
@@ -43,7 +43,7 @@ def store(disk: BrokerDisk) -> MemoryObjectStore:
 
 
 def keep_a_second(
-    disk: BrokerDisk, store: MemoryObjectStore, now_ms: int, dry_run: str = "true", leadership: str = "static"
+    disk: BrokerDisk, store: ObjectStore, now_ms: int, dry_run: str = "true", leadership: str = "static"
 ) -> None:
     """Run an uploader that keeps records up to a second old; ``now_ms`` is its time."""
     with uploader_of(
@@ -67,6 +67,26 @@ def test_records_that_are_too_old_go_and_the_watermark_stays(disk: BrokerDisk, s
     disk.grow()
     keep_a_second(disk, store, 2025, dry_run="false")
     assert extents(store) == [*ALL[2:], (40, 49)]
+
+
+def test_a_clock_that_jumps_ahead_deletes_nothing_too_early(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    """The store's clock decides if the machine's clock is ahead of it. A machine's clock that is behind deletes later.
+
+    A store may have no clock.
+    """
+    of_the_store = [2025]
+    scripted = ScriptedStore(store).change("now_ms", change=lambda _: of_the_store[0])
+    with uploader_of(disk.log_dir, scripted, retention_ms="1000", retention_dry_run="false") as shipping:
+        shipping.retention = replace(shipping.retention, now_ms=lambda: 9_999_999)
+        shipping.run_once()
+        assert extents(store) == ALL[2:]
+        of_the_store[0] = 9_999_999
+        shipping.retention = replace(shipping.retention, now_ms=lambda: 2035)
+        shipping.run_once()
+        assert extents(store) == ALL[3:]
+    clockless = ScriptedStore(store).change("now_ms", change=lambda _: None)
+    keep_a_second(disk, clockless, 9999, dry_run="false")
+    assert extents(store) == []
 
 
 def test_a_topic_has_a_time_of_its_own(disk: BrokerDisk, store: MemoryObjectStore) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tieredstore.backends.base import admin_of
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.config.uploader import UploaderSettings, parse_topic_ms
 from tieredstore.format.keys import Suffix
@@ -71,11 +72,15 @@ class RemoteRetention:
         """Delete expired segments; yield a result for each partition with segments past the limits. A dry run only
         reports these segments.
 
-        Each call lists the segments of each partition once, and reads the manifests of the old segments. The call
-        raises the store's errors, except a permanent error of a deletion, which is in the partition's result.
+        Each call lists the segments of each partition once, and reads the manifests of the old segments. The age is
+        taken by this machine's clock or the store's clock, whichever is behind. The call raises the store's errors,
+        except a permanent error of a deletion, which is in the partition's result.
         """
+        now_ms: int | None = None
         for where in partitions if self.is_on else ():
-            steps = list(self._steps(target, where))
+            if now_ms is None:
+                now_ms = self._read_clocks(target)
+            steps = list(self._steps(target, where, now_ms))
             gone = [step for step in steps if step.outcome is Outcome.DELETED]
             others = [step for step in steps if step.outcome not in (Outcome.DELETED, Outcome.LEFTOVER)]
             if not gone and not others:
@@ -92,11 +97,19 @@ class RemoteRetention:
                 counts.expired_bytes += size
             yield Expired(where, len(gone), size, left)
 
-    def _steps(self, target: Target, where: TopicIdPartition) -> Iterator[Step[ListedSegment]]:
+    def _read_clocks(self, target: Target) -> int:
+        """Return the earlier of two times: this machine's and the store's. A machine's clock that jumps ahead must not
+        delete young segments.
+        """
+        with nothing_under_way():
+            of_the_store = admin_of(target.store).now_ms()
+        return self.now_ms() if of_the_store is None else min(self.now_ms(), of_the_store)
+
+    def _steps(self, target: Target, where: TopicIdPartition, now_ms: int) -> Iterator[Step[ListedSegment]]:
         with nothing_under_way():
             listed = list(self._list(target, where))
         gone: set[SegmentObjects] = set()
-        for before in self._bounds(where.topic, listed):
+        for before in self._bounds(where.topic, listed, now_ms):
             left = [objects for objects in listed if objects not in gone]
             store, prefix, rules = target.store, target.settings.key_prefix, target.manager.manifest_rules
             removal = Removal(store, prefix, rules=rules, dry_run=self.dry_run, parallel=_READERS)
@@ -105,9 +118,9 @@ class RemoteRetention:
                     gone.add(step.item.objects)
                 yield step
 
-    def _bounds(self, topic: str, listed: list[SegmentObjects]) -> Iterator[Before]:
+    def _bounds(self, topic: str, listed: list[SegmentObjects], now_ms: int) -> Iterator[Before]:
         if (retention_ms := self.topics_ms.get(topic, self.retention_ms)) >= 0:
-            yield Before(time_ms=self.now_ms() - retention_ms)
+            yield Before(time_ms=now_ms - retention_ms)
         if self.retention_bytes >= 0 and (offset := first_within(listed, self.retention_bytes)) is not None:
             yield Before(offset=offset)
 
