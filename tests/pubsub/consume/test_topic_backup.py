@@ -95,13 +95,17 @@ def test_missing_objects_are_holes_and_are_named(topics: Topics, log: BatchLog) 
 
 
 @pytest.mark.parametrize(("entry", "unknown"), [(0, 3), (1, 2), (2, 1)])
-def test_lost_entries_leave_objects_that_are_counted(topics: Topics, log: BatchLog, entry: int, unknown: int) -> None:
+def test_lost_entries_are_holes_and_leave_objects_that_are_counted(
+    topics: Topics, log: BatchLog, entry: int, unknown: int
+) -> None:
     (key,) = (info.key for info in topics.store.list() if info.key.endswith(f"/queues/orders/0/{entry:020}"))
     topics.store.delete([key])
     backup = BatchBackup(topics, {"orders": log})
     lacks, is_last = backup.lacks, entry == 2  # nothing shows that a last entry is missing
     end = 0 if entry == 0 else (256 * (entry - 1) + 1) << 24
-    assert is_last or backup.extents()[WHERE] == (0, end)
+    first, stop = backup.extents()[WHERE]
+    assert (first, stop) == (0, (2 if is_last else 3) * BATCH)
+    assert backup.holes(WHERE, first, stop) == ([] if is_last else [(end, stop)])
     assert (f"the entry of offset {256 * entry} is missing" in lacks[-2]) is not is_last
     assert lacks[-1].startswith(f"{unknown} objects of orders are left out, because no entry of its queue names them (")
 

@@ -67,6 +67,8 @@ class BatchBackup:
         self._missing: dict[TopicPartition, list[QueuedBatch]] = {where: [] for where in self._queued}
         """For each partition, the batches in its queue whose objects are missing."""
         self._lost_entries: list[str] = []
+        self._lost_from: dict[TopicPartition, int] = {}
+        """For each partition whose queue has lost an entry, the offset from which its batches are unknown."""
         self._unknown = {name: self._look_for_objects(name) for name in logs}
         """For each topic, the number of objects that no entry of its queue names."""
 
@@ -84,7 +86,7 @@ class BatchBackup:
                         self._missing[where].append(batch)
             except DataLossError as error:
                 self._lost_entries.append(f"{error}: later batches are left out")
-                self._queued[where] = start, at
+                self._lost_from[where] = at
         return len(unknown)
 
     @property
@@ -124,10 +126,12 @@ class BatchBackup:
         return {where: (start << _BITS, end << _BITS) for where, (start, end) in self._queued.items()}
 
     def holes(self, where: TopicPartition, start: int, stop: int) -> Sequence[tuple[int, int]]:
-        """Return the offsets of batches whose objects are missing, and the offsets that the queue no longer has."""
+        """Return the offsets of batches whose objects or entries are missing, and the offsets that the queue no longer
+        has."""
         first, end = self.extents()[where]
         lost = ((batch.offset << _BITS, (batch.offset + 1) << _BITS) for batch in self._missing[where])
-        clipped = ((max(start, begin), min(stop, until)) for begin, until in ((0, first), *lost, (end, stop)))
+        unknown = self._lost_from.get(where, end >> _BITS) << _BITS
+        clipped = ((max(start, begin), min(stop, until)) for begin, until in ((0, first), *lost, (unknown, stop)))
         return [(begin, until) for begin, until in clipped if begin < until]
 
     def records(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
