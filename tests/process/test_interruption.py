@@ -91,12 +91,26 @@ def test_a_way_out_that_is_short_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_command_with_its_own_ctrl_c_is_ended_by_the_other_signals() -> None:
     end, woken = End(), list[bool]()
-    with Interruption(end_process=end), keyboard_interrupts(lambda: woken.append(True)):
-        with pytest.raises(KeyboardInterrupt):
+    with Interruption(end_process=end), keyboard_interrupts(lambda: woken.append(True)) as interruptible:
+        with pytest.raises(KeyboardInterrupt), interruptible:
             signal.raise_signal(signal.SIGINT)
         with pytest.raises(Interrupted):
             raise_and_stay(signal.SIGTERM, end.is_asked)
     assert (woken, end.codes) == ([True], [143])
+
+
+def test_ctrl_c_outside_of_an_interruptible_block_is_raised_by_the_next_block() -> None:
+    passed: list[int] = []
+    with keyboard_interrupts(lambda: None) as interruptible:
+        with interruptible:
+            passed.append(1)
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), interruptible:
+            passed.append(2)
+        with interruptible:
+            passed.append(3)
+    assert passed == [1, 3]
 
 
 def test_one_act_that_hangs_or_fails_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,18 +88,48 @@ def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Gener
         del _LAST_ACTS[name]
 
 
+class KeyboardInterrupts:
+    """A context manager for the blocks that Ctrl-C may leave by KeyboardInterrupt, see ``keyboard_interrupts``.
+
+    Ctrl-C at another moment makes the next block raise. Otherwise an error handler or a loop's next step could end the
+    command.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._may_raise = False
+        self._is_pending = False
+
+    def __enter__(self) -> None:
+        if self._is_pending:
+            self._is_pending = False
+            raise KeyboardInterrupt
+        self._may_raise = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._may_raise = False
+
+    def take(self, _signum: int, _frame: FrameType | None) -> None:
+        """Handle Ctrl-C."""
+        self._wake()
+        if self._may_raise:
+            self._may_raise = False
+            raise KeyboardInterrupt
+        self._is_pending = True
+
+
 @contextmanager
-def keyboard_interrupts(wake: Callable[[], None]) -> Generator[None]:
-    """Within the block, Ctrl-C calls ``wake`` and raises KeyboardInterrupt; the other signals still end the process."""
-
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        wake()
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
+def keyboard_interrupts(wake: Callable[[], None]) -> Generator[KeyboardInterrupts]:
+    """Within the block, Ctrl-C calls ``wake``, and raises KeyboardInterrupt in the blocks of the yielded object. The
+    other signals still end the process.
+    """
+    interrupts = KeyboardInterrupts(wake)
+    before = signal.signal(signal.SIGINT, interrupts.take)
     _NOT_ENDING.add(signal.SIGINT)
     try:
-        yield
+        yield interrupts
     finally:
         _NOT_ENDING.discard(signal.SIGINT)
         signal.signal(signal.SIGINT, before)

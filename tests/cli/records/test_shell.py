@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,6 +15,7 @@ from tests.support.cli.forked_commands import ForkedCommands, Running
 from tests.support.cli.terminal import CTRL_C, Terminal
 from tests.support.network.fault_proxy import wait_until
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
+from tieredstore.cli.records import shell
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
 
@@ -100,6 +105,25 @@ def test_a_shell_completes_keeps_its_snapshot_and_outlives_errors(
         end = running.wait(60)
     assert end is not None
     assert end.code == 0
+
+
+def test_ctrl_c_outside_of_a_query_does_not_end_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    complaints: list[str] = []
+
+    def complain(text: str) -> None:
+        complaints.append(text)
+        interrupt()
+
+    lines = iter(["SELECT 1;", "SELECT 2;", "exit"])
+    tables: Any = SimpleNamespace(words=list, interrupt=lambda: None, run_any=interrupt, drop_failed=interrupt)
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    monkeypatch.setattr(shell, "complain", complain)
+    monkeypatch.setattr(shell, "_line_editor", lambda _: contextlib.nullcontext())
+    shell.run_shell(tables, 3)
+    assert complaints == ["the query was interrupted"] * 2
 
 
 def test_without_a_terminal_the_topics_are_listed(bucket: Bucket, commands: ForkedCommands) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.cli.records.row_output import GivenRows, print_rows
 from tieredstore.cli.terminal.output import complain, counted, print_lines
 from tieredstore.errors import TieredStoreError
-from tieredstore.process.interruption import keyboard_interrupts
+from tieredstore.process.interruption import KeyboardInterrupts, keyboard_interrupts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,10 +44,11 @@ def run_shell(tables: QueryTables, most_rows: int | None) -> None:
     ``most_rows`` is the number of rows to show of each answer.
     """
     print_lines(_HELP)
-    with _line_editor(_completer(tables.words())), keyboard_interrupts(tables.interrupt):
-        while (statement := _read_statement()) is not None:
+    with _line_editor(_completer(tables.words())), keyboard_interrupts(tables.interrupt) as interruptible:
+        while (statement := _read_statement(interruptible)) is not None:
             try:
-                _answer(tables, statement, most_rows or _MOST_ROWS)
+                with interruptible:
+                    _answer(tables, statement, most_rows or _MOST_ROWS)
             except TieredStoreError as error:
                 complain(str(error))
             except KeyboardInterrupt:
@@ -56,7 +57,7 @@ def run_shell(tables: QueryTables, most_rows: int | None) -> None:
     print_lines([""])
 
 
-def _read_statement() -> str | None:
+def _read_statement(interruptible: KeyboardInterrupts) -> str | None:
     """Return the next statement, which may take several lines. Return None at the end of input.
 
     The words ``exit``, ``help`` and ``.tables`` need no semicolon.
@@ -64,7 +65,8 @@ def _read_statement() -> str | None:
     lines: list[str] = []
     while True:
         try:
-            lines.append(input(_CONTINUED if lines else _PROMPT))
+            with interruptible:
+                lines.append(input(_CONTINUED if lines else _PROMPT))
         except EOFError:
             return None
         except KeyboardInterrupt:
