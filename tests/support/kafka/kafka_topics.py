@@ -81,6 +81,17 @@ def _wait_until_led(admin: Any, topic: str, partitions: int) -> None:
         known = admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions
 
 
+def delete_topic(server: KafkaServer, topic: str) -> None:
+    """Delete a topic and wait until it has disappeared from the metadata, shortly after the broker's answer."""
+    admin = admin_of(server)
+    _kept_producer.cache_clear()  # a kept producer would continue the old topic's sequence numbers
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    give_up = time.monotonic() + TIMEOUT_S
+    while topic in admin.list_topics(timeout=TIMEOUT_S).topics:
+        assert time.monotonic() < give_up, "the topic does not go"
+        time.sleep(0.01)
+
+
 def add_partitions(server: KafkaServer, topic: str, partitions: int) -> None:
     """Increase the topic to this many partitions."""
     admin = admin_of(server)
