@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 
 from tests.restore.produce.restores import Restore, SourceBucket, mixed_topics
@@ -20,6 +21,7 @@ from tieredstore.ops.doctor.checkup import Check, Verdict
 from tieredstore.restore.produce.dry_run import (
     ScannedRecords,
     SourceTopic,
+    add_records,
     check_target,
     check_transactions,
     examine,
@@ -114,6 +116,11 @@ def test_what_only_needs_attention() -> None:
     assert {name: check.outcome for name, check in found.items()} == {"times": Verdict.WARN}
     assert "the run sets CreateTime, and LogAppendTime again at its end" in found["times"].detail
     assert findings(source, replace(append, operations=TARGET.operations))["rights"].outcome is Verdict.BAD
+    short = replace(TARGET, settings={**SETTINGS, "retention.ms": str(DAY_MS // 2)})
+    newer = replace(source, partitions={0: SOURCE.partitions[0][1:], 1: SOURCE.partitions[1]})
+    assert findings(replace(newer, scanned=None), short).keys() == {"sizes"}
+    assert findings(newer, short)["retention"].outcome is Verdict.WARN
+    assert "and the oldest record is from 2027-01-14" in findings(newer, short)["retention"].detail
     assert findings(source, replace(TARGET, operations=None))["rights"].outcome is Verdict.SKIPPED
     assert findings(source, replace(TARGET, partition_count=3))["partitions"].outcome is Verdict.WARN
     assert (
@@ -121,6 +128,24 @@ def test_what_only_needs_attention() -> None:
         in findings(replace(SOURCE, scanned=replace(SCANNED, at_epoch=5)), TARGET)["times"].detail
     )
     assert [check_transactions(9, longest).outcome for longest in (None, 8, 9)] == ["skipped", "bad", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"), [([5, -1, 9], (5, 9, 0)), ([-1], (None, None, 0)), ([0, -7, 0, 3], (-7, 3, 2))]
+)
+def test_negative_times_are_old_except_for_no_time(
+    times: list[int], expected: tuple[int | None, int | None, int]
+) -> None:
+    """A broker refuses the time -7 by ``message.timestamp.before.max.ms``, but takes -1."""
+    fields: dict[str, pa.Array] = {
+        "offset": pa.array(range(len(times)), pa.int64()),
+        "timestamp": pa.array(times, pa.timestamp("ms")),
+        "key": pa.array([b"k"] * len(times)),
+        "value": pa.array([b"v"] * len(times)),
+        "headers": pa.array([[]] * len(times), pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    }
+    found = add_records(ScannedRecords(), pa.RecordBatch.from_pydict(fields))
+    assert (found.earliest_ms, found.latest_ms, found.at_epoch) == expected
 
 
 @pytest.fixture

@@ -234,6 +234,14 @@ def _retention(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool, n
         settings["retention.bytes"] = str(most * target.partition_count // max(1, len(source.partitions)))
     deleted = {number: deleted_spans(spans, settings, now_ms) for number, spans in source.partitions.items()}
     size = sum(span.segment.segment_size_in_bytes for spans in deleted.values() for span in spans)
+    earliest = None if source.scanned is None else source.scanned.earliest_ms
+    kept_ms = number_of(settings, "retention.ms") if deletes else -1
+    if not size and earliest is not None and 0 <= kept_ms < now_ms - earliest:
+        detail = (
+            f"{target.topic} deletes old records ({shown}), and the oldest record is from {utc_text(earliest)}. The "
+            "target's segments may begin elsewhere than the bucket's, so set retention.ms to -1 for the restore"
+        )
+        return Check("retention", Verdict.WARN, detail)
     if not size:
         return Check("retention", Verdict.GOOD, f"{target.topic} would delete nothing at once ({shown})")
     where = ", ".join(
@@ -444,7 +452,8 @@ def add_records(before: ScannedRecords, records: pa.RecordBatch) -> ScannedRecor
     if any(headers):
         sizes = pc.add(sizes, pa.array([_size_of(each) for each in headers], sizes.type))
     times = int64_values(records, "timestamp")
-    known = [time for time in times if time >= 0]
+    # -1 means that a record has no time. Brokers judge other negative times like times of long ago.
+    known = [time for time in times if time != -1]
     earliest, latest = min(known, default=None), max(known, default=None)
     return ScannedRecords(
         before.records + len(keys),
@@ -453,7 +462,7 @@ def add_records(before: ScannedRecords, records: pa.RecordBatch) -> ScannedRecor
         min((time for time in (before.earliest_ms, earliest) if time is not None), default=None),
         max((time for time in (before.latest_ms, latest) if time is not None), default=None),
         before.without_key + int(keys.null_count),
-        before.at_epoch + (sum(time == 0 for time in times) if earliest == 0 else 0),
+        before.at_epoch + (sum(time == 0 for time in times) if earliest is not None and earliest <= 0 else 0),
     )
 
 
