@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from tests.support.servers.kafka_cluster import KAFKA_39, start_kafka_cluster
 from tieredstore.errors import BrokerUnavailableError
 from tieredstore.format.cluster_snapshot import AclEntry, CommittedOffset, GroupOffsets
 from tieredstore.live import cluster_state
+from tieredstore.live.cluster import GroupClient
 from tieredstore.live.cluster_state import ClusterState
 
 _admin: Any = admin
@@ -140,7 +141,13 @@ def test_brokers_of_39_without_an_authorizer() -> None:
 def test_a_group_with_a_hanging_transaction_is_named_and_the_others_are_read(
     newest: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_state, "_GROUP_S", 1.0)
+    committed = GroupClient.committed
+
+    def hurried(client: GroupClient, places: Sequence[tuple[str, int]], doing: str, timeout_s: float) -> Any:
+        return committed(client, places, doing, 1.0 if "group pending" in doing else timeout_s)
+
+    monkeypatch.setattr(cluster_state, "_GROUP_S", 60.0)
+    monkeypatch.setattr(GroupClient, "committed", hurried)
     producer = Producer({"bootstrap.servers": newest.servers, "transactional.id": "hanging"})
     producer.init_transactions(60)
     producer.begin_transaction()
