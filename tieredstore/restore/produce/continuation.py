@@ -11,7 +11,7 @@ from typing import Final
 
 from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.live import LiveReader
-from tieredstore.model import TopicPartition, name_of
+from tieredstore.model import TopicPartition, Uuid, name_of
 from tieredstore.records.columns import int64_values
 from tieredstore.restore.produce.offset_map import OffsetMapFile
 from tieredstore.restore.produce.runs import RunPosition
@@ -62,8 +62,11 @@ def check_same(source: SourceTopics, position: RunPosition, targets: Sequence[Ta
     for topic, topic_id in position.topic_ids.items():
         if source.topic_ids.get(topic) == topic_id:
             continue
-        if source.is_backup:
-            raise ConfigError(f"the run {run} began with another backup: give this run another name (--run)")
+        if source.is_backup or Uuid.spelled(topic_id) is None:  # a backup's identity is no id
+            raise ConfigError(
+                f"the run {run} began with another bucket or backup: continue it with that one, or give this run "
+                "another name (--run)"
+            )
         raise ConfigError(
             f"the run {run} began with the topic id {topic_id} of {topic}, and the bucket's newest is "
             f"{source.topic_ids.get(topic)}: continue it with --topic-id {topic}={topic_id}, or give this run another "
@@ -83,17 +86,22 @@ def check_stops(source: SourceTopics, position: RunPosition) -> None:
     gave other ends (``--to``).
     """
     run, now = source.options.run, source.ranges()
-    for where in sorted(now):
-        known = position.sources.get(where)
-        if known is not None and known.stop == now[where].stop:
-            continue
-        ends = f"the run {run} {'lacks' if known is None else f'ends at offset {known.stop} of'} {name_of(where)}"
-        if source.cut is not None:
-            raise ConfigError(
-                f"{ends}, as when it began, but --to or --cut-file end at {now[where].stop}: continue it without them, "
-                "or give this run another name (--run)"
-            )
-        _logger.warning("%s, as when it began: the source now ends at offset %d", ends, now[where].stop)
+    others = [
+        (where, known, after.stop)
+        for where, after in sorted(now.items())
+        if (known := position.sources.get(where)) is None or known.stop != after.stop
+    ]
+    if not others:
+        return
+    where, known, stop = others[0]
+    ends = f"the run {run} {'lacks' if known is None else f'ends at offset {known.stop} of'} {name_of(where)}"
+    if source.cut is not None:
+        raise ConfigError(
+            f"{ends}, as when it began, but --to or --cut-file end at {stop}: continue it without them, or give this "
+            "run another name (--run)"
+        )
+    more = f"; {len(others) - 1} more partitions differ" if len(others) > 1 else ""
+    _logger.warning("%s, as when it began: the source now ends at offset %d%s", ends, stop, more)
 
 
 def next_offsets(
