@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tests.support.pubsub.pubsub_topics import orders_on, topics_on
@@ -58,8 +60,12 @@ def test_failures_and_losses() -> None:
     inner = MemoryObjectStore()
     topics_on(inner).create("orders")
 
+    is_full = threading.Event()
+
     def is_put_of_batch(operation: Operation) -> bool:
-        return operation.name == "put" and "/topics/orders/" in operation.keys[0] and "!" not in operation.keys[0]
+        is_so = operation.name == "put" and "/topics/orders/" in operation.keys[0] and "!" not in operation.keys[0]
+        assert not is_so or is_full.wait(60)
+        return is_so
 
     topics = topics_on(
         FaultyStore(inner, fail_at=is_put_of_batch),
@@ -71,6 +77,7 @@ def test_failures_and_losses() -> None:
         failing = producer.send(bytes(1_000_000))
         with pytest.raises(BufferFullError):
             producer.send(bytes(1_000_000))
+        is_full.set()
         with pytest.raises(DeliveryFailedError):
             failing.result(60)
     counts = producer.counts
