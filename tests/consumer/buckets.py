@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -13,6 +14,7 @@ from confluent_kafka import TopicPartition
 
 from tests.support.records.topic_buckets import Bucket, value_of
 from tieredstore.consumer import Consumer
+from tieredstore.errors import BrokerUnavailableError, StoreUnavailableError
 from tieredstore.model import TopicIdPartition
 from tieredstore.remote import RemoteStorageManager
 
@@ -62,6 +64,17 @@ def read(consumer: Consumer, count: int) -> list[Any]:
     for message in messages:
         assert message.error() is None
         assert message.value() == value_of(message.topic(), message.partition(), message.offset())
+    return messages
+
+
+def read_patiently(consumer: Consumer, count: int) -> list[Any]:
+    """Return this many messages after an outage; on a busy machine, errors of the outage may come later."""
+    messages: list[Any] = []
+    end = time.monotonic() + DEADLINE_S
+    while len(messages) < count:
+        assert time.monotonic() < end, [message.offset() for message in messages][-5:]
+        with contextlib.suppress(BrokerUnavailableError, StoreUnavailableError):
+            messages += consumer.consume(100, 0.05)
     return messages
 
 

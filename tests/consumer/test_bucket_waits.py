@@ -9,7 +9,7 @@ import time
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.consumer.buckets import PLACE, Fetches, at, offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import PLACE, Fetches, at, offsets_of, raised, read, read_patiently, reader_of, until
 from tests.support.kafka.scripted_member import parts_of
 from tests.support.network.fault_proxy import wait_until
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
@@ -101,7 +101,7 @@ def test_a_store_that_keeps_failing_is_told_of_and_tried_again(bucket: Bucket, f
         assert "the store is away" in str(raised(consumer, StoreUnavailableError))
         assert "the store is away" in str(raised(consumer, StoreUnavailableError))
         fetches.go_on()
-        assert offsets_of(read(consumer, 20)) == list(range(20))
+        assert offsets_of(read_patiently(consumer, 20)) == list(range(20))
 
 
 def test_a_call_never_outlasts_its_time_whatever_the_store_does(bucket: Bucket, fetches: Fetches) -> None:

@@ -17,6 +17,7 @@ from tests.consumer.buckets import (
     offsets_of,
     raised,
     read,
+    read_patiently,
     reader_of,
     until,
 )
@@ -81,22 +82,9 @@ def test_a_broker_that_is_away_holds_up_nobody_who_reads_the_bucket(bucket: Buck
                 error = unavailable
         assert offsets_of(given) == list(range(400))
         broker.failures = 0
-        rest = _all_of(consumer, 40)
+        rest = read_patiently(consumer, 40)
     assert offsets_of(rest) == list(range(400, 430))
     assert offsets_of(rest, 1) == list(range(10))
-
-
-def _all_of(consumer: Any, count: int) -> list[Any]:
-    """Return this many messages, ignoring transient errors."""
-    messages: list[Any] = []
-    end = time.monotonic() + DEADLINE_S
-    while len(messages) < count:
-        assert time.monotonic() < end
-        try:
-            messages += consumer.consume(100, 0.05)
-        except BrokerUnavailableError:
-            continue
-    return messages
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])

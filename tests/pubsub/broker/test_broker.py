@@ -28,7 +28,7 @@ from tests.support.pubsub.pubsub_topics import (
     topics_on,
 )
 from tests.support.records.counted_checksums import counted_checksums
-from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
+from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailableError
@@ -57,6 +57,11 @@ HEADER = MessageHeader(ProducerRequest(b"\x7f\0\0\1", 1, 2), 0, Compression.NONE
 
 
 fresh = partial(orders_on, batch_ms="20")
+
+
+LIMITS_MS = ("1000", "10000", "60000")
+"""Limits of a delivery, for tests that wait until one has passed. On a busy machine, a short limit may pass too early.
+"""
 
 
 class HeldStore(DelegatingObjectStore):
@@ -193,17 +198,20 @@ def test_the_numbers_of_messages_without_records_are_told_with_the_next_batch_an
 
 
 def test_numbers_of_messages_without_records_are_told_again_when_their_batch_fails() -> None:
-    inner = MemoryObjectStore()
-    fresh_topics = orders_on(inner)
-    store = FaultyStore(inner, fail_at=lambda operation: operation.name == "put" and is_away)
-    is_away = True
-    topics = topics_on(store, batch_ms="1", delivery_timeout_ms="1000")
-    with running_broker(topics) as running, PacketClient(running.place) as client:
-        assert client.ask(write_of(message_of([], 0))).code is Code.OK
-        assert client.ask(write_of(message_of([b"a"], 1))).code is Code.REQUEST_FAILED
-        is_away = False
-        assert client.ask(write_of(message_of([b"a"], 1))).code is Code.OK
-    (facts,) = facts_of(fresh_topics)
+    for delivery_timeout_ms in LIMITS_MS:
+        store = HeldStore()
+        store.may.set()
+        store.fails = True
+        topics = orders_on(store, batch_ms="1", delivery_timeout_ms=delivery_timeout_ms)
+        with running_broker(topics) as running, PacketClient(running.place) as client:
+            assert client.ask(write_of(message_of([], 0))).code is Code.OK
+            assert client.ask(write_of(message_of([b"a"], 1))).code is Code.REQUEST_FAILED
+            store.fails = False
+            if client.ask(write_of(message_of([b"a"], 1))).code is Code.OK:
+                break
+    else:
+        pytest.fail("the message is not accepted")
+    (facts,) = facts_of(topics)
     assert facts.empty == (("7f000001", 1_700_000_000_000, (0, 0)),)
 
 
@@ -246,17 +254,21 @@ def test_without_acknowledgement_the_answer_comes_on_receipt() -> None:
 
 @pytest.mark.slow
 def test_a_store_that_fails_is_told_to_who_waits_and_a_repetition_is_stored() -> None:
-    store = HeldStore()
-    topics = orders_on(store, batch_ms="1", delivery_timeout_ms="4000")
-    store.fails = True
-    store.may.set()
     data = message_of([b"v"])
-    with running_broker(topics) as running, PacketClient(running.place) as client:
-        answer = client.ask(write_of(data))
-        assert (answer.code, "the store is down" in answer.error) == (Code.REQUEST_FAILED, True)
-        assert running.broker.room.taken == 0
-        store.fails = False
-        assert client.ask(write_of(data)).code is Code.OK
+    for delivery_timeout_ms in LIMITS_MS:
+        store = HeldStore()
+        topics = orders_on(store, batch_ms="1", delivery_timeout_ms=delivery_timeout_ms)
+        store.fails = True
+        store.may.set()
+        with running_broker(topics) as running, PacketClient(running.place) as client:
+            answer = client.ask(write_of(data))
+            assert answer.code is Code.REQUEST_FAILED
+            assert running.broker.room.taken == 0
+            store.fails = False
+            if "the store is down" in answer.error and client.ask(write_of(data)).code is Code.OK:
+                break
+    else:
+        pytest.fail("the message is not accepted")
     assert read_values(topics, 1) == [b"v"]
 
 
