@@ -227,6 +227,27 @@ def test_who_redrives_what_was_taken_over_may_die_at_each_operation(
             assert list(verify_output(pipeline, inner)) == []
 
 
+@pytest.mark.parametrize("end", ["take over", "drop"])
+def test_whoever_begins_to_redrive_before_the_generation_ends_writes_nothing_behind_the_end(
+    topic: StoredTopic, store: ObjectStore, end: str
+) -> None:
+    run_once(topic, store, STRICT)
+    with Runner(SMALL, Parts(store, topic.manager), threads=1) as old:
+        old.begin()
+        if end == "take over":
+            take_over(topic, store)
+        else:
+            with pytest.raises(TieredStoreError):  # killed before it deletes the messages
+                list(drop_generation(SMALL, FaultyStore(store, lambda one: one.name == "delete"), dry_run=False))
+        with pytest.raises(FencedError):
+            list(old.redrive())
+    assert listed_offsets(store) == []
+    if end == "take over":
+        refile(topic, store, NEXT)
+        assert listed_offsets(store) == list(range(300))
+        assert list(verify_output(NEXT, store)) == []
+
+
 def test_a_generation_goes_on_where_another_is_sealed(topic: StoredTopic, store: ObjectStore) -> None:
     with Runner(SMALL, Parts(store, topic.manager), threads=1) as old:
         list(old.run_once())

@@ -153,11 +153,12 @@ class Driver:
         try:
             self._judge(written)
             self.is_complete = False
+            self.generation.refuse_ended()
             entry = self.log.append(
                 "batch", self.generation.fingerprint, windows, directories=self.finalizer.find_late(windows)
             )
-        except (InvalidValueError, FencedError):
-            # These two errors show that nothing was committed, so discard the files. After any other failure, the files
+        except (ConfigError, InvalidValueError, FencedError):
+            # These errors show that nothing was committed, so discard the files. After any other failure, the files
             # may be committed although the response was lost.
             discard_files(self.store, files)
             raise
@@ -191,6 +192,7 @@ class Driver:
         """
         try:
             self.is_complete = False
+            self.generation.refuse_ended()
             late = self.finalizer.find_late([window])
             other = -1 if aside.generation == self.generation.number else aside.generation
             entry = self.log.append(
@@ -201,7 +203,7 @@ class Driver:
                 other=other,
                 directories=late,
             )
-        except FencedError:
+        except (ConfigError, FencedError):
             discard_files(self.store, window.files)
             raise
         if entry.windows != (window,):

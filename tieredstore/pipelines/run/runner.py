@@ -138,16 +138,22 @@ class Runner:
         )
 
     def _refuse_ended(self) -> None:
-        self.driver.log.read()
+        self._read_log()
         self.driver.generation.refuse_ended()
 
     def refuse_backfill(self) -> None:
         """Raise ConfigError if the generation is a backfill, which never reads new records."""
-        if self.driver.log.read().backfill >= 0:
+        if self._read_log().backfill >= 0:
             raise ConfigError(
                 f"generation {self._own.generation} is a backfill and does not read new records: run another "
                 f"generation, with --take-over {self._own.generation} to continue after this one"
             )
+
+    def _read_log(self) -> LogState:
+        """Read the log before the driver begins. Later only the driver reads it, because unread entries of another
+        driver fence this one.
+        """
+        return self.driver.log.state if self._has_begun else self.driver.log.read()
 
     def _refuse_frame(self) -> None:
         if self._own.frame:
@@ -242,7 +248,8 @@ class Runner:
         """Parse quarantine files again, one by one. Commit an entry for each file that has a good message now."""
         self._refuse_frame()
         self.begin()
-        committed = Committed.of(self.driver.log).files.keys()
+        # Read with a second object, because unread entries of another driver fence this one.
+        committed = Committed.of(self.driver.log.of_generation(self._own.generation)).files.keys()
         for aside in self._find_asides():
             try:
                 window, reasons = self.write_quarantined(aside.window, aside.file.key, self.driver.generation)
