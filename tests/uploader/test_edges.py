@@ -53,6 +53,7 @@ from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
 from tieredstore.uploader import uploader as uploader_module
+from tieredstore.uploader.settled import REPLICATION_CHECKPOINT
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 
@@ -282,6 +283,40 @@ def cut(disk: BrokerDisk, store: FaultyStore, shipping: Uploader, number: int) -
         return False
 
     return truncate
+
+
+def test_a_high_watermark_newer_than_the_listing_settles_no_truncated_records(
+    disk: BrokerDisk, store: MemoryObjectStore
+) -> None:
+    """The uploader takes high watermarks from the broker's file. Since it listed the folder, the broker has followed
+    another leader, which replaced records that were not replicated.
+    """
+    checkpoint = disk.log_dir / REPLICATION_CHECKPOINT
+    checkpoint.write_text(f"0\n1\n{PARTITION.topic} {PARTITION.partition} 20\n")
+    now_s = [0.0]
+    with uploader_of(disk.log_dir, store, None, lambda: now_s[0]) as uploader:
+        uploader.ask_leadership()
+        uploader.sweep()
+
+        def ship() -> None:
+            now_s[0] += 100.0
+            uploader.leadership.refresh()
+            uploader.ask_settled()
+            for partition in uploader.schedule.take_all(lambda _: True):
+                uploader.ship(partition)
+
+        for _ in range(4):
+            ship()
+        assert extents(store) == WHOLE[:2]
+        disk.cut(20)
+        disk.lead(2)
+        disk.grow(2)
+        checkpoint.write_text(f"0\n1\n{PARTITION.topic} {PARTITION.partition} 40\n")
+        ship()
+        assert extents(store) == WHOLE[:2]
+    assert run_once(disk.log_dir, store) == []
+    assert [one.metadata.segment_leader_epochs for one in stored(store)][2:] == [((2, 20),)]
+    assert watermark_of(store).next_offset == 30
 
 
 def miss(disk: BrokerDisk, uploader: Uploader, base: int = 10) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tieredstore.errors import CorruptDataError, TieredStoreError
-from tieredstore.kafka.checkpoints import LeaderEpochs, parse_producer_snapshot
+from tieredstore.kafka.checkpoints import LeaderEpochs, parse_leader_epochs, parse_producer_snapshot
+from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import TopicPartition
 from tieredstore.process.health import Health
@@ -34,7 +35,8 @@ _SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
 class Settled:
     """The ends of a partition's final records: the high watermark and the last stable offset, both exclusive.
 
-    ``leader_epoch`` is the epoch of the leader that gave these offsets, or None if the epoch is unknown.
+    ``leader_epoch`` is the epoch of the leader that gave these offsets, or the log's last epoch when they were read
+    from disk. None means that the epoch is unknown.
     """
 
     high_watermark: int
@@ -117,7 +119,10 @@ class DiskSettling:
                 answers[partition.name] = Settled(MAX_INT64, MAX_INT64, None)
             elif partition.name in known:
                 high = known[partition.name]
-                answers[partition.name] = Settled(high, min(high, stable_offset(folder, high)), None)
+                # Read the epoch after the high watermark: the uploader's listing of the folder may be older than both,
+                # and may have records that the broker has truncated since.
+                stable, epoch = min(high, stable_offset(folder, high)), last_epoch(folder)
+                answers[partition.name] = Settled(high, stable, epoch)
         return answers
 
 
@@ -129,6 +134,14 @@ def high_watermarks(log_dir: Path) -> dict[TopicPartition, int] | None:
         return None
     matches = (_LINE.fullmatch(line) for line in lines[2:])
     return {(match[1], int(match[2])): int(match[3]) for match in matches if match}
+
+
+def last_epoch(folder: Path) -> int | None:
+    """Read the last leader epoch of a partition's log. Return None if it is unknown."""
+    with contextlib.suppress(OSError, TieredStoreError):
+        epochs = parse_leader_epochs((folder / LEADER_EPOCH_CHECKPOINT).read_bytes())
+        return epochs[-1][0] if epochs else None
+    return None
 
 
 def stable_offset(folder: Path, high_watermark: int) -> int:
@@ -248,5 +261,7 @@ class Inquiries:
             return Standing(self._answers.of(partition.name))
         # The partition's leader is unknown, so only the broker's own checkpoint shows what is replicated.
         folder = partition.folder
-        high = 0 if folder is None else (high_watermarks(folder.parent) or {}).get(partition.name, 0)
-        return Standing(Settled(high, high, None), only_deleted=True)
+        if folder is None:
+            return Standing(Settled(0, 0, None), only_deleted=True)
+        high = (high_watermarks(folder.parent) or {}).get(partition.name, 0)
+        return Standing(Settled(high, high, last_epoch(folder)), only_deleted=True)
