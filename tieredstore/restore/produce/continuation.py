@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import BrokerUnavailableError, ConfigError
-from tieredstore.live import LiveReader
-from tieredstore.model import TopicPartition, Uuid, name_of
+from tieredstore.model import Uuid, name_of
 from tieredstore.records.columns import int64_values
 from tieredstore.restore.produce.offset_map import OffsetMapFile
 from tieredstore.restore.produce.runs import RunPosition
-from tieredstore.restore.produce.source import SourceTopics
-from tieredstore.restore.produce.target import TIMESTAMP_TYPE, TargetTopic
+from tieredstore.restore.produce.target import TIMESTAMP_TYPE
+
+if TYPE_CHECKING:
+    from tieredstore.live import LiveReader
+    from tieredstore.model import TopicPartition
+    from tieredstore.restore.produce.source import SourceTopics
+    from tieredstore.restore.produce.target import TargetTopic
 
 _logger: Final = logging.getLogger(__name__)
 
