@@ -515,3 +515,26 @@ def test_a_replacement_that_is_not_done_keeps_both_generations(topic: StoredTopi
     backfill(topic, store, replaces=1)
     assert (offsets(store, 1), offsets(store, 2)) == ([], [0, 1, 2, 3, 4])
     assert clean(store, 1, 2)
+
+
+@pytest.mark.parametrize("sleeper", ["redrive", "backfill"])
+def test_bad_messages_are_redriven_or_replaced_and_never_both(topic: StoredTopic, sleeper: str) -> None:
+    store, strict = MemoryObjectStore(), pipeline_of(secor__message__parser__class="json")
+    third = with_generation(RIGHT, 3)
+    run_once(topic, store, strict)
+    run_once(topic, store, third, take_over=1)
+    slow = ScriptedStore(store)
+    if sleeper == "redrive":
+        # It has looked for replacements, and is about to commit its files.
+        slow.on("put", "*/kept/3/commits/*", lambda _: backfill(topic, store, replaces=1), skip=1, times=1)
+        with pytest.raises(FencedError):
+            redrive(topic, slow, third)
+    else:
+        # It has looked for redriven messages, and is about to announce the replacement.
+        slow.on("put", "*/kept/1/commits/*", lambda _: redrive(topic, store, third), times=1)
+        with pytest.raises(ConfigError, match="were written by a later generation"):
+            backfill(topic, slow, replaces=1)
+        drop(store, 2)
+    redrive(topic, store, third)
+    assert sorted([*offsets(store, 2), *offsets(store, 3)]) == [0, 1, 2, 3, 4]
+    assert clean(store, 1, 2, 3)

@@ -315,9 +315,37 @@ class Replacement:
             log.append("replacing", self._old.generation.fingerprint, other=self._number, directories=above)
             if self._new.log.of_generation(self._number).read().life is Life.DROPPED:
                 # The new generation was removed before this entry, so its removal has not cancelled the replacement.
-                log.append("replaced", self._old.generation.fingerprint, other=self._number, directories=above)
+                self._cancel()
                 raise self._cancelled_error()
+        self._refuse_redriven(backfill)
         self._take_marks_back()
+
+    def _refuse_redriven(self, backfill: Entry) -> None:
+        """Cancel the replacement and raise ConfigError if a later generation has written quarantined messages that it
+        would replace.
+
+        First fence the later generation's driver: it may have looked for a replacement before this one was announced.
+        """
+        log = self._log
+        if not any(window.quarantined for window in self._find_going(backfill)):
+            return
+        while log.state.life is Life.SEALED and log.state.other >= 0:
+            later = self._new.of_generation(log.state.other)
+            log = later.log
+            if log.read().life is Life.FOLLOWING:
+                later.begin([])
+        self._family.refresh()
+        try:
+            for window in backfill.windows:
+                self._refuse_held(window.window)
+        except ConfigError:
+            self._cancel()
+            raise
+
+    def _cancel(self) -> None:
+        """Record that nothing is replaced."""
+        directories = sorted(self._log.state.withheld)
+        self._log.append("replaced", self._old.generation.fingerprint, other=self._number, directories=directories)
 
     def withhold(self, backfill: Entry) -> None:
         """Delete ``_SUCCESS`` again from directories whose files are being replaced.
