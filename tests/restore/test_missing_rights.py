@@ -12,7 +12,7 @@ from confluent_kafka import admin
 
 from tests.restore.produce.restores import Restore, committed, mixed_topics
 from tests.support.cli.cli_process import Result, tieredstore
-from tests.support.kafka.kafka_topics import TIMEOUT_S, create_acls
+from tests.support.kafka.kafka_topics import TIMEOUT_S, Produced, create_acls, produce
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer, start_kafka
 from tieredstore.restore.produce.runs import CONTROL_TOPIC, ProduceOptions
 
@@ -88,6 +88,20 @@ def test_each_missing_right_of_a_run_is_named(server: KafkaServer, tmp_path: Pat
     assert "billing" in moving.text
     allow(server, "GROUP", "billing", "DESCRIBE", "READ")
     run(restore, "groups", name, "--from-file", offsets, "--yes").clean()
+
+
+def test_a_plan_names_all_that_a_login_may_not_do(server: KafkaServer, tmp_path: Path) -> None:
+    restore = Restore.into(server, mixed_topics(tmp_path, "orders"))
+    topic = restore.topics["orders"]
+    allow(server, "TOPIC", topic, "DESCRIBE", "DESCRIBE_CONFIGS")
+    produce(server, topic, [Produced(b"k", b"foreign")])
+    done = run(restore, "produce", f"orders={topic}", "--run", "unread", "--dry-run")
+    assert done.code == 2
+    bad = [line for line in done.stdout.decode().splitlines() if line.startswith("bad")]
+    assert len(bad) == 2, done
+    assert bad[0].startswith("bad     run ")
+    assert "authorization failed" in bad[0]
+    assert f"the login may not READ, WRITE {topic}: allow it" in bad[1]
 
 
 def test_a_login_that_may_not_create_topics_prepares_nothing(server: KafkaServer, tmp_path: Path) -> None:

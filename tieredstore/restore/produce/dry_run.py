@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.errors import BrokerUnavailableError, ConfigError, ResourceNotFoundError
+from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ConfigError, ResourceNotFoundError
 from tieredstore.limits import MAX_INT64
 from tieredstore.live import LiveReader
 from tieredstore.model import human_bytes, utc_text
@@ -383,7 +383,7 @@ def _check_run(
                 next_offsets(topics, reader, targets, position)
     except BrokerUnavailableError as error:
         return [_skipped("run", f"not all is known of the run {run}: {error}")], ranges
-    except ConfigError as error:
+    except (ConfigError, BrokerDeniedError) as error:
         return [Check("run", Verdict.BAD, str(error))], ranges
     if position is None or not position.records:
         return [], ranges
