@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.pipelines.upkeep.test_backfill import backfill
 from tests.support.pipelines.pipeline_runs import (
     NUMBER,
     TOPIC,
@@ -31,9 +32,10 @@ from tests.support.pipelines.pipeline_runs import (
 from tests.support.pipelines.seen_output import SeenOutput
 from tests.support.records.hourly_topics import BY_HOUR, hourly_topic
 from tests.support.records.stored_records import StoredTopic
-from tests.support.stores.doubles import FaultyStore, ScriptedStore
+from tests.support.stores.doubles import FaultyStore, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
-from tieredstore.backends.base import ObjectStore, find_abandoned_writes
+from tieredstore.backends.base import ObjectStore, Prepared, find_abandoned_writes
+from tieredstore.backends.contract import staging
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import FencedError, StoreUnavailableError
@@ -151,6 +153,30 @@ def test_who_sleeps_while_another_does_the_same_changes_nothing_that_is_seen(hou
         assert listed_offsets(inner) == ([] if name == "drop" else list(range(5))), at
     assert len(expected) == len(sweep.numbers)
     assert len(sweep.operations) >= 10
+
+
+class CopyingStore(ScriptedStore):
+    """Store that publishes by a copy whose bytes pass through the process, like a user's own store."""
+
+    def publish(self, prepared: Prepared) -> None:
+        staging.publish(self, prepared)
+
+
+@pytest.mark.parametrize("end", ["drop", "replace"])
+def test_a_copy_that_lands_after_its_file_was_deleted_is_deleted_too(hourly: StoredTopic, end: str) -> None:
+    store = MemoryObjectStore()
+
+    def delete_files(_: Operation) -> None:
+        if end == "drop":
+            drop(hourly, store)
+        else:
+            backfill(hourly, store, pipeline=FIRST, replaces=1)
+
+    slow = CopyingStore(store).on("put", f"out/{TOPIC}/*", delete_files, moment="during", skip=1, times=1)
+    with pytest.raises(FencedError):
+        run_once(hourly, slow, FIRST)
+    assert listed_offsets(store) == ([] if end == "drop" else list(range(5)))
+    assert list(verify_output(FIRST, store)) == []
 
 
 PIPELINE = pipeline_of(max__file__records="100")

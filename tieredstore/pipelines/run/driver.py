@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tieredstore.errors import ConfigError, FencedError, InvalidValueError, PreconditionFailedError, PreparedGoneError
 from tieredstore.pipelines.log.commit_log import Life, LogState
 from tieredstore.pipelines.log.entries import Entry, OutputFile, Window, WrittenWindow
+from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.finalizing import Finalizer, Finished
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.window_writing import Written, discard_files, mark_windows
@@ -269,13 +270,28 @@ class Driver:
             except PreparedGoneError:
                 missing.append(file)
         if missing:
-            # Check again that no newer driver has taken over, because a newer driver may have discarded the files.
-            self.log.check_alone()
+            # A newer driver may have discarded the files.
+            self._delete_late(entry)
             _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
             discard_files(self.store, missing)  # the store may still hold parts of some of these files
             entry = self._write_again(entry, {file.key for file in missing})
+        if entry.files:
+            self._delete_late(entry)
         self.finalizer.write(entry)
         self.store.delete(entry.removed)
+
+    def _delete_late(self, entry: Entry) -> None:
+        """Raise FencedError if another driver is running. First delete published files that its entries have removed.
+
+        If a store publishes by a copy, the copy may land after another process has published and deleted the file.
+        """
+        try:
+            self.log.check_alone()
+        except FencedError:
+            # Read with a second object, because unread entries of another driver fence this one.
+            held = Committed.of(self.log.of_generation(self.generation.number), prepared=False).files
+            self.store.delete([file.key for file in entry.files if file.key not in held])
+            raise
 
     def _write_again(self, entry: Entry, missing: set[str]) -> Entry:
         if entry.fingerprint != self.generation.fingerprint:
