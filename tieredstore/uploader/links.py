@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -86,6 +86,25 @@ class Link:
         """Record that the segment is replicated. On a full disk, do nothing."""
         with contextlib.suppress(OSError):
             (self.folder / _REPLICATED).touch()
+
+    def end_at(self, next_offset: int) -> Link:
+        """Rename the links to those of a segment that ends earlier, and return them. The listing at the time of linking
+        had missed the next segment. The producer snapshot stays that of the assumed end. If this fails, change nothing.
+        """
+        name = f"{self.base_offset:020d}-{next_offset:020d}"
+        shorter = replace(self, folder=self.folder.with_name(name), next_offset=next_offset)
+        if self.is_read_only:
+            return self
+        try:
+            # Add the snapshot's new name first, so that after a kill the folder has the snapshot that its name tells.
+            with contextlib.suppress(FileExistsError):
+                os.link(self.snapshot, self.folder / shorter.snapshot.name)
+            self.folder.rename(shorter.folder)
+        except OSError:
+            return self
+        with contextlib.suppress(OSError):
+            (shorter.folder / self.snapshot.name).unlink()
+        return shorter
 
     def remove(self) -> None:
         """Remove the links. First rename the folder, so that a half-empty folder never counts as a segment."""

@@ -271,6 +271,8 @@ class Partition:
                 # only if the listed file is the pinned file: a file that replaced it may have fewer records.
                 end, segment.described = listed_end, None
             segment.place = named if named.next_base_offset == end else replace(named, next_base_offset=end)
+            if segment.link is not None and segment.link.next_offset > end:
+                segment.take_link(segment.link)
             segment.absences = 0
             return True
         if base < first_live:

@@ -200,7 +200,9 @@ class Segment:
         return False
 
     def take_link(self, link: Link | None) -> None:
-        """Keep a hard link as a pin, and record in it that the segment is replicated."""
+        """Keep a hard link as a pin, and record in it the segment's end, and that the segment is replicated."""
+        if link is not None and link.next_offset > self.next_offset:
+            link = link.end_at(self.next_offset)
         self.link = link
         if link is not None and self.is_replicated:
             link.mark_replicated()
