@@ -252,6 +252,8 @@ def test_what_is_held_from_before_the_first_stored_segment_is_shipped(
         assert [partition.pending() for partition in first.uploader.disk.partitions] == [[]]
     assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39)]
     assert (watermark_of(store).next_offset, watermark_of(store).holes) == (40, ())
+    assert (last := watermark_of(store).segment) is not None
+    assert last.end_offset == 39
     assert not any(path.is_file() for path in hold_dir.rglob("*"))
 
 

@@ -416,7 +416,9 @@ class _Work:
         if epoch is None:
             epoch = described.segment_leader_epochs[-1][0]
         next_offset = max(described.end_offset + 1, value.next_offset)
-        value = value.behind(shipped, next_offset, epoch, uploads.broker_id, uploads.now_ms())
+        # A segment from before the first stored one is not the last segment.
+        last = shipped if next_offset == described.end_offset + 1 else None
+        value = value.behind(last, next_offset, epoch, uploads.broker_id, uploads.now_ms())
         partition.progress.advance(value, self.shipper.monotonic())
         # During consecutive uploads, save the watermark object once a second. The object may lag behind the uploads,
         # because each upload first looks into the store. The object must never be ahead of the uploads.
