@@ -538,3 +538,24 @@ def test_bad_messages_are_redriven_or_replaced_and_never_both(topic: StoredTopic
     redrive(topic, store, third)
     assert sorted([*offsets(store, 2), *offsets(store, 3)]) == [0, 1, 2, 3, 4]
     assert clean(store, 1, 2, 3)
+
+
+@pytest.mark.parametrize("skip", [0, 1])
+def test_of_two_backfills_at_once_only_one_replaces_files(topic: StoredTopic, skip: int) -> None:
+    store = MemoryObjectStore()
+    run_once(topic, store, RIGHT)
+
+    def begin_another(_: Operation) -> None:
+        with pytest.raises(Killed):
+            backfill(topic, ScriptedStore(store).on("prepare", do=Killed()), replaces=1)
+
+    # Generation 4 has found nothing that replaces files of generation 1, and is about to fence or to announce.
+    slow = ScriptedStore(store).on("put", "*/kept/1/commits/*", begin_another, skip=skip, times=1)
+    with pytest.raises((ConfigError, FencedError)):
+        backfill(topic, slow, generation=4, replaces=1)
+    with pytest.raises(ConfigError, match="generation 2 is replacing files of generation 1"):
+        backfill(topic, store, generation=4, replaces=1)
+    backfill(topic, store, replaces=1)
+    assert (offsets(store, 1), offsets(store, 2), offsets(store, 4)) == ([], [0, 1, 2, 3, 4], [])
+    drop(store, 4)
+    assert clean(store, 1, 2, 4)

@@ -227,10 +227,15 @@ class Replacement:
         if state.life in {Life.FREE, Life.DROPPED}:
             words = "was dropped" if state.life is Life.DROPPED else "has no commit log"
             raise ConfigError(f"generation {generation} {words}: there is nothing to replace")
-        if state.giving_to not in {-1, self._number}:
+        self._refuse_other()
+
+    def _refuse_other(self) -> None:
+        """Raise ConfigError if another backfill is replacing files of the same generation."""
+        other = self._log.state.giving_to
+        if other not in {-1, self._number}:
             raise ConfigError(
-                f"generation {state.giving_to} is replacing files of generation {generation}: first complete that "
-                f"backfill, or remove generation {state.giving_to}"
+                f"generation {other} is replacing files of generation {self._generation}: first complete that "
+                f"backfill, or remove generation {other}"
             )
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
@@ -305,8 +310,9 @@ class Replacement:
                 going = [file.key for window in self._find_going(backfill) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
-            # Check again, because another backfill may have replaced some of the offset windows since the plan was
-            # made. If another backfill replaces them after this check, ``append`` raises FencedError.
+            # Check again, because another backfill may have begun to replace files, or have replaced some of the offset
+            # windows, since the plan was made. If one does so after this check, ``append`` raises FencedError.
+            self._refuse_other()
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)
