@@ -128,6 +128,10 @@ def test_a_plan_shows_what_is_left_of_a_run(kafka: KafkaServer, tmp_path: Path) 
     delete_topic(kafka, restore.topics["orders"])
     line, _ = run_line(ResourceNotFoundError.exit_code - 1)
     assert line.startswith("bad     run          a target topic was deleted after the run ")
+    (settings := tmp_path / "new.properties").write_text("retention.ms=-1\n")
+    _, said = produce(restore, "--create-with", str(settings), code=ConfigError.exit_code)
+    assert f"a target topic was deleted after the run {restore.name} began" in said
+    assert "created" not in said
     make_topic(kafka, name=restore.topics["orders"], partitions=2)
     line, _ = run_line(ConfigError.exit_code)
     assert line.startswith(f"bad     run          topic {restore.topics['orders']} was created again after the run ")

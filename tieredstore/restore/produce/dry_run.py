@@ -25,7 +25,7 @@ from tieredstore.restore.produce.control_topic import ControlTopic
 from tieredstore.restore.produce.runs import CONTROL_TOPIC
 from tieredstore.restore.produce.source import SourceTopics, header_lists
 from tieredstore.restore.produce.target import TargetCluster, TargetTopic, check_control
-from tieredstore.restore.produce.transactions import TRANSACTION_MS
+from tieredstore.restore.produce.transactions import SETTLES_S, TRANSACTION_MS
 from tieredstore.restore.retention import deleted_spans, number_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _BEFORE: Final = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")
 _AFTER: Final = ("message.timestamp.after.max.ms", "message.timestamp.difference.max.ms")
 _KEEP_ALL: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-_SETTLES_S: Final = 5.0
+_LOOK_S: Final = 5.0
 """Longest time that a dry run waits for the end of a transaction in the control topic. The broker writes the end marker
 a moment after the commit."""
 _BATCH_BYTES: Final = 61
@@ -377,7 +377,7 @@ def _check_run(
     ranges: Mapping[TopicPartition, SourceRange] = topics.ranges()
     try:
         with LiveReader(properties, isolation="read_committed") as reader:
-            position, targets = _position(topics, cluster, reader)
+            position, targets = _position(topics, cluster, reader, settles_s=_LOOK_S)
             if position is not None:
                 ranges = position.sources
                 next_offsets(topics, reader, targets, position)
@@ -395,14 +395,14 @@ def _check_run(
 
 
 def _position(
-    topics: SourceTopics, cluster: TargetCluster, reader: LiveReader
+    topics: SourceTopics, cluster: TargetCluster, reader: LiveReader, *, settles_s: float
 ) -> tuple[RunPosition | None, Sequence[TargetTopic]]:
     """Return the position from which the run would begin or continue, and the target topics. The position is None if
     target topics are missing. Raise ConfigError if the run would refuse to begin or continue."""
     options, position = topics.options, None
     if (control := cluster.target(CONTROL_TOPIC)) is not None:
         check_control(control)
-        position = ControlTopic(reader, options.run, settles_s=_SETTLES_S).newest_position()
+        position = ControlTopic(reader, options.run, settles_s=settles_s).newest_position()
     found = [cluster.target(topic) for topic in options.topics.values()]
     targets = [target for target in found if target is not None]
     if len(targets) < len(found) and position is not None:
@@ -428,7 +428,12 @@ def prepare_target(topics: SourceTopics, properties: Mapping[str, str], new: New
     found = examine(topics, properties, new=new)
     found.refuse()
     if found.missing:
-        with TargetCluster(properties) as cluster:
+        with (
+            TargetCluster(properties) as cluster,
+            LiveReader(properties, isolation="read_committed") as reader,
+        ):
+            # Create no topic for a run that would then be refused.
+            _position(topics, cluster, reader, settles_s=SETTLES_S)
             for topic, created in found.missing.items():
                 cluster.create(topic, created)
         examine(topics, properties).refuse()

@@ -37,7 +37,7 @@ from tieredstore.restore.produce.runs import (
 )
 from tieredstore.restore.produce.source import SourceBatch, SourceTopics, consecutive
 from tieredstore.restore.produce.target import TargetCluster
-from tieredstore.restore.produce.transactions import TRANSACTION_MS, Transactions
+from tieredstore.restore.produce.transactions import SETTLES_S, Transactions
 
 OnStep: TypeAlias = Callable[[str], object]
 """A callback that gets the name of each operation before the operation begins, so that tests can end the process
@@ -168,7 +168,7 @@ class ProduceRun:
             reader = stack.enter_context(LiveReader(properties, isolation="read_committed", timeout_s=timeout_s))
             targets = [cluster.existing_target(topic) for topic in options.topics.values()]
             most = min(int(each.settings["max.message.bytes"]) for each in (*targets, cluster.control_topic()))
-            control = ControlTopic(reader, options.run, settles_s=TRANSACTION_MS / 1000 + 30)
+            control = ControlTopic(reader, options.run, settles_s=SETTLES_S)
             transactions = stack.enter_context(
                 Transactions(properties, options.run, most_batch_bytes=most, timeout_s=timeout_s)
             )

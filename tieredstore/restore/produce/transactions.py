@@ -37,6 +37,9 @@ TRANSACTION_MS: Final = 180_000
 same run aborts that transaction at once.
 """
 
+SETTLES_S: Final = TRANSACTION_MS / 1000 + 30
+"""The longest time that a run waits for the transaction of another run, which may have been killed."""
+
 _logger: Final = logging.getLogger(__name__)
 
 _CALL_S: Final = 1.0
