@@ -227,6 +227,14 @@ def test_who_redrives_what_was_taken_over_may_die_at_each_operation(
             assert list(verify_output(pipeline, inner)) == []
 
 
+def test_redriving_a_generation_that_has_not_begun_does_not_begin_it(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, STRICT)
+    assert redrive(topic, store, NEXT) == []
+    take_over(topic, store)
+    assert len(refile(topic, store, NEXT)) == 1
+    assert listed_offsets(store) == list(range(300))
+
+
 @pytest.mark.parametrize("end", ["take over", "drop"])
 def test_whoever_begins_to_redrive_before_the_generation_ends_writes_nothing_behind_the_end(
     topic: StoredTopic, store: ObjectStore, end: str

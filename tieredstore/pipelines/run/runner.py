@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from tieredstore.errors import ConfigError, ObjectNotFoundError
 from tieredstore.model import human_bytes
 from tieredstore.pipelines.files.columns import NEEDS_SPARK
+from tieredstore.pipelines.log.commit_log import Life
 from tieredstore.pipelines.log.entries import Entry, Window
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.driver import Driver, take_over
@@ -247,6 +248,8 @@ class Runner:
     def redrive(self) -> Iterator[Redriven]:
         """Parse quarantine files again, one by one. Commit an entry for each file that has a good message now."""
         self._refuse_frame()
+        if self._read_log().life is Life.FREE:
+            return  # ``begin`` would end the chance to let the generation take over another one
         self.begin()
         # Read with a second object, because unread entries of another driver fence this one.
         committed = Committed.of(self.driver.log.of_generation(self._own.generation)).files.keys()
