@@ -559,3 +559,17 @@ def test_of_two_backfills_at_once_only_one_replaces_files(topic: StoredTopic, sk
     assert (offsets(store, 1), offsets(store, 2), offsets(store, 4)) == ([], [0, 1, 2, 3, 4], [])
     drop(store, 4)
     assert clean(store, 1, 2, 4)
+
+
+def test_files_that_a_third_generation_replaced_are_not_written_again(topic: StoredTopic) -> None:
+    store = MemoryObjectStore()
+    run_once(topic, store, RIGHT)
+    # The backfill dies before its last entry in the log of generation 1.
+    dying = ScriptedStore(store).on("delete", "*.parquet", Killed(), moment="after")
+    with pytest.raises(Killed):
+        backfill(topic, dying, replaces=1)
+    backfill(topic, store, generation=4, replaces=2)
+    with suppress(ConfigError):
+        backfill(topic, store, replaces=1)
+    assert (offsets(store, 1), offsets(store, 2), offsets(store, 4)) == ([], [], [0, 1, 2, 3, 4])
+    assert clean(store, 1, 2, 4)

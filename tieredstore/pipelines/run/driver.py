@@ -248,8 +248,17 @@ class Driver:
 
     def _finish_last(self) -> None:
         if (number := self.log.state.unpublished) >= 0:
-            self._finish(self.log.entry(number))
+            self._finish(self._without_replaced(self.log.entry(number)))
         self._tell(None)
+
+    def _without_replaced(self, entry: Entry) -> Entry:
+        """Leave out files that another generation has replaced since: they are deleted, so never write them again."""
+        gone = {key for later in self.log.entries(entry.number + 1) for key in later.removed}
+        windows = (
+            replace(window, files=tuple(file for file in window.files if file.key not in gone))
+            for window in entry.windows
+        )
+        return replace(entry, windows=tuple(windows)) if gone else entry
 
     def _tell(self, entry: Entry | None) -> None:
         if self.generation.table is not None:
