@@ -150,7 +150,9 @@ def test_manifests_and_indexes_that_were_not_read_are_not_counted(tmp_path: Path
 
 @pytest.mark.usefixtures("planted")
 def test_segments_that_the_state_records_count_no_manifest(tmp_path: Path) -> None:
-    read = [verified(tmp_path, "--state", tmp_path / "state", "--json").rows[-1]["manifests_read"] for _ in range(2)]
+    read = [
+        verified(tmp_path, "--state", str(tmp_path / "state"), "--json").rows[-1]["manifests_read"] for _ in range(2)
+    ]
     assert read == [SEGMENTS + 1, 0]
 
 
