@@ -229,6 +229,18 @@ def test_verify_says_what_it_has_read_and_what_not(kept: Kept) -> None:
     assert (summary["read_files"], summary["read_size"]) == (len(sizes) - 1, sum(sizes) - first.size)
 
 
+def test_a_comparison_with_a_bucket_that_has_none_of_the_records_is_no_success(kept: Kept, tmp_path: Path) -> None:
+    assert tieredstore("pipeline", "run", "--once", kept.file()).code == 0
+    compared = tieredstore("pipeline", "verify", kept.file(), "--against", "bucket").clean()
+    assert compared.text.startswith("12 offsets compared with the bucket; 0 not in the bucket")
+    (tmp_path / "empty").mkdir()
+    empty = kept.file(storage__root=str(tmp_path / "empty"))
+    done = tieredstore("pipeline", "verify", empty, "--against", "bucket")
+    assert (done.code, done.text.splitlines()[0]) == (3, "no offsets compared with the bucket; 12 not in the bucket")
+    assert "no record was compared: the bucket has none of the 12 written offsets" in done.stderr
+    assert "no problems found" not in done.text
+
+
 def test_files_without_a_commit_log_are_never_all_that_there_is_to_be(kept: Kept) -> None:
     data = sequence_file({100: b"{}", 103: b"{}"})
     kept.store.put(f"{ROOT}orders/dt=1/7_0_{100:020}", data)

@@ -304,7 +304,7 @@ def verify(
     with the files. The report says what was read and what was not checked. Without a commit log, as for Secor's output,
     missing files cannot be detected.
 
-    Exit code 4 if a problem is found, 3 if the generation has neither log nor files.
+    Exit code 4 if a problem is found, 3 if the generation has neither log nor files, or if no record was compared.
 
     Example: tieredstore pipeline verify backup.properties --against bucket
     """
@@ -315,6 +315,7 @@ def verify(
         verification = Verification(settings, parts.store, contents=not sizes_only)
         problems = list(verification.problems())
     more = None if against is None else _compare(settings, against, problems)
+    is_unproven = more is not None and more.gone > 0 and not more.compared and not problems
     if output.as_json:
         counts = {} if more is None else {"compared": more.compared, "not_compared": more.gone}
         sums = {"problems": len(problems), **_VERIFICATION.json(verification), **counts}
@@ -326,9 +327,15 @@ def verify(
                 [f"{counted(more.compared, 'offset')} compared with the {against}; {more.gone} not in the {against}"]
             )
         print_lines(_read_lines(verification, against is not None))
-        print_lines([counted(len(problems), "problem") if problems else "no problems found"])
+        if not is_unproven:
+            print_lines([counted(len(problems), "problem") if problems else "no problems found"])
     if problems:
         raise typer.Exit(CorruptDataError.exit_code)
+    if more is not None and is_unproven:
+        raise ResourceNotFoundError(
+            f"no record was compared: the {against} has none of the {counted(more.gone, 'written offset')}; check the "
+            f"pipeline's settings of the {against}"
+        )
 
 
 _VERIFICATION: Final[Row[Verification]] = Row(
