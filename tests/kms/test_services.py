@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -353,6 +354,22 @@ def test_neither_key_nor_token_follows_a_redirection(case: Case, status: int) ->
                 once(call)
             case.service.planned.clear()
         assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{}"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirection_is_refused_as_one(case: Case, status: int, body: bytes) -> None:
+    sealed = case.first().seal(SECRET)
+    case.service.headers["Location"] = "http://elsewhere.example/"
+    for call in (lambda: case.first().seal(SECRET), lambda: case.first().open(sealed)):
+        case.service.planned.extend([Answer(status, body)] * 2)
+        # Azure's client names the status by its phrase.
+        with pytest.raises(
+            KeyServiceError, match=rf"refuses to use .*({status}|{HTTPStatus(status).phrase})"
+        ) as caught:
+            once(call)
+        case.service.planned.clear()
+        assert not caught.value.retryable
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

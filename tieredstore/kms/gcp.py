@@ -81,7 +81,9 @@ class GcpKeySource(KeySource):
             ) from error
         # The attributes ``_session`` and ``_auth_request`` are not public; they exist in google-cloud-kms 3 and
         # google-auth 2.
-        _staying(getattr(transport, "_session"))._auth_request = _request(login)  # noqa: B009
+        session = _staying(getattr(transport, "_session"))  # noqa: B009
+        session._auth_request = _request(login)
+        session.hooks["response"].append(_refuse_redirection)
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
 
     def seal(self, secret: bytes) -> bytes:
@@ -129,6 +131,14 @@ def _staying(session: Any) -> Any:
 
 def _nowhere(_: requests.Response) -> None:
     return None
+
+
+def _refuse_redirection(response: requests.Response, **_: object) -> None:
+    """Raise an error for a redirection. The client would parse its body as an answer of the service."""
+    if 300 <= response.status_code < 400:
+        response.close()
+        untyped: Any = exceptions
+        raise untyped.from_http_status(response.status_code, f"status {response.status_code}, a redirection")
 
 
 def _translate(error: Exception, key: str) -> TieredStoreError:

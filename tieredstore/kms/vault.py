@@ -74,6 +74,7 @@ class VaultKeySource(KeySource):
             timeout=int(READ_TIMEOUT_S),
             allow_redirects=False,
         )
+        client.session.hooks["response"].append(_refuse_redirection)
         return cls(key, cast("_Transit", client.secrets.transit))
 
     def seal(self, secret: bytes) -> bytes:
@@ -107,3 +108,10 @@ class VaultKeySource(KeySource):
         if isinstance(error, exceptions.VaultError):
             return KeyServiceError(f"Vault refuses to use {key}: {why}")
         return KeyServiceError(f"Vault gave no usable answer for {key}: {why}")
+
+
+def _refuse_redirection(response: requests.Response, **_: object) -> None:
+    """Raise an error for a redirection. The client would return it as an answer of the service."""
+    if 300 <= response.status_code < 400:
+        response.close()
+        raise exceptions.VaultError(f"status {response.status_code}, a redirection")
