@@ -221,6 +221,26 @@ def test_a_hole_whose_mark_was_lost_is_marked_again_when_its_leader_starts(
     assert holes_of(store) == []
 
 
+def test_a_running_leader_marks_its_hole_again_and_is_not_ready_before_it_is_filled(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
+    """A follower removes the mark, and is killed before it finds the hole and marks it again."""
+    leader, follower = replicas(tmp_path)
+    damage(leader, 10)
+    with uploader_of(leader.log_dir, store) as shipping:
+        shipping.run_once()
+        store.delete([hole_key("", PARTITION)])
+        shipping.fill_holes()
+        shipping.sweep()
+        assert "offsets 10 to 19" in shipping.health.reasons()["holes"]
+        fill(follower, store)
+        assert holes_of(store) == []
+        shipping.fill_holes()
+        shipping.sweep()
+        assert "holes" not in shipping.health.reasons()
+    assert list(store.list("!tieredstore/holes/")) == []
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_hole_recorded_while_another_replica_removes_the_mark_stays_marked(
     tmp_path: Path, store: MemoryObjectStore, moment: Moment

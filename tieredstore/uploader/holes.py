@@ -55,9 +55,13 @@ class Filler:
             holey = set(target.watermarks.with_holes())
         left = set(holey)
         for partition in partitions:
-            if partition.where in holey or partition.role is Role.LEAVING or partition.has_early:
+            is_marked, is_unfilled = partition.where in holey, partition.where in self.counts.unfilled
+            if is_unfilled:
+                # Another uploader may have removed the mark, and been killed before it marked the hole again.
+                left.add(partition.where)
+            if is_marked or is_unfilled or partition.role is Role.LEAVING or partition.has_early:
                 try:
-                    if not _Filling(self, target, partition, partition.where in holey).fill():
+                    if not _Filling(self, target, partition, is_marked).fill():
                         left.discard(partition.where)
                 except (TieredStoreError, OSError) as error:
                     _logger.warning("%s: cannot fill its holes now: %s", partition.where, error)
@@ -83,6 +87,9 @@ class _Filling:
             # it could not upload). So keep no segments for holes.
             self._unmark()
             return False
+        if watermark.holes and not self.is_marked:
+            target.watermarks.mark_holes(where)
+            self.is_marked = True
         known = watermark.filled(self._find_stored(watermark))
         gaps, is_before = list(known.holes), self.partition.role is Role.LEAVING or self.partition.has_early
         if is_before:
