@@ -48,6 +48,60 @@ def test_offsets_that_the_bucket_lacks_are_requested_from_the_broker(bucket: Buc
         assert times(consumer, 0, 40, OFFSET_BEGINNING) == [20, 40, 20]
 
 
+def test_a_time_is_found_in_segments_that_are_newer_than_the_last_listing(bucket: Bucket) -> None:
+    """The broker has uploaded and deleted more records since the consumer has listed the bucket."""
+    write_timed(bucket, range(20))
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 60)})
+    with broker.consumer(bucket, ORDERS, refresh_ms=3_600_000) as (consumer, _):
+        assert times(consumer, 10) == [10]
+        write_timed(bucket, range(20, 40))
+        broker.logs[ORDERS].start = 40
+        assert times(consumer, 19, 20, 33, 40) == [19, 20, 33, 40]
+
+
+def test_a_time_is_found_in_the_first_segments_of_a_topic(bucket: Bucket) -> None:
+    """The bucket had no segment of the topic at the last listing."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 60)})
+    with broker.consumer(bucket, ORDERS, refresh_ms=3_600_000) as (consumer, _):
+        assert times(consumer, 10) == [10]
+        write_timed(bucket, range(40))
+        broker.logs[ORDERS].start = 40
+        assert times(consumer, 10, 40) == [10, 40]
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (0, 60)
+
+
+def test_segments_uploaded_while_the_broker_is_asked_for_a_time(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_timed(bucket, range(20))
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 60)})
+    with broker.consumer(bucket, ORDERS, refresh_ms=3_600_000) as (consumer, member):
+        assert times(consumer, 10) == [10]
+        ask = member.offsets_for_times
+
+        def retain_before(*given: Any) -> Any:
+            # Let the bucket's thread answer first, if it was asked already.
+            parts_of(consumer).core.lookups.call(lambda _: None).result(DEADLINE_S)
+            if broker.logs[ORDERS].start == 0:
+                write_timed(bucket, range(20, 40))
+                broker.logs[ORDERS].start = 40
+            return ask(*given)
+
+        monkeypatch.setattr(member, "offsets_for_times", retain_before)
+        assert times(consumer, 33) == [33]
+
+
+def test_a_time_before_the_bucket_begins_is_found_on_the_broker(bucket: Bucket) -> None:
+    """Retention in the bucket is shorter than on the broker."""
+    first = bucket.write(20)
+    write_timed(bucket, range(20, 40))
+    bucket.delete(first)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(5, 60)})
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (5, 60)
+        assert times(consumer, 0, 7, 25, 50, OFFSET_BEGINNING) == [5, 7, 25, 50, 5]
+
+
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_ends_and_times_of_the_bucket_alone(bucket: Bucket, isolation: str) -> None:
     with reader_of(bucket, PLACE, isolation_level=isolation) as consumer:

@@ -48,10 +48,11 @@ class OffsetQueries:
         where, end = (place.topic, place.partition), _end(timeout_s)
         if cached:
             return self._look_up_known(where, place)
-        asked = self._core.lookups.call(lambda bucket: self._stored_span(bucket, where))
         live = None if self._is_remote else self._client.watermarks(place, timeout_s)
         if live is None and not self._is_remote:
             return None
+        # Ask the broker first: if it then deletes records, the later listing of the bucket has them.
+        asked = self._core.lookups.call(lambda bucket: self._stored_span(bucket, where))
         try:
             stored = outcome(asked, _left(end))
         except OverdueError:
@@ -63,14 +64,15 @@ class OffsetQueries:
     def for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> list[KafkaPartition]:
         """Return the first offset at or after each time; raise KafkaException on timeout, like confluent-kafka."""
         end = _end(timeout_s)
-        asked: list[Future[int | None]] = []
-        for place in places:
-            where = place.topic, place.partition
-            asked.append(self._core.lookups.call(partial(self._stored_time, where=where, moment=place.offset)))
         live: dict[TopicPartition, int] = {}
         if not self._is_remote and self._settings.has_broker:
             left = _left(end)
             live = self._client.offsets_for_times(places, -1.0 if left is None else max(0.0, left))
+        # Ask the broker first, as in ``watermarks``.
+        asked: list[Future[int | None]] = []
+        for place in places:
+            where = place.topic, place.partition
+            asked.append(self._core.lookups.call(partial(self._stored_time, where=where, moment=place.offset)))
         given: list[KafkaPartition] = []
         for place, of_bucket in zip(places, asked, strict=True):
             try:
@@ -78,9 +80,10 @@ class OffsetQueries:
             except OverdueError:
                 reason = "Failed to get offsets: Local: Timed out"
                 raise refusal(KafkaError._TIMED_OUT, reason) from None
-            where = place.topic, place.partition
-            offset = live.get(where, _END) if stored is None else stored
-            given.append(KafkaPartition(place.topic, place.partition, offset))
+            of_broker = live.get((place.topic, place.partition), _END)
+            # The bucket may begin after the broker's log, so the broker may have an earlier offset.
+            found = [offset for offset in (stored, of_broker) if offset is not None and offset >= 0]
+            given.append(KafkaPartition(place.topic, place.partition, min(found, default=of_broker)))
         return given
 
     def _look_up_known(self, where: TopicPartition, place: KafkaPartition) -> tuple[int, int]:
@@ -106,8 +109,12 @@ class OffsetQueries:
         logs = bucket.logs
         before = logs.listings
         logs.load({where[0]}, ids)
-        if fresh and logs.listings == before and logs.lineage(where) is not None:
-            logs.refresh(where)
+        if logs.listings == before:
+            # List the whole topic if the bucket lacked it before: its first segments may have arrived since.
+            if logs.lineage(where) is None:
+                logs.reload(where[0], ids.get(where[0]))
+            elif fresh:
+                logs.refresh(where)
         lineage = logs.lineage(where)
         return bucket.until_cut(lineage) if self._is_remote and lineage is not None else lineage
 
@@ -123,7 +130,8 @@ class OffsetQueries:
         """Return the bucket's first offset at or after a time, or None if the bucket has none. Without an offset from
         the bucket, the caller uses the broker's answer, or -1 without a broker.
         """
-        lineage = self._lineage(bucket, where, fresh=self._is_remote)
+        # The broker may have deleted records that were uploaded only after the last listing.
+        lineage = self._lineage(bucket, where, fresh=moment != _BEGINNING)
         if moment in (_BEGINNING, _END):
             return self._stored_bound(bucket, lineage, moment)
         if lineage is None:
