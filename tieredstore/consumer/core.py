@@ -119,6 +119,19 @@ class Core:
         if not partition.paused or partition.position is None:
             self._look(partition)
 
+    def move_back(self, partition: Partition, first: Position) -> None:
+        """Continue a partition at a record that was taken but not returned.
+
+        Keep a position before the record: the partition is already there because its log was truncated or re-created. A
+        failed partition stays failed.
+        """
+        if partition.position is None or partition.position <= first.offset:
+            return
+        if isinstance(partition.phase, Failed):
+            partition.at = first
+        else:
+            self.move(partition, first)
+
     def pause(self, partition: Partition) -> None:
         """Stop fetching a partition. Drop the bucket's records that were read but not yet returned: a resume reads
         these records again."""
@@ -192,6 +205,8 @@ class Core:
     def next_readable(self) -> tuple[Partition, pa.RecordBatch] | None:
         """Return the next batch from the bucket. The partitions are read in rotation."""
         for _ in range(len(self.readable)):
+            if not self.readable:
+                break  # the user's callback for losses has ended other reads
             partition = self.readable[0]
             self.readable.rotate(-1)
             assert isinstance(partition.phase, Bucket)
@@ -249,6 +264,8 @@ class Core:
             # A paused partition needs only its start offset, because a resume looks the partition up again.
             if partition.position is None and isinstance(answer, Found) and not isinstance(answer.placement, Recreated):
                 partition.at = answer.at or partition.at
+                # Keep the topic's id too, so that the resume notices a topic that was re-created during the pause.
+                partition.log = replace(partition.log, topic_id=answer.topic_id or partition.log.topic_id)
             partition.phase = Parked()
         elif isinstance(answer, Unanswered):
             self._back_off(partition, answer.error, answer.lasted_s)
@@ -305,7 +322,9 @@ class Core:
                     partition.at = Position(end, partition.epoch)
                     self._look(partition)
             case Lost(stop):
-                if self.policy.loses(partition, position, stop):
+                before = partition.at
+                # A seek in the user's callback decides where the partition continues.
+                if self.policy.loses(partition, position, stop) and partition.at is before:
                     self._go_on(partition, stop, lineage)
             case Unreadable(problem):
                 error = CorruptDataError(f"cannot read the next records: {problem}")
@@ -352,6 +371,7 @@ class Core:
     def _take_end(self, partition: Partition, stream: StoredStream) -> None:
         """Handle the end of a read from the bucket."""
         self._leave(partition)
+        before = partition.at
         for span in stream.skipped:
             self.policy.tell(span)
         for span in stream.lost:
@@ -359,13 +379,15 @@ class Core:
                 partition.at = Position(span.start, partition.epoch)
                 return
         error, position = stream.error, partition.position or 0
+        if partition.at is not before:
+            return  # the user's callback has sought another offset
         if error is None:
             self._go_on(partition, max(position, stream.stop), stream.lineage)
         elif not isinstance(error, UNREADABLE):
             self._back_off(partition, error)
         elif self.policy.accepts_damage(partition, error):
             behind = stream.lineage.span_at(position).stop
-            if self.policy.loses(partition, position, behind):
+            if self.policy.loses(partition, position, behind) and partition.at is before:
                 self._go_on(partition, behind, stream.lineage)
 
     def _back_off(self, partition: Partition, error: Exception, lasted_s: float = 0.0) -> None:

@@ -143,14 +143,17 @@ class Delivery:
             partition = self._core.partitions.get((message.topic(), message.partition()))
             if partition is None or message.error() is not None:
                 continue
-            if isinstance(message, _message.Message):
-                firsts[partition.where] = position_of(message)
-            elif isinstance(partition.phase, Live):
-                partition.phase.held.appendleft(message)
+            phase = partition.phase
+            # A message of the client may be from before the partition left the broker, or from an earlier assignment.
+            is_own = isinstance(message, _message.Message)
+            if isinstance(phase, Live) and phase.link is Link.HEARD and not is_own:
+                phase.held.appendleft(message)
                 self.hold_on(partition)
-        for where, position in firsts.items():
+            else:
+                firsts[partition.where] = position_of(message)
+        for where, first in firsts.items():
             self.forget([where])
-            self._core.move(self._core.partitions[where], position)
+            self._core.move_back(self._core.partitions[where], first)
 
     def hold_on(self, partition: Partition) -> None:
         """Queue a partition for delivery if it has held messages, for example after a pause."""

@@ -1,0 +1,147 @@
+"""Bucket, broker and user change something between two steps of a consumer. No record is lost without a report."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, offsets_of, raised, read, until
+from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.records.topic_buckets import SECOND_ID, Bucket
+from tieredstore.consumer.partition import Live
+from tieredstore.errors import DataLossError
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_a_call_that_fails_after_its_partition_has_left_the_broker_loses_nothing(
+    bucket: Bucket, *, is_eager: bool
+) -> None:
+    """One call takes records of the broker, meets a loss behind them, and fails in the user's callback."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 10)}, is_eager=is_eager)
+
+    def refuse(_: object) -> NoReturn:
+        raise RuntimeError("the user refuses the loss")
+
+    options = {"on_data_loss": "report", "loss_cb": refuse}
+    with broker.consumer(bucket, ORDERS, **options) as (consumer, member):
+        assert offsets_of(read(consumer, 10)) == list(range(10))
+        bucket.write(20)
+        bucket.write(10, skip=5)  # the broker's retention soon deletes offsets 20 to 24
+        consume, calls = member.consume, iter(range(1000))
+
+        def retain_between(count: int, timeout_s: float) -> Any:
+            if next(calls) == 0:
+                broker.logs[ORDERS].end = 20
+            elif broker.logs[ORDERS].start == 0:
+                broker.logs[ORDERS] = ScriptedLog(35, 40)
+            return consume(count, timeout_s)
+
+        member.consume = retain_between  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError, match="refuses the loss"):
+            consumer.consume(100, DEADLINE_S)
+        # The failed call has returned nothing, so none of its records may be skipped.
+        assert consumer.position([PLACE])[0].offset == 10
+        member.consume = consume  # type: ignore[method-assign]
+        given = until(consumer, lambda messages: len(messages) >= 10, count=10)
+        assert offsets_of(given) == list(range(10, 20))
+
+
+def test_a_topic_created_again_while_its_partition_waits_for_its_first_resume(bucket: Bucket) -> None:
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
+        read(consumer, 10)
+        consumer.commit()
+        member.revoke_by_group(ORDERS)
+        consumer.poll(0)
+        consumer.pause([PLACE])  # the pause outlasts the assignment
+        member.assign_by_group(ORDERS)
+        until(consumer, lambda _: consumer.position([PLACE])[0].offset >= 0)
+        broker.topic_id = SECOND_ID
+        broker.logs[ORDERS] = ScriptedLog(0, 30)
+        consumer.resume([PLACE])
+        assert "was created again" in str(raised(consumer, DataLossError))
+
+
+def test_a_seek_in_the_loss_callback_is_obeyed(bucket: Bucket) -> None:
+    bucket.write(20)
+    bucket.write(20, skip=10)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(50, 50)})
+    sought: list[int] = []
+
+    def go_back(_: object) -> None:
+        if not sought:
+            sought.append(5)
+            consumer.seek(TopicPartition(*ORDERS, 5))
+
+    with broker.consumer(bucket, ORDERS, on_data_loss="report", loss_cb=go_back) as (consumer, _):
+        given = offsets_of(read(consumer, 55))
+        assert given == [*range(20), *range(5, 20), *range(30, 50)]
+
+
+def test_a_partition_given_up_in_the_loss_callback_stays_given_up(bucket: Bucket) -> None:
+    bucket.write(20)
+    bucket.write(20, skip=10)
+    bucket.write(20, partition=1)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(50, 50), OTHERS: ScriptedLog(20, 25)})
+    gone: list[object] = []
+
+    def give_up(lost: object) -> None:
+        gone.append(lost)
+        consumer.incremental_unassign([PLACE])
+
+    with broker.consumer(bucket, ORDERS, OTHERS, on_data_loss="report", loss_cb=give_up) as (consumer, _):
+        given = until(consumer, lambda got: len(got) >= 45 and bool(gone))
+        assert offsets_of(given) == list(range(20))
+        assert offsets_of(given, 1) == list(range(25))
+
+
+def test_everything_given_up_in_the_loss_callback(bucket: Bucket) -> None:
+    bucket.write(20)
+    bucket.write(20, skip=10)
+    bucket.write(2000, partition=1)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(50, 50), OTHERS: ScriptedLog(2000, 2000)})
+    gone: list[object] = []
+
+    def give_up(lost: object) -> None:
+        gone.append(lost)
+        consumer.incremental_unassign(consumer.assignment())
+
+    with broker.consumer(bucket, ORDERS, OTHERS, on_data_loss="report", loss_cb=give_up) as (consumer, _):
+        until(consumer, lambda _: bool(gone), count=7)
+        assert consumer.assignment() == []
+        assert consumer.consume(10, 0.01) == []
+
+
+@pytest.mark.parametrize("policy", ["fail", "report"])
+def test_an_interrupted_call_during_which_the_topic_is_created_again(bucket: Bucket, policy: str) -> None:
+    """The call has taken records of the old topic. The new topic is read from its beginning, or not at all."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
+    with broker.consumer(bucket, ORDERS, mode="remote_preferred", on_data_loss=policy) as (consumer, member):
+        read(consumer, 30)
+        broker.logs[ORDERS].end = 35
+        consume, taken = member.consume, [0]
+
+        def create_again(count: int, timeout_s: float) -> Any:
+            given = consume(count, timeout_s)
+            taken[0] += len(given)
+            if taken[0] == 5 and broker.topic_id != SECOND_ID:
+                broker.topic_id = SECOND_ID
+                broker.logs[ORDERS] = ScriptedLog(0, 40)
+            known = parts_of(consumer).core.partitions[ORDERS]
+            if broker.topic_id == SECOND_ID and not isinstance(known.phase, Live) and given == []:
+                member.consume = consume  # type: ignore[method-assign]
+                raise KeyboardInterrupt
+            return given
+
+        member.consume = create_again  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            consumer.consume(1000, DEADLINE_S)
+        if policy == "fail":
+            assert "was created again" in str(raised(consumer, DataLossError))
+            assert consumer.position([PLACE])[0].offset == 30
+        else:
+            assert offsets_of(read(consumer, 40)) == list(range(40))
