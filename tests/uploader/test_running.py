@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,36 @@ def test_a_single_run_does_not_wait_for_a_silent_store_either(disk: BrokerDisk) 
                 uploader.run_once()
         finally:
             speaks.set()
+
+
+def test_a_single_run_that_was_abandoned_ends_once_the_uploader_is_closed(
+    disk: BrokerDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    speaks, before = threading.Event(), set(threading.enumerate())
+    store = ScriptedStore(MemoryObjectStore()).on("list", do=lambda _: speaks.wait(120))
+    with uploader_of(disk.log_dir, store, upload_timeout_ms="1000") as uploader:
+        uploader.tries._grace_s = -0.5  # pyright: ignore[reportPrivateUsage]
+        try:
+            with pytest.raises(StoreUnavailableError, match="has not returned"):
+                uploader.run_once()
+            uploader.close()
+        finally:
+            speaks.set()
+        for thread in set(threading.enumerate()) - before:
+            if thread.name.startswith("tieredstore-uploader-watched"):
+                thread.join(60)
+                assert not thread.is_alive()
+        assert opened_in(disk.log_dir) == []
+    assert "holes" not in caplog.text
+
+
+def opened_in(folder: Path) -> list[str]:
+    """Return the files of a folder that this process has open."""
+    links = list[str]()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            links.append(str(descriptor.readlink()))
+    return [link for link in links if link.startswith(str(folder))]
 
 
 def test_other_settings_of_the_store_are_taken_while_it_runs(disk: BrokerDisk, tmp_path: Path) -> None:

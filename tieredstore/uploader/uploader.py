@@ -17,7 +17,7 @@ from tieredstore.api.tables import Table
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.uploader import UploaderSettings
-from tieredstore.errors import ConfigError, StoreError, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, ConfigError, StoreError, TieredStoreError
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.closing import Closing
 from tieredstore.process.forks import ForkSafeLock
@@ -99,7 +99,7 @@ class Uploader(Closing):
             settings = settings_of(source)
         self.own = uploader = own
         self._service: Service | None = None
-        self._is_stopped = False
+        self._is_stopped = self._is_closed = False
         self._asking = ForkSafeLock()
         self.environment: BrokerEnvironment = broker_environment(uploader)
         self.counts: Counts = Counts()
@@ -148,8 +148,11 @@ class Uploader(Closing):
 
     def sweep(self, *, only_touched: bool = False) -> Held:
         """Check all folders, or only those with events. Assign roles, and open or link the files of closed segments
-        (pin them).
+        (pin them). Raise AlreadyClosedError if the uploader is closed.
         """
+        # A thread that waits for a silent store is abandoned, and may continue after the close.
+        if self._is_closed:
+            raise AlreadyClosedError("the uploader was closed; open another one to continue")
         self.disk.sweep(only_touched=only_touched)
         self.leadership.source.watch({partition.name for partition in self.disk.partitions})
         self.roles.assign()
@@ -217,7 +220,8 @@ class Uploader(Closing):
         try:
             left = self._filler.fill(self.target, self._known_partitions().values())
         except TieredStoreError as error:
-            _logger.warning("cannot look for holes now: %s", error)
+            if not self._is_closed:
+                _logger.warning("cannot look for holes now: %s", error)
             return
         for where in before - set(left):
             self.counts.fill(where)
@@ -437,6 +441,7 @@ class Uploader(Closing):
 
     def close(self) -> None:
         """Release all files, the store, the Kafka client and the locks."""
+        self._is_closed = True
         for partition in self.disk.partitions:
             partition.close()
         self.target.close()
