@@ -573,3 +573,28 @@ def test_files_that_a_third_generation_replaced_are_not_written_again(topic: Sto
         backfill(topic, store, replaces=1)
     assert (offsets(store, 1), offsets(store, 2), offsets(store, 4)) == ([], [], [0, 1, 2, 3, 4])
     assert clean(store, 1, 2, 4)
+
+
+@pytest.mark.parametrize("taken", ["replaced", "redriven"])
+def test_an_unfinished_backfill_of_offsets_that_another_generation_took_is_removed(
+    topic: StoredTopic, taken: str
+) -> None:
+    store, strict = MemoryObjectStore(), pipeline_of(secor__message__parser__class="json")
+    third = with_generation(RIGHT, 3)
+    run_once(topic, store, strict)
+    if taken == "redriven":
+        run_once(topic, store, third, take_over=1)
+    with pytest.raises(Killed):
+        backfill(topic, ScriptedStore(store).on("put", "*/kept/1/commits/*", do=Killed()), replaces=1)
+    if taken == "redriven":
+        redrive(topic, store, third)
+    else:
+        backfill(topic, store, generation=4, replaces=1)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"first remove generation 2 \(pipeline rm\), .* another --generation"):
+            backfill(topic, store, replaces=1)
+    drop(store, 2)
+    if taken == "replaced":
+        backfill(topic, store, generation=5, replaces=4)
+        assert (offsets(store, 1), offsets(store, 4), offsets(store, 5)) == ([], [], [0, 1, 2, 3, 4])
+    assert clean(store, 1, 2, 3, 4, 5)

@@ -287,7 +287,7 @@ class Replacement:
                     raise ConfigError(
                         f"bad messages of generation {self._generation} at offsets {its.start} to {its.stop - 1} of "
                         f"{its.topic}-{its.partition} were written by a later generation: choose other "
-                        "offsets by --from and --to"
+                        f"offsets by --from and --to{self._removal_first(window)}"
                     )
         held = self._family.holder(window, but={self._generation, self._number})
         if held is not None:
@@ -295,8 +295,20 @@ class Replacement:
             raise ConfigError(
                 f"offsets {piece.start} to {piece.stop - 1} of {piece.topic}-{piece.partition} are held by generation "
                 f"{other}, not by generation {self._generation}: use --replace {other} for them, or choose other "
-                "offsets by --from and --to"
+                f"offsets by --from and --to{self._removal_first(window)}"
             )
+
+    def _removal_first(self, window: Window) -> str:
+        """Return the end of an error's sentence. If the new generation has begun to fill the offset window, each later
+        run would first complete this backfill, so its generation must be removed.
+        """
+        log = self._new.log
+        if log.state.backfill < 0 or log.state.is_filled:
+            return ""
+        begun = [one for one in log.entry(log.state.backfill).windows if one.where == window.where]
+        if not any(one.start < window.stop and window.start < one.stop for one in begun):
+            return ""
+        return f"; first remove generation {self._number} (pipeline rm), and then set another --generation"
 
     def announce(self, backfill: Entry) -> None:
         """Record the replacement in the replaced generation's log, before the new generation publishes anything."""
