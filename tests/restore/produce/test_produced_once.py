@@ -313,16 +313,20 @@ def test_the_offset_map_of_another_cluster_is_not_extended(restore: Restore, kaf
     assert load_map(store, "", "second").records == load_map(store, "", before).records
 
 
-def test_a_map_that_does_not_match_is_named(restore: Restore) -> None:
+@pytest.mark.parametrize(
+    "other", [OffsetRun("orders", 7, 500, 7, 900, 9), OffsetRun("orders", 0, 0, 0, 900, 9)], ids=["more", "contradicts"]
+)
+def test_a_map_that_does_not_match_is_named(restore: Restore, other: OffsetRun) -> None:
     def change(step: str) -> None:
         if step == "map":  # meanwhile, another cluster's run of the same name
             file = OffsetMapFile(restore.source.bucket.manager.store, "", restore.name)
             for topic, target in restore.topics.items():
                 file.map.add_topic(topic, target)
-            file.map.extend([OffsetRun("orders", 7, 500, 7, 900, 9)])
+            file.map.extend([other])
             file.save()
 
-    with pytest.raises(ConfigError, match=f"the offset map of the run {restore.name} in the bucket does not match"):
+    sentence = f"the offset map of the run {restore.name} in the bucket does not match.* by a run of another name"
+    with pytest.raises(ConfigError, match=sentence):
         restore.run(on_step=change)
 
 

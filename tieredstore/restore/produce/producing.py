@@ -18,6 +18,7 @@ from tieredstore.api.outcomes import Outcome
 from tieredstore.errors import (
     BrokerUnavailableError,
     ConfigError,
+    CorruptDataError,
     PreconditionFailedError,
     StoreUnavailableError,
     TieredStoreError,
@@ -312,22 +313,29 @@ class ProduceRun:
             # changed since the run began.
             end = position.ends.get((position.topics[topic], number), 0)
             file.map.begin((topic, number), source.start, target_start=end)
+        contradiction: CorruptDataError | None = None
         for runs in control.offset_runs(position.mapped, position.offset_records):
-            file.map.extend(runs)
+            try:
+                file.map.extend(runs)
+            except CorruptDataError as error:
+                if file.is_new:
+                    raise
+                contradiction = error
+                break
         for where, source in position.sources.items():
             file.map.advance(where, source.next)
         restored = {where: range(source.start, source.next) for where, source in position.sources.items()}
         mapped = {(topic, at): each for topic in file.map.topics for at, each in file.map.partitions(topic).items()}
-        if (mapped, file.map.records) != (restored, position.records):
+        if contradiction is not None or (mapped, file.map.records) != (restored, position.records):
             # If this process is fenced, the later process may have extended the map. Then this commit raises
             # FencedError.
             transactions.begin()
             self._commit(transactions, position)
             raise ConfigError(
                 f"the offset map of the run {self._options.run} in the bucket does not match the run: it was deleted, "
-                "or a run of this name into another cluster has written it. Bring this run's map back, or move the "
-                "other map away, and run again"
-            )
+                "or a run of this name into another cluster has written it. Restore into empty topics by a run of "
+                "another name (--run); or bring this run's map back, or move the other map away, and run again"
+            ) from contradiction
         try:
             file.save()
         except PreconditionFailedError as error:
