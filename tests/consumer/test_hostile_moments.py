@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, NoReturn
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, offsets_of, raised, read, until
+from tests.consumer.buckets import (
+    DEADLINE_S,
+    ORDERS,
+    OTHERS,
+    PLACE,
+    Fetches,
+    at,
+    offsets_of,
+    raised,
+    read,
+    reader_of,
+    until,
+)
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import SECOND_ID, Bucket
+from tieredstore.consumer.partition import Bucket as InBucket
 from tieredstore.consumer.partition import Live
 from tieredstore.errors import DataLossError
 
@@ -145,3 +159,50 @@ def test_an_interrupted_call_during_which_the_topic_is_created_again(bucket: Buc
             assert consumer.position([PLACE])[0].offset == 30
         else:
             assert offsets_of(read(consumer, 40)) == list(range(40))
+
+
+@pytest.mark.parametrize("policy", ["fail", "report"])
+def test_reads_that_fail_for_want_of_memory_are_repeated(bucket: Bucket, fetches: Fetches, policy: str) -> None:
+    """The records are not damaged, so nothing is skipped. The threads that read survive each failure."""
+    bucket.write(20)
+    lost: list[Any] = []
+    own = {"tiered_storage_on_data_loss": policy, "loss_cb": lost.append, "tiered_storage_partitions_at_once": 1}
+    with reader_of(bucket, PLACE, **own) as consumer:
+        for _ in range(3):
+            fetches.fail(MemoryError("no memory is left"))
+            assert "no memory is left" in str(raised(consumer, Exception))
+            fetches.go_on()
+            consumer.seek(at(0))
+            assert offsets_of(read(consumer, 20)) == list(range(20))
+            consumer.seek(at(0))
+        assert lost == []
+        assert offsets_of(read(consumer, 20)) == list(range(20))
+
+
+def test_a_loss_callback_that_raises_loses_no_records(bucket: Bucket) -> None:
+    """One call takes all records of the bucket, then reports their damaged batch."""
+    segment = bucket.write(200)
+    (path,) = bucket.root.rglob(f"{segment.start_offset:020d}-*.log")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(bytes(content))
+    failures = [RuntimeError("the user refuses the loss")]
+
+    def refuse_once(_: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    own = {"tiered_storage_on_data_loss": "report", "loss_cb": refuse_once}
+    with reader_of(bucket, PLACE, **own) as consumer:
+        core, end = parts_of(consumer).core, time.monotonic() + DEADLINE_S
+        while not (core.readable and isinstance(core.readable[0].phase, InBucket) and _is_read(core.readable[0].phase)):
+            assert time.monotonic() < end
+            core.tick()
+        with pytest.raises(RuntimeError, match="refuses the loss"):
+            consumer.consume(1000, DEADLINE_S)
+        assert consumer.position([PLACE])[0].offset == 0
+        assert len(until(consumer, lambda given: len(given) >= 190)) == 190
+
+
+def _is_read(phase: InBucket) -> bool:
+    return phase.stream.is_done

@@ -89,8 +89,12 @@ class Delivery:
         messages = self.take_events(count)
         while self._held and len(messages) < count:
             messages += self._take_held(count - len(messages))
-        while len(messages) < count and (opened := self._next_open()) is not None:
-            messages += self._take_rows(opened, count - len(messages))
+        try:
+            while len(messages) < count and (opened := self._next_open()) is not None:
+                messages += self._take_rows(opened, count - len(messages))
+        except BaseException:  # for example of the user's callback for losses
+            self.put_back(messages)
+            raise
         return messages
 
     def take_batch(self, max_rows: int | None, columns: Sequence[str]) -> PartitionBatch | None:

@@ -185,9 +185,11 @@ class StoredStreams:
                 goes_on = self._keep(stream, batch, read_bytes)
         except TieredStoreError as error:
             self._fail(stream, error)
-        except BaseException as error:  # otherwise the stream would never end, and its partition would wait forever
-            self._fail(stream, CorruptDataError(f"reading {stream.lineage.partition} failed: {error!r}"))
-            raise
+        except BaseException as error:  # noqa: BLE001  otherwise this thread's partitions would wait forever
+            # Such an error, for example a lack of memory, does not prove that the records are damaged.
+            failure = TieredStoreError(f"reading {stream.lineage.partition} failed: {error!r}")
+            failure.__cause__ = error
+            self._fail(stream, failure)
         else:
             self._end_turn(stream, reading)
             return
