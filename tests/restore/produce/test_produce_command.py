@@ -211,7 +211,13 @@ def test_a_bad_source_is_named_and_a_later_run_completes(
 def test_what_is_missing_may_be_left_out(kafka: KafkaServer, tmp_path: Path) -> None:
     store, target = large_topic(tmp_path), make_topic(kafka)
     logs(store)[1].with_suffix(".rsm-manifest").unlink()
-    assert produce(store, kafka, f"large={target}", "--on-loss", "report").code == 0
+    lost = [{"topic": "large", "partition": 0, "start": 3, "stop": 6}]
+    planned = produce(store, kafka, f"large={target}", "--on-loss", "report", "--dry-run", "--json")
+    assert planned.rows[1]["lost"] == lost
+    done = produce(store, kafka, f"large={target}", "--on-loss", "report", "--json")
+    assert (done.code, done.rows[1]["lost"]) == (0, lost)
+    again = produce(store, kafka, f"large={target}", "--on-loss", "report", "--json")
+    assert (again.code, again.rows[1]["lost"]) == (0, [])
     assert [record[3][:1] for record in committed(kafka, target, 0) if record[3]] == [
         bytes([at]) for at in (0, 1, 2, 6, 7, 8)
     ]

@@ -15,7 +15,7 @@ import typer
 
 from tieredstore.cli.app.options import BACKUP, Cluster, DryRun, End, Json, Store
 from tieredstore.cli.app.outcomes import Teller, Words, tell_all
-from tieredstore.cli.terminal.output import complain, counted, human_count, print_json_line, print_lines
+from tieredstore.cli.terminal.output import JsonValue, complain, counted, human_count, print_json_line, print_lines
 from tieredstore.cli.terminal.rows import Row, attributes
 from tieredstore.config.installed import attached_parts
 from tieredstore.errors import ConfigError, ResourceNotFoundError, TopicNotFoundError
@@ -24,7 +24,9 @@ from tieredstore.ops.doctor.checkup import Check, Verdict
 
 if TYPE_CHECKING:
     from tieredstore.api.outcomes import Outcome
+    from tieredstore.catalog.lineage import OffsetSpan
     from tieredstore.cli.records.formats import Format
+    from tieredstore.model import TopicPartition
     from tieredstore.reading.topic_backup import TopicBackup
     from tieredstore.remote.manager import RemoteStorageManager
     from tieredstore.restore.produce.producing import ProduceRun
@@ -150,12 +152,20 @@ def open_backup(settings: Path, topics: Sequence[str]) -> AbstractContextManager
 
 
 def _counted(produced: ProduceRun, backup: TopicBackup | None, teller: Teller) -> Iterator[Outcome]:
-    """Yield the outcomes of a run. At the end, report how many repeated records of a backup were left out."""
+    """Yield the outcomes of a run. At the end, report lost offsets, and how many repeated records of a backup were left
+    out."""
     yield from produced.outcomes()
+    teller.more["lost"] = _lost(produced.losses)
     if backup is not None:
         teller.more["repeats"] = backup.repeats
         if backup.repeats:
             complain(f"{counted(backup.repeats, 'record')} of the backup came twice, and are restored once")
+
+
+def _lost(losses: Sequence[tuple[TopicPartition, OffsetSpan]]) -> list[JsonValue]:
+    return [
+        {"topic": topic, "partition": number, "start": start, "stop": stop} for (topic, number), (start, stop) in losses
+    ]
 
 
 def _telling(teller: Teller) -> Callable[[int, int], None]:
@@ -241,7 +251,7 @@ def _show_dry_run(topics: SourceTopics, client: Mapping[str, str], new: NewTopic
             print_lines([f"{check.outcome:<7} {check.check:<12} {check.detail}"])
     if as_json:
         figures = {"records": found.records, "size": found.size, "expected_s": round(found.expected_s, 1)}
-        print_json_line({"summary": figures})
+        print_json_line({"summary": {**figures, "lost": _lost(found.losses)}})
     else:
         restored = f"{counted(found.records, 'record')} ({human_bytes(found.size)}) would be restored"
         speed = f"{human_count(RECORDS_PER_S)} records or {human_bytes(BYTES_PER_S)} a second"

@@ -29,7 +29,7 @@ from tieredstore.restore.produce.transactions import SETTLES_S, TRANSACTION_MS
 from tieredstore.restore.retention import deleted_spans, number_of
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.lineage import Span
+    from tieredstore.catalog.lineage import OffsetSpan, Span
     from tieredstore.model import TopicPartition
     from tieredstore.restore.produce.runs import RunPosition, SourceRange
     from tieredstore.restore.produce.source import SourceBatch
@@ -304,6 +304,8 @@ class DryRun:
     size: int
     missing: Mapping[str, NewTopic]
     """The missing target topics, with the settings for creating them."""
+    losses: Sequence[tuple[TopicPartition, OffsetSpan]] = ()
+    """The remaining offsets that the source has lost, if the records were scanned. The ends are exclusive."""
 
     @property
     def expected_s(self) -> float:
@@ -336,6 +338,7 @@ def examine(
     checks = [Check("source", Verdict.WARN, sentence) for sentence in topics.lacks]
     sources: list[SourceTopic] = []
     missing: dict[str, NewTopic] = {}
+    losses: Sequence[tuple[TopicPartition, OffsetSpan]] = ()
     with TargetCluster(properties) as cluster:
         ranges = topics.ranges()
         spans, scanned = topics.spans(ranges), dict[str, ScannedRecords]()
@@ -343,6 +346,7 @@ def examine(
             found_run, left = _check_run(topics, cluster, properties)
             checks += found_run
             topics.check(left)
+            losses = topics.losses_in(left)
             scanned = dict.fromkeys(options.topics, ScannedRecords()) | _scan(topics.batches(left))
         for topic, name in options.topics.items():
             partitions = {number: each for (of, number), each in spans.items() if of == topic}
@@ -366,7 +370,8 @@ def examine(
             checks.append(_check_missing(name, created, source.partition_count, is_rehashed=is_rehashed))
         needed_ms = int(properties.get("transaction.timeout.ms", TRANSACTION_MS))
         checks += [check_transactions(needed_ms, cluster.longest_transaction_ms()), *unknown_to_clients(options.run)]
-    return DryRun(checks, sum(each.records for each in sources), sum(each.size for each in sources), missing)
+    records, size = sum(each.records for each in sources), sum(each.size for each in sources)
+    return DryRun(checks, records, size, missing, losses)
 
 
 def _check_run(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from tieredstore.api.outcomes import Outcome
+from tieredstore.catalog.lineage import OffsetSpan
 from tieredstore.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -136,6 +137,9 @@ class ProduceRun:
         """The offset that the next record of each target partition will get, if no other producer writes."""
         self._begun: RunPosition | None = None
         """The position from which this process has continued the run."""
+        self.losses: Sequence[tuple[TopicPartition, OffsetSpan]] = ()
+        """The offsets that this process left out because the source has lost them, known after the last commit. The
+        ends are exclusive."""
         self._records: int | None = None
         """The number of records at the newest known position. ``on_progress`` knows of those since ``_begun``."""
 
@@ -158,6 +162,7 @@ class ProduceRun:
             else:
                 break
         before = self._begun or after
+        self.losses = self._source.losses_in(before.sources)
         for where, done in sorted(after.sources.items()):
             yield self._outcome(where, before.sources[where], done)
 

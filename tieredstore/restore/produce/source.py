@@ -132,6 +132,15 @@ class SourceTopics(Closing, ABC):
         """Return the spans of ``[start, stop)`` that the source has lost, in ascending order and with exclusive
         ends."""
 
+    def losses_in(self, ranges: Mapping[TopicPartition, SourceRange]) -> list[tuple[TopicPartition, OffsetSpan]]:
+        """Return the spans of the remaining offsets that the source has lost, by partition, with exclusive ends."""
+        return [
+            (where, span)
+            for where, left in sorted(ranges.items())
+            if left.next < left.stop
+            for span in self.losses(where, left.next, left.stop)
+        ]
+
     @abstractmethod
     def read(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
         """Yield the records of ``[start, stop)`` in offset order, with the columns ``COLUMNS``."""
