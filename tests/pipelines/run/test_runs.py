@@ -39,6 +39,7 @@ from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.entries import OutputFile
 from tieredstore.pipelines.run.generation import Generation, commit_log_of
 from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import partition_statuses
 from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.reading.survey import survey_logs
@@ -76,6 +77,27 @@ def test_who_slept_until_the_store_dropped_its_uploads_writes_them_again(
     kinds = [entry.kind for entry in commit_log_of(SMALL, store).entries()]
     assert kinds == ["begin", "batch", "rewrite", "published"]
     assert list(verify_output(SMALL, store)) == []
+
+
+def test_who_writes_dropped_uploads_again_while_its_generation_is_removed_is_fenced(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    class Asleep(FaultyStore):
+        """Store that loses one upload. Before its second upload is published, the generation is removed."""
+
+        lost = ""
+
+        def publish(self, prepared: Prepared) -> None:
+            if not self.lost:
+                self.lost = prepared.key
+                self.inner.discard(prepared)
+            elif prepared.key == self.lost:
+                list(drop_generation(SMALL, self.inner, dry_run=False))
+            super().publish(prepared)
+
+    with pytest.raises(FencedError):
+        run_once(topic, Asleep(store), SMALL)
+    assert listed(store) == []
 
 
 def test_a_backup_holds_every_record_once_and_goes_on(topic: StoredTopic, store: ObjectStore) -> None:

@@ -338,8 +338,12 @@ class Driver:
             "rewrite", self.generation.fingerprint, windows, removed=entry.removed, directories=entry.directories
         )
         self.log.check_alone()
-        for file in renewed:
-            self._publish_one(file)
+        try:
+            for file in renewed:
+                self._publish_one(file)
+        except PreparedGoneError:
+            self._delete_late(again_entry)  # a newer driver may have discarded the files
+            raise
         return again_entry
 
 
