@@ -1,4 +1,4 @@
-"""Faults around a consumer: store, broker, keys, truncated logs, callbacks. Nothing is skipped, and every fault is reported."""
+"""Faults around a consumer: store, broker, keys, truncated logs, callbacks. Nothing is skipped without a report."""
 
 from __future__ import annotations
 
@@ -387,3 +387,20 @@ def test_a_loss_callback_that_raises_loses_no_records(bucket: Bucket) -> None:
 
 def _is_read(phase: InBucket) -> bool:
     return phase.stream.is_done
+
+
+def test_a_damaged_batch_is_reported_even_if_the_read_ends_early(bucket: Bucket) -> None:
+    """A seek ends the read after the records that follow the damaged batch."""
+    segment = bucket.write(20_000)
+    (path,) = bucket.root.rglob(f"{segment.start_offset:020d}-*.log")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 4] ^= 0xFF
+    path.write_bytes(bytes(content))
+    lost: list[Any] = []
+    own = {"tiered_storage_on_data_loss": "report", "loss_cb": lost.append, "tiered_storage_queued_max_kbytes": 64}
+    with reader_of(bucket, PLACE, **own) as consumer:
+        given = offsets_of(until(consumer, lambda messages: bool(messages) and messages[-1].offset() > 10_000))
+        missing = sorted(set(range(given[-1])) - set(given))
+        consumer.seek(at(19_990))
+        assert len(read(consumer, 10)) == 10
+        assert [one.start for one in lost] == [missing[0]]

@@ -209,8 +209,13 @@ class Core:
                 break  # the user's callback for losses has ended other reads
             partition = self.readable[0]
             self.readable.rotate(-1)
-            assert isinstance(partition.phase, Bucket)
-            stream = partition.phase.stream
+            phase = partition.phase
+            assert isinstance(phase, Bucket)
+            stream = phase.stream
+            while (skipped := self.streams.pass_skipped(stream)) is not None:
+                self.policy.tell(skipped)
+            if partition.phase is not phase:
+                continue  # the user's callback has moved or ended the partition
             batch = self.streams.take(stream)
             if batch is not None:
                 partition.retry = Retry()
@@ -372,8 +377,6 @@ class Core:
         """Handle the end of a read from the bucket."""
         self._leave(partition)
         before = partition.at
-        for span in stream.skipped:
-            self.policy.tell(span)
         for span in stream.lost:
             if not self.policy.loses(partition, span.start, span.stop):
                 partition.at = Position(span.start, partition.epoch)

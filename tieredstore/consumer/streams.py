@@ -65,6 +65,8 @@ class StoredStream:
     """Ranges of offsets that a segment should have by its manifest, but does not have."""
     skipped: list[LostOffsets] = field(default_factory=list["LostOffsets"])
     """Damaged batches that were skipped and logged, each as a loss of one offset."""
+    told: int = 0
+    """The number of ``skipped`` batches that the caller has reported. Used by the polling thread only."""
     turn: Turn = Turn.RESTING
     error: TieredStoreError | None = None
     waiting_bytes: int = 0
@@ -127,6 +129,16 @@ class StoredStreams:
             self._changed.notify_all()
         if reading is not None:
             reading.close()
+
+    def pass_skipped(self, stream: StoredStream) -> LostOffsets | None:
+        """Return the next damaged batch before the end of the stream's next records, each once; None if there is
+        none."""
+        with self._changed:
+            upto = int64_values(stream.batches[0], "offset")[-1] if stream.batches else -1
+        if stream.told < len(stream.skipped) and (stream.is_done or stream.skipped[stream.told].start <= upto):
+            stream.told += 1
+            return stream.skipped[stream.told - 1]
+        return None
 
     def take(self, stream: StoredStream) -> pa.RecordBatch | None:
         """Return the next batch of a stream, if one is ready."""
@@ -242,16 +254,22 @@ class StoredStreams:
         read = PartitionRead(self._source, stream.lineage, stream.position, stream.stop, self._settings)
         with read:
             for records in read:
+                _note_skipped(stream, read)
                 stream.position = int64_values(records, "offset")[-1] + 1
                 yield records
             report = read.report
             stream.lost += report.lost
-            stream.skipped += map(_skipped_span, report.skipped)
+            _note_skipped(stream, read)
             if report.undecided is not None:
                 # The read has met an open transaction. The stream ends at the transaction's first offset, and the next
                 # look-up decides how to continue.
                 stream.stop = max(stream.position, report.undecided.first_offset)
             stream.position = stream.stop
+
+
+def _note_skipped(stream: StoredStream, read: PartitionRead) -> None:
+    # A repeated read may find the same damaged batch again.
+    stream.skipped += [span for span in map(_skipped_span, read.report.skipped) if span not in stream.skipped]
 
 
 def _skipped_span(skipped: SkippedInSegment) -> Gap:

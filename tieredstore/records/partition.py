@@ -130,8 +130,11 @@ class RunRead:
             meet = partial(self._meet_transaction, number, span, decoder)
             look = _TransactionWatch(span.stop, meet).watch if is_watching else iter
             lost: LostOffsets | None = None
+            noted = 0
             for records in self._reader.read(section, decoder, aborted, partial(self._following, number), look):
                 kept = self._before_undecided(records) if is_watching else records
+                # Note damage before the records that follow it, because the caller may end the read after them.
+                noted = self._note_skipped(decoder, span.segment, noted)
                 if kept.num_rows:
                     yield kept
                 if kept.num_rows < records.num_rows:
@@ -141,7 +144,7 @@ class RunRead:
                 # log's end.
                 if number == len(self._spans) - 1:
                     lost = self._reader.check_reached(section, decoder)
-            self._note_skipped(decoder, span.segment)
+            self._note_skipped(decoder, span.segment, noted)
             self._report.next_offset = min(span.stop, self._stop) if lost is None else lost.start
             if lost is not None:
                 self._report.lost = (*self._report.lost, lost)
@@ -189,10 +192,13 @@ class RunRead:
             self._report.undecided = undecided
             _logger.warning("%s", undecided)
 
-    def _note_skipped(self, decoder: RecordDecoder, segment: RemoteLogSegmentMetadata) -> None:
-        for batch in decoder.skipped:
+    def _note_skipped(self, decoder: RecordDecoder, segment: RemoteLogSegmentMetadata, noted: int) -> int:
+        """Log and report the skipped batches after the first ``noted``; return how many are noted now."""
+        skipped = decoder.skipped
+        for batch in skipped[noted:]:
             self._report.skipped.append(SkippedInSegment(segment, batch))
             _logger.warning("%s", self._report.skipped[-1])
+        return len(skipped)
 
 
 class _TransactionWatch:
