@@ -60,7 +60,8 @@ def test_a_plan_as_json(restore: Restore) -> None:
     *checks, last = map(json.loads, lines)
     assert {check["check"] for check in checks if check["outcome"] == "bad"} == {"retention"}
     assert last["summary"]["records"] == RECORDS
-    assert last["summary"].keys() == {"records", "size", "expected_s"}
+    assert last["summary"].keys() == {"records", "size", "expected_s", "lost"}
+    assert last["summary"]["lost"] == []
 
 
 def test_a_topic_is_created_and_restored(restore: Restore, tmp_path: Path) -> None:
