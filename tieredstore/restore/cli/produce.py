@@ -52,9 +52,7 @@ def produce(
     ] = None,
     topic_id: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic-id", metavar="[TOPIC=]ID", help="Topic id, if the topic was deleted and re-created. Repeatable."
-        ),
+        typer.Option("--topic-id", metavar="ID", help="Topic id, if the topic was deleted and re-created."),
     ] = None,
     partitioner: Annotated[
         Literal["keep", "java", "librdkafka"],
@@ -89,7 +87,7 @@ def produce(
     or delete. If the run is stopped or killed, run it again: it continues after the last commit.
 
     Keys, values, headers, times and the order in each partition stay the same. The bucket keeps the new offsets: see
-    restore offsets. --to TIME ends all topics at the same time.
+    restore offsets. --to TIME ends all topics at the same time. For several topics, give --topic-id TOPIC=ID for each.
 
     With --backup, the records come from the files of a pipeline, or from a store's topics of batches (see pubsub). The
     output first shows what such a backup lacks, also with --dry-run.
