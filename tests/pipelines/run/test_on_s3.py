@@ -59,7 +59,7 @@ def test_a_file_whose_parts_the_server_lost_before_it_was_published_is_written_a
     assert "Uploads" not in minio.plain.list_multipart_uploads(Bucket=bucket)
 
 
-def test_a_small_file_costs_three_requests_and_a_batch_two(topic: StoredTopic, minio: S3Server) -> None:
+def test_a_small_file_and_a_batch_cost_three_requests_each(topic: StoredTopic, minio: S3Server) -> None:
     bucket = minio.make_bucket()
     with FaultProxy(minio.endpoint_url) as proxy, closing(make_s3(proxy.url, bucket)) as store:
         entries = run_once(topic, store, SMALL)
@@ -71,8 +71,9 @@ def test_a_small_file_costs_three_requests_and_a_batch_two(topic: StoredTopic, m
     assert len(entries) == 1
     assert kinds["file"] == 3 * files
     commits = [seen for seen in proxy.seen if "/commits/" in seen.path and seen.method in {"PUT", "HEAD"}]
-    # Two requests are for the batch; the others are for the ``begin`` entry and the last ``published`` entry.
-    assert len(commits) == 2 + 2
+    # Three requests are for the batch: its entry, and a check before and after publication that no other driver has
+    # taken over. The others are for the ``begin`` entry and the last ``published`` entry.
+    assert len(commits) == 3 + 2
 
 
 def test_no_secret_of_the_output_is_in_what_is_written_logged_or_said(
