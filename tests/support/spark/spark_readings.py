@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no topics": ({}, "exactly one of subscribe, subscribePattern, assign"),
     "two selections": ({**_ORDERS, "assign": '{"orders":[1]}'}, "exactly one of subscribe, subscribePattern, assign"),
     "no topic of this name": ({"subscribe": "orders,nope"}, "there is no topic 'nope' in the bucket"),
-    "no such partition": ({"assign": '{"orders":[1,7]}'}, "topic 'orders' has no partition 7 in the bucket, only 0 to 1"),
+    "no such partition": ({"assign": '{"orders":[1,7]}'}, "topic 'orders' has no partition 7 in the bucket, only 0"),
     "assign": ({"assign": "orders"}, "the option assign is 'orders'"),
     "subscribe": ({"subscribe": "a/b"}, "the option subscribe has 'a/b'"),
     "subscribePattern": ({"subscribePattern": "a("}, "the option subscribePattern is 'a('"),
