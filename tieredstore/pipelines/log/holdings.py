@@ -300,7 +300,7 @@ class Family:
         held: dict[str, tuple[int, int]] = dict.fromkeys(paths, (0, 0))
         for state in (state for state in self.states() if state is not without):
             for inner, one in state.directories.items():
-                for above in with_those_above(inner):
+                for above in with_those_above([inner]):
                     if above in held:
                         files, records = held[above]
                         held[above] = files + one.files, records + one.records
@@ -324,8 +324,17 @@ class Family:
         return others
 
 
-def with_those_above(path: str) -> Iterator[str]:
-    """Yield a directory, then its ancestors."""
-    while path:
-        yield path
-        path = path.rpartition("/")[0]
+def with_those_above(paths: Iterable[str]) -> set[str]:
+    """Return the directories and all directories above them."""
+    found: set[str] = set()
+    for path in paths:
+        above = path
+        while above and above not in found:
+            found.add(above)
+            above = above.rpartition("/")[0]
+    return found
+
+
+def directories_of(windows: Iterable[WrittenWindow]) -> set[str]:
+    """Return the directories of the windows' data files, and all directories above them."""
+    return with_those_above({file.key.rpartition("/")[0] for window in windows for file in window.data_files})

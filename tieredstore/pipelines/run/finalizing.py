@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from tieredstore.errors import FencedError, ObjectNotFoundError
 from tieredstore.pipelines.log.commit_log import CommitLog, Life, Progress
-from tieredstore.pipelines.log.holdings import Family, with_those_above
+from tieredstore.pipelines.log.holdings import Family, directories_of, with_those_above
 from tieredstore.pipelines.log.successes import Statement, change_success
 from tieredstore.pipelines.parser_table import parser_of
 from tieredstore.pipelines.run.generation import claimed_logs
@@ -129,7 +129,7 @@ class Finalizer:
 
     def find_late(self, windows: Sequence[WrittenWindow]) -> list[str]:
         """Return the directories that are already marked as complete and to which these offset windows add records."""
-        above = _directories_of(windows)
+        above = directories_of(windows)
         if not above:
             return []
         # Another generation may have marked a directory since this process last read that generation's log.
@@ -191,7 +191,7 @@ class Finalizer:
 
     def _write_statements(self, entry: Entry) -> None:
         topics = {path: held.topic for state in self.family.states() for path, held in state.directories.items()}
-        topic_of = {above: topic for path, topic in topics.items() for above in with_those_above(path)}
+        topic_of = {above: topic for path, topic in topics.items() for above in with_those_above([path])}
         statements = [self._statement(path, topic_of[path]) for path in entry.directories if path in topic_of]
         lines = [f"{statement};\n" for statement in statements if statement is not None]
         if lines:
@@ -265,7 +265,7 @@ def _settle(store: ObjectStore, log: CommitLog, family: Family, paths: Collectio
     state = log.read()
     family.refresh()
     if state.life is Life.DROPPED:
-        inside = {above for path in state.directories for above in with_those_above(path)}
+        inside = with_those_above(state.directories)
         return _delete_marks(store, (inside | state.finalized).intersection(paths), family.is_own)
     said = state.finalized.intersection(paths)
     changes = _delete_marks(store, said & family.withheld, family.has_said)
@@ -274,7 +274,7 @@ def _settle(store: ObjectStore, log: CommitLog, family: Family, paths: Collectio
         return changes
     # Leave out directories with files that are not visible yet: their driver writes ``_SUCCESS`` later.
     for window in family.find_unpublished():
-        inside = said & _directories_of([window])
+        inside = said & directories_of([window])
         if inside and not all(_exists(store, file.key) for file in window.data_files):
             said -= inside
     for path, (files, records) in family.count_contents(sorted(said)).items():
@@ -293,9 +293,3 @@ def _exists(store: ObjectStore, key: str) -> bool:
     except ObjectNotFoundError:
         return False
     return True
-
-
-def _directories_of(windows: Sequence[WrittenWindow]) -> set[str]:
-    """Return the directories of the windows' data files, and all directories above them."""
-    paths = {file.key.rpartition("/")[0] for window in windows for file in window.data_files}
-    return {above for path in paths for above in with_those_above(path)}

@@ -14,7 +14,7 @@ from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.files.columns import NEEDS_SPARK
 from tieredstore.pipelines.log.commit_log import Life
 from tieredstore.pipelines.log.entries import Entry, OutputFile, Window, WrittenWindow, effects
-from tieredstore.pipelines.log.holdings import Holdings, with_those_above
+from tieredstore.pipelines.log.holdings import Holdings, directories_of
 from tieredstore.pipelines.run.driver import Driver
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.recipes import recipe_of
@@ -328,9 +328,8 @@ class Replacement:
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)
-            paths = {file.key.rpartition("/")[0] for window in self._find_going(backfill) for file in window.data_files}
-            above = sorted({above for path in paths for above in with_those_above(path)})
-            log.append("replacing", self._old.generation.fingerprint, other=self._number, directories=above)
+            above = directories_of(self._find_going(backfill))
+            log.append("replacing", self._old.generation.fingerprint, other=self._number, directories=sorted(above))
             if self._new.log.of_generation(self._number).read().life is Life.DROPPED:
                 # The new generation was removed before this entry, so its removal has not cancelled the replacement.
                 self._cancel()

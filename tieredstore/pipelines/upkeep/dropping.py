@@ -150,7 +150,7 @@ def _cancel_replacement(generation: Generation) -> set[str]:
 def _find_marked(generation: Generation) -> list[str]:
     """Return the directories whose ``_SUCCESS`` may count this generation's files."""
     state = generation.log.state
-    inside = {above for path in state.directories for above in with_those_above(path)}
+    inside = with_those_above(state.directories)
     return sorted(state.finalized | (generation.family.finalized & inside))
 
 

@@ -306,7 +306,7 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
     # Leave out the directories of the last entry, because it may not be fully published yet.
     last = set(log.entry(log.state.unpublished).directories) if log.state.unpublished >= 0 else set[str]()
     expected = log.state.finalized - family.withheld - last
-    inside = {above for path in log.state.directories for above in with_those_above(path)}
+    inside = with_those_above(log.state.directories)
     paths = sorted((inside & successes | expected) - last)
     held = family.count_contents(paths)
     for path in paths:
