@@ -211,7 +211,7 @@ def test_each_call_serves_the_client_while_the_store_hangs(bucket: Bucket, fetch
 
 @pytest.mark.parametrize("is_eager", [False, True])
 def test_a_call_that_fails_after_its_partition_has_left_the_broker_loses_nothing(
-    bucket: Bucket, *, is_eager: bool
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_eager: bool
 ) -> None:
     """One call takes records of the broker, meets a loss behind them, and fails in the user's callback."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 10)}, is_eager=is_eager)
@@ -233,12 +233,12 @@ def test_a_call_that_fails_after_its_partition_has_left_the_broker_loses_nothing
                 broker.logs[ORDERS] = ScriptedLog(35, 40)
             return consume(count, timeout_s)
 
-        member.consume = retain_between  # type: ignore[method-assign]
+        monkeypatch.setattr(member, "consume", retain_between)
         with pytest.raises(RuntimeError, match="refuses the loss"):
             consumer.consume(100, DEADLINE_S)
         # The failed call has returned nothing, so none of its records may be skipped.
         assert consumer.position([PLACE])[0].offset == 10
-        member.consume = consume  # type: ignore[method-assign]
+        monkeypatch.undo()
         given = until(consumer, lambda messages: len(messages) >= 10, count=10)
         assert offsets_of(given) == list(range(10, 20))
 
@@ -311,7 +311,9 @@ def test_everything_given_up_in_the_loss_callback(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
-def test_an_interrupted_call_during_which_the_topic_is_created_again(bucket: Bucket, policy: str) -> None:
+def test_an_interrupted_call_during_which_the_topic_is_created_again(
+    bucket: Bucket, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The call has taken records of the old topic. The new topic is read from its beginning, or not at all."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
@@ -328,11 +330,11 @@ def test_an_interrupted_call_during_which_the_topic_is_created_again(bucket: Buc
                 broker.logs[ORDERS] = ScriptedLog(0, 40)
             known = parts_of(consumer).core.partitions[ORDERS]
             if broker.topic_id == SECOND_ID and not isinstance(known.phase, Live) and given == []:
-                member.consume = consume  # type: ignore[method-assign]
+                monkeypatch.undo()
                 raise KeyboardInterrupt
             return given
 
-        member.consume = create_again  # type: ignore[method-assign]
+        monkeypatch.setattr(member, "consume", create_again)
         with pytest.raises(KeyboardInterrupt):
             consumer.consume(1000, DEADLINE_S)
         if policy == "fail":

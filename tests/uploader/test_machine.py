@@ -27,6 +27,7 @@ from tests.support.uploader.uploader_disk import (
     extents,
     holes_of,
     logs_of,
+    shipped_to,
     uploader_of,
     watermark_of,
 )
@@ -245,9 +246,7 @@ class UploaderMachine(RuleBasedStateMachine):
 
     @property
     def stored_to(self) -> int:
-        with suppress(ObjectNotFoundError):
-            return watermark_of(self.store).next_offset
-        return 0
+        return shipped_to(self.store)
 
     @invariant()
     def segments_are_in_order_and_change_as_the_table_has_it(self) -> None:

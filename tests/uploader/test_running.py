@@ -7,8 +7,8 @@ import logging
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,9 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
     assert raised.value.exit_code == 75
 
 
-def test_a_single_run_does_not_wait_for_a_silent_store_either(disk: BrokerDisk) -> None:
+@contextmanager
+def abandoned_run(disk: BrokerDisk) -> Generator[tuple[Uploader, threading.Event]]:
+    """Yield an uploader whose single run was given up, and the event at which the silent store answers."""
     speaks = threading.Event()
     store = ScriptedStore(MemoryObjectStore()).on("list", do=lambda _: speaks.wait(120))
     with uploader_of(disk.log_dir, store, upload_timeout_ms="1000") as uploader:
@@ -186,23 +188,23 @@ def test_a_single_run_does_not_wait_for_a_silent_store_either(disk: BrokerDisk) 
         try:
             with pytest.raises(StoreUnavailableError, match="has not returned"):
                 uploader.run_once()
+            yield uploader, speaks
         finally:
             speaks.set()
+
+
+def test_a_single_run_does_not_wait_for_a_silent_store_either(disk: BrokerDisk) -> None:
+    with abandoned_run(disk):
+        pass
 
 
 def test_a_single_run_that_was_abandoned_ends_once_the_uploader_is_closed(
     disk: BrokerDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    speaks, before = threading.Event(), set(threading.enumerate())
-    store = ScriptedStore(MemoryObjectStore()).on("list", do=lambda _: speaks.wait(120))
-    with uploader_of(disk.log_dir, store, upload_timeout_ms="1000") as uploader:
-        uploader.tries._grace_s = -0.5  # pyright: ignore[reportPrivateUsage]
-        try:
-            with pytest.raises(StoreUnavailableError, match="has not returned"):
-                uploader.run_once()
-            uploader.close()
-        finally:
-            speaks.set()
+    before = set(threading.enumerate())
+    with abandoned_run(disk) as (uploader, speaks):
+        uploader.close()
+        speaks.set()
         for thread in set(threading.enumerate()) - before:
             if thread.name.startswith("tieredstore-uploader-watched"):
                 thread.join(60)

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.examples import examples
 from tests.support.golden.records import rows_of
 from tests.support.uploader.stoppable_broker import NAME, Belief, StoppableBroker
-from tests.support.uploader.uploader_disk import RECORDS, STORE, stored, watermark_of
+from tests.support.uploader.uploader_disk import RECORDS, STORE, shipped_to, stored, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments
 from tieredstore.config import settings_from
@@ -225,9 +225,7 @@ class TwoUploaders(RuleBasedStateMachine):
 
     @property
     def stored_to(self) -> int:
-        with suppress(ObjectNotFoundError):
-            return watermark_of(self.store).next_offset
-        return 0
+        return shipped_to(self.store)
 
     @invariant()
     def what_the_watermark_has_passed_is_stored_or_a_hole(self) -> None:

@@ -318,7 +318,7 @@ def test_the_offset_map_of_another_cluster_is_not_extended(restore: Restore, kaf
 )
 def test_a_map_that_does_not_match_is_named(restore: Restore, other: OffsetRun) -> None:
     def change(step: str) -> None:
-        if step == "map":  # meanwhile, another cluster's run of the same name
+        if step == "map":  # a run of the same name into another cluster has stored its map
             file = OffsetMapFile(restore.source.bucket.manager.store, "", restore.name)
             for topic, target in restore.topics.items():
                 file.map.add_topic(topic, target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,9 @@ def bucket(tmp_path: Path) -> Bucket:
     return Bucket(tmp_path)
 
 
-def topics_of(source: Bucket | SourceBucket, **options: object) -> BucketTopics:
+def topics_of(source: Bucket | SourceBucket, **options: Any) -> BucketTopics:
     bucket = source if isinstance(source, Bucket) else source.bucket
-    return BucketTopics(bucket.manager, ProduceOptions(topics={"orders": "new"}, **options))  # type: ignore[arg-type]
+    return BucketTopics(bucket.manager, ProduceOptions(topics={"orders": "new"}, **options))
 
 
 def cut_at(offset: int) -> TimeCut:

@@ -97,7 +97,7 @@ class OperationSweep(Generic[Inner]):
             yield Round(number, inner, DyingStore(inner, number, moment))
 
     def sleep(self, meanwhile: Callable[[Inner], object]) -> Iterator[Round[Inner, ScriptedStore]]:
-        """Yield rounds. In each, one operation first waits for a call of ``meanwhile`` with the inner store."""
+        """Yield rounds in which ``meanwhile`` is called with the inner store just before one operation."""
         for number in self.numbers:
             inner = self._make()
             yield Round(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,7 @@ from tieredstore.catalog.stored import StoredSegment
 from tieredstore.catalog.watermark import Watermark, watermark_key
 from tieredstore.config import settings_from
 from tieredstore.config.loading import uploader_settings_from
+from tieredstore.errors import ObjectNotFoundError
 from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
 from tieredstore.limits import MAX_INT64
@@ -195,6 +197,13 @@ def extents(store: ObjectStore, partition: TopicIdPartition = PARTITION, prefix:
 def watermark_of(store: ObjectStore, partition: TopicIdPartition = PARTITION) -> Watermark:
     """Return the partition's stored watermark."""
     return Watermark.parse(store.get(watermark_key("", partition)), partition)
+
+
+def shipped_to(store: ObjectStore) -> int:
+    """Return the next offset of the stored watermark; 0 if there is none."""
+    with contextlib.suppress(ObjectNotFoundError):
+        return watermark_of(store).next_offset
+    return 0
 
 
 def holes_of(store: ObjectStore, partition: TopicIdPartition = PARTITION) -> list[tuple[int, int]]:
