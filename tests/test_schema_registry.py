@@ -108,7 +108,7 @@ def test_references_are_bounded_in_bytes_and_in_time_together(
         text = json.dumps({"type": "record", "name": name, "fields": list[object](), "doc": "x" * 500_000})
         service.register(name, text)
     service.register("wide", ORDER, *((f"p{at}", f"p{at}", 1) for at in range(100)))
-    with SchemaRegistry(service.url) as registry, pytest.raises(ConfigError, match=r"wide .* more than 8 MiB"):
+    with SchemaRegistry(service.url) as registry, pytest.raises(ConfigError, match=r"wide .* more than 8,000,000 characters"):
         registry.latest("wide")
     assert len(service.requests) < 20
 

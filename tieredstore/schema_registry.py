@@ -51,8 +51,8 @@ _LIMITS: Final = HttpLimits(connections=4, connect_timeout_s=5.0, read_timeout_s
 _PIECE: Final = 64 * 1024
 _MAX_ANSWER_BYTES: Final = 8 << 20
 _MAX_REFERENCES: Final = 200
-_MAX_SCHEMA_BYTES: Final = 8 << 20
-"""The largest schema accepted, including its references."""
+_MAX_SCHEMA_CHARACTERS: Final = 8_000_000
+"""The longest schema accepted, including its references."""
 
 _KEPT: Final = 1_000
 _REFUSED_S: Final = 60.0
@@ -253,13 +253,13 @@ class _References:
 
     def count(self, characters: int) -> None:
         """Add the length of one schema text. Raise ConfigError if the schema and all schemas that it refers to have
-        more than 8 Mi characters in total.
+        more than 8 million characters in total.
         """
         self.characters += characters
-        if self.characters > _MAX_SCHEMA_BYTES:
+        if self.characters > _MAX_SCHEMA_CHARACTERS:
             raise ConfigError(
                 f"{self.what} of the registry, with the schemas that it refers to, has more than "
-                f"{_MAX_SCHEMA_BYTES >> 20} MiB"
+                f"{_MAX_SCHEMA_CHARACTERS:,} characters"
             )
 
 
