@@ -100,7 +100,7 @@ def test_references_without_an_end_are_refused(service: RegistryService) -> None
             registry.latest("c")
 
 
-def test_references_are_bounded_in_bytes_and_in_time_together(
+def test_references_are_bounded_in_length_and_in_time_together(
     service: RegistryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for at in range(100):
@@ -108,7 +108,8 @@ def test_references_are_bounded_in_bytes_and_in_time_together(
         text = json.dumps({"type": "record", "name": name, "fields": list[object](), "doc": "x" * 500_000})
         service.register(name, text)
     service.register("wide", ORDER, *((f"p{at}", f"p{at}", 1) for at in range(100)))
-    with SchemaRegistry(service.url) as registry, pytest.raises(ConfigError, match=r"wide .* more than 8,000,000 characters"):
+    too_long = r"wide .* more than 8,000,000 characters"
+    with SchemaRegistry(service.url) as registry, pytest.raises(ConfigError, match=too_long):
         registry.latest("wide")
     assert len(service.requests) < 20
 
