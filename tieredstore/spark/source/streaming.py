@@ -237,13 +237,13 @@ class StreamOffsets:
 
         ``logs`` may be newer than the logs from which ``end`` was determined, if Spark repeats a batch after a restart.
         """
-        if self.is_at(end):
-            return {}
-        if end.initial is not None:
-            # Use the leader epochs of the batch's end, because they are at least as late as the epochs of the batch's
-            # start.
+        if end.initial is not None and self.initial == self.offsets:
+            # After a restart, the stream's new start may be exactly the end of its first batch, so ignore it. Use the
+            # leader epochs of the batch's end, because they are at least as late as the epochs of the batch's start.
             begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
             return begun.windows_to(replace(end, initial=None), logs, on_loss)
+        if self.is_at(end):
+            return {}
         windows: Windows = {}
         derived = _derived_ids(logs)
         for where, stop in sorted(end.offsets.items()):

@@ -248,8 +248,9 @@ def test_a_topic_created_again_that_is_as_long_as_the_old_one_is_read() -> None:
 def test_the_first_batch_read_again_begins_where_it_did() -> None:
     start = at({A: 17}).as_initial()
     end = start.with_ends({A: 30, B: 3}, {A: Log(0, 99), B: Log(0, 3)})
-    again = at({A: 99, B: 5}).as_initial()
-    assert read(again, end, {A: Log(0, 120), B: Log(0, 9)}) == ({A: (17, 30), B: (0, 3)}, [])
+    # After the restart, ``latest`` may mean a later offset, or the very offset at which the first batch ended.
+    for again in (at({A: 99, B: 5}), at({A: 30, B: 3})):
+        assert read(again.as_initial(), end, {A: Log(0, 120), B: Log(0, 9)}) == ({A: (17, 30), B: (0, 3)}, [])
 
 
 def test_where_it_began_is_kept_until_something_was_read() -> None:
