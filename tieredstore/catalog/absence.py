@@ -81,8 +81,8 @@ def prefix_hint(store: ObjectStore, prefix: str) -> str:
     Call this if no segment's key begins with ``prefix``, the configured ``key.prefix``.
 
     The search takes at most nine requests. The first request reads the first page of the bucket. If the bucket has more
-    pages, another request follows for each of the longest shortened forms of the prefix. If the store refuses to list,
-    return no hint.
+    pages, up to eight requests follow. They list by the prefix without its last character, without its last two
+    characters, and so on. If the store refuses to list, return no hint.
     """
     longest = [prefix[:length] for length in range(len(prefix) - 1, 0, -1)][:_BEGINNINGS]
     try:

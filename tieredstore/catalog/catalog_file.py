@@ -273,7 +273,7 @@ def decode_rows(raw: bytes, origin: Origin, name: str = "it") -> StoredRows | No
 
 
 CATALOG_HEAD_BYTES: Final = 1 << 16
-"""The first bytes of a catalog file; this many bytes always include its version."""
+"""The number of bytes at the start of a catalog file that are enough to find its version."""
 
 
 def catalog_version(head: bytes) -> int | None:

@@ -125,8 +125,8 @@ class CommittedSegments:
     def changed(self, identity: SegmentIdentity) -> None:
         """Make the next ``find`` of this segment ask the store, whatever the listing's age.
 
-        Call this after each attempt to copy the segment, even after a failed one: the attempt may have committed the
-        segment if only the store's answer was lost.
+        Call this after each attempt to copy the segment, even after a failed attempt. If only the store's answer was
+        lost, a failed attempt has committed the segment.
         """
         with self._lock:
             known = self._partitions.get(identity.partition)

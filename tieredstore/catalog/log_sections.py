@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class SectionEnd:
     """A border between two batches of a log, or an end of the log.
 
-    The next batch begins at byte ``position``, with an offset from ``low`` to ``high``: the batches before it include
-    offset ``low - 1``, and end before ``high``.
+    The next batch begins at byte ``position``. Its first offset is at least ``low`` and at most ``high``, because the
+    earlier batches include offset ``low - 1``, and end before ``high``.
     """
 
     position: int
@@ -123,11 +123,13 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
     if later < len(times) and times[later].offset >= span.start:
         stop = min(stop, times[later].offset + 1)
     index, size = offset_index_of(source, segment), segment.segment_size_in_bytes
-    # The section ends at the second entry from `stop` on. The first entry's position may come before `stop`, because an
-    # entry has the position and the last offset of an append.
+    # The section ends at the second index entry whose offset is `stop` or later. The first such entry would be too
+    # early. An entry has the last offset of an append, but the position of the append's first byte, which may come
+    # before `stop`.
     following = bisect_left(index, max(start + 1, stop), key=lambda entry: entry.offset) + 1
     end = index[following].position if following < len(index) else size
-    # Begin the section one batch early: this shows that no batch before the section can have `start`.
+    # Begin the section at the batch of `start - 1` or before. Reading this batch proves that no batch before the
+    # section has `start`.
     begin = min(index.position_for_offset(start - 1), size)
     ends = SectionEnd(begin, 0, start), SectionEnd(end, 0, segment.end_offset + 1)
     return LogSection(segment, *ends, span.start, span.stop)
@@ -219,8 +221,8 @@ class SectionBytes:
         left = self._stop - self._position
         if not left:
             if self._ends_log:
-                # Take the source to its end; this fetches nothing. Otherwise the source would drop data of the next
-                # segment that it has already read.
+                # Exhaust the source, which fetches nothing more. If a source is closed before its end, it drops what it
+                # has prefetched of the next segment.
                 next(self._source, None)
             raise StopIteration
         buffer = next(self._source)

@@ -115,7 +115,7 @@ class _Survey:
     def row_of(self, segment: RemoteLogSegmentMetadata) -> SegmentRow:
         """Return the row of a valid segment."""
         own = segment.remote_log_segment_id
-        # Try the usual path first. The path is another one if a JVM wrote the offset in the digits of another locale.
+        # Try the usual path first. The path differs if a JVM wrote the offset in the digits of its own locale.
         row = self.rows.get(main_path(own, segment.start_offset))
         if row is not None and row.metadata.remote_log_segment_id == own:
             return row

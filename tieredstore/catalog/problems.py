@@ -62,8 +62,9 @@ def unreadable_between(
     extend to the next readable offset.
 
     ``starts_there`` is True if the caller named the window's start as an offset. ``stops_there`` is True if the caller
-    named its stop as an offset. Any other border was found by a look-up, as the log's beginning or end, or by a time. A
-    look-up does not see the records of an unreadable segment. So a problem right outside such a border is included too.
+    named its stop as an offset. Any other border comes from a look-up of the log's beginning, of its end, or of a time.
+    A look-up does not see the records of an unreadable segment. So the result includes a problem right outside such a
+    border.
 
     A segment that lost objects is included only at the log's end. Elsewhere, retention may be deleting the segment, or
     the read reports the segment's offsets as a gap.
@@ -77,7 +78,8 @@ def unreadable_between(
             continue
         is_within = first < stop and start < end
         is_before = not starts_there and end == start
-        # This is true if the segment begins after the window, and no readable offset lies between window and segment.
+        # A segment is right behind the window if no readable offset lies between the window's stop and the segment's
+        # start.
         is_behind = not stops_there and first >= stop and not any(stop < high and low < first for low, high in readable)
         if is_within or is_before or is_behind:
             yield problem

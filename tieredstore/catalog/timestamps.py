@@ -75,9 +75,9 @@ def offset_for_time(
             continue
         record = _search(source, span, timestamp_ms, decoding)
         if record is not None:
-            # The manifest of the skipped segment may be wrong, so check that segment too. Skip this check if the found
-            # record is not the first of its span, because then even records after the skipped segment are earlier than
-            # ``timestamp_ms``.
+            # The manifest of the skipped segment may be wrong, so check that segment if the found record is the first
+            # of its span. Otherwise, the records between the skipped segment and the found record are earlier than
+            # ``timestamp_ms``, which agrees with the manifest.
             doubtful = passed if record.offset == span.start else None
             return _search_doubtful(source, doubtful, timestamp_ms, decoding) or record
         passed = None
@@ -193,8 +193,8 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         headers += decoder.take_headers()
         if len(section.byte_range) and not any(record and header.base_offset > record.offset for header in headers):
             buffers.check_end(decoder)
-    # Take end markers from batch headers, because the decoder hides the markers, but returns the headers of all batches
-    # up to the record.
+    # The decoder leaves out end markers. It returns the headers of all batches up to the record, so find the markers in
+    # the headers.
     markers = [
         OffsetAndTimestamp(header.base_offset, header.max_timestamp)
         for header in headers

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _INDEXES_OF_AN_EPOCH: Final = 3
-"""The number of indexes to try per leader epoch: if the epoch's earliest segments do not cover its beginning, later
-segments do not cover it either.
+"""The number of indexes to try per leader epoch. If the indexes of the epoch's earliest segments lack the earlier
+epochs, the indexes of later segments lack them too.
 """
 
 
