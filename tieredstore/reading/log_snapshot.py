@@ -47,8 +47,8 @@ class LogSnapshot:
             )  # fmt: skip
 
     def _missing(self, selection: Selection) -> dict[str, list[int]]:
-        """Return the missing topics. If the query selects partitions, the lists contain the missing partitions;
-        otherwise the lists are empty.
+        """Return the missing topics, each with an empty list. If the query selects partitions, return the topics that
+        lack some of these, each with a list of the missing partitions.
         """
         topics = {topic for topic, _ in self.logs}
         if not isinstance(selection, Assign):

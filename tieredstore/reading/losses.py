@@ -335,9 +335,8 @@ class Losses:
         belongs to another topic id. At the beginning or end of a log, an unreadable segment leaves no gap that a reader
         could notice. So it counts as a loss there.
 
-        For partitions in ``starts_there``, the caller gave the start as an offset. Readers then notice that the
-        beginning is missing, and an unreadable segment there is no loss. The same applies to ``stops_there`` and the
-        end.
+        For partitions in ``starts_there``, the caller gave the start as an offset. The caller then notices that the
+        records begin later, so an unreadable segment there is no loss. The same applies to ``stops_there`` and the end.
         """
         hidden = [*self._without_log(snapshot)]
         for where, (start, stop) in windows.items():

@@ -60,8 +60,8 @@ class LogSnapshots:
         self._moves: StoredMoves | None = None
         self._cluster: LiveCluster | None = None
         self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}
-        """Answers of the broker: where the leader epoch of each partition's position ends. An answer is stored with the
-        position's epoch and the leader's epoch at that time.
+        """By partition: the leader epochs of position and leader, and the broker's answer where the position's epoch
+        ends. The answer is reused while both epochs stay the same.
         """
 
     def current(self, selection: Selection | None = None) -> LogSnapshot:

@@ -42,9 +42,9 @@ _TOLD: Final = 10_000
 class StoredLogs:
     """Cache of the bucket's logs, for long-lived readers. Not thread-safe, except :meth:`refresh`.
 
-    Each topic is listed once, with all its partitions. Later, :meth:`refresh` lists the new segments of one partition,
-    and :meth:`reload` lists the whole topic again after a contradiction. ``wanted`` are the topic ids that readers
-    chose for re-created topics.
+    Each topic is listed once, with all its partitions. Later, :meth:`refresh` lists the new segments of one partition.
+    :meth:`reload` lists the whole topic again, for example before a loss is reported. ``wanted`` are the topic ids that
+    readers chose for re-created topics.
     """
 
     def __init__(self, source: SegmentSource, wanted: Mapping[str, Uuid]) -> None:

@@ -271,8 +271,8 @@ class _Survey:
 
     def _log_of(self, known: _FoundPartition, stored_end: int) -> PartitionLog:
         cut = None if known.history is None else known.history.cut
-        # An election may have truncated all of the bucket's log. If no broker has the log either, the log is empty and
-        # continues at the cut.
+        # An election may have truncated all of the bucket's log. If no broker has the partition either, the log is
+        # empty, and its next offset is that of the cut.
         empty = 0 if cut is None or known.lineage is not None else cut.at
         live_start, live_end, live_epoch = known.live or (empty, empty, None)
         log = PartitionLog(
