@@ -140,8 +140,8 @@ class RunRead:
                 if kept.num_rows < records.num_rows:
                     break
             else:
-                # No segment follows whose start confirms the manifest's last offset, so compare that offset with the
-                # log's end.
+                # Usually the next segment's start confirms the last offset in the manifest. No segment follows this
+                # one, so compare the last offset with the log's end.
                 if number == len(self._spans) - 1:
                     lost = self._reader.check_reached(section, decoder)
             self._note_skipped(decoder, span.segment, noted)
@@ -150,7 +150,7 @@ class RunRead:
                 self._report.lost = (*self._report.lost, lost)
 
     def _read_of(self, number: int) -> Span | None:
-        """Return the part of span ``number`` between start and stop of the read; None if the span is outside."""
+        """Return the part of span ``number`` that lies between the read's start and stop; None if no part does."""
         if number >= len(self._spans):
             return None
         span = self._spans[number]
@@ -193,7 +193,9 @@ class RunRead:
             _logger.warning("%s", undecided)
 
     def _note_skipped(self, decoder: RecordDecoder, segment: RemoteLogSegmentMetadata, noted: int) -> int:
-        """Log and report the skipped batches after the first ``noted``; return how many are noted now."""
+        """Log and report the skipped batches, except the first ``noted``, which were reported before. Return the number
+        of batches reported so far.
+        """
         skipped = decoder.skipped
         for batch in skipped[noted:]:
             self._report.skipped.append(SkippedInSegment(segment, batch))
@@ -204,8 +206,8 @@ class RunRead:
 class _TransactionWatch:
     """Finds the first transaction in the bytes of a log, before the decoder gets them.
 
-    Calls ``act`` once, for the first transactional batch before offset ``stop``, or for bytes that are not a batch; the
-    decoder gets the buffer with these bytes afterwards. The first buffer must begin with a batch.
+    Calls ``act`` once: at the first transactional batch before offset ``stop``, or at bytes that are not a batch. The
+    decoder gets the buffer with these bytes only after the call. The first buffer must begin with a batch.
     """
 
     def __init__(self, stop: int, act: Callable[[], None]) -> None:
@@ -282,7 +284,8 @@ def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Proble
     """Return the unreadable segments that may have records of these offsets, or are next to them.
 
     An unreadable segment next to the window's start or stop is no loss if the user gave that start or stop as an
-    offset. Then the caller must remove the segment from ``lineage.problems`` before, as ``RecordReader.read`` does.
+    offset. The caller must remove such a segment from ``lineage.problems`` before the call, as ``RecordReader.read``
+    does.
     """
     return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
 

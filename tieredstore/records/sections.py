@@ -179,15 +179,15 @@ def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_c
 
     This costs at most two requests for the index. If two index entries are more than ``max_bytes`` apart, the chunks
     with the batch headers between them are read too. Raise IndexesCorruptError if index and log contradict each other,
-    and BatchCorruptError for invalid headers. If ``on_corrupt`` says to skip damage, do not divide the log at invalid
-    headers instead of raising.
+    and BatchCorruptError for invalid headers. If ``on_corrupt`` says to skip damage, do not raise BatchCorruptError,
+    but leave the log undivided at invalid headers.
     """
     ends = IndexedEnds(span.segment, offset_index_of(source, span.segment))
     walked: dict[int, SectionEnd] = {}
     for run in _runs(find_oversized(ends, *around(ends, span.start, span.stop), max_bytes)):
         for place in _walk(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
-            # Two adjacent sections share an end, and the headers of each limit the offset at this end. Apply both
-            # limits.
+            # Two adjacent sections share an end. The headers of both sections limit the offset at this end, so apply
+            # both limits.
             known = walked.get(place.position, place)
             low, high = max(known.low, place.low), min(known.high, place.high)
             walked[place.position] = SectionEnd(place.position, low, high)
@@ -342,15 +342,16 @@ class SectionReader:
     def check_reached(self, section: LogSection, decoder: RecordDecoder) -> LostOffsets | None:
         """Return the requested offsets that come after the segment's last record, although its manifest includes them.
 
-        Log the lost offsets or raise DataLossError, as the settings say. Call this only for the last segment of a run:
-        if another segment follows, compaction has removed the records. Here only the manifest claims that the offsets
-        exist, and if it is wrong, a reader that continues after these offsets skips new records.
+        Log the lost offsets or raise DataLossError, as the settings say. Call this only for the last segment of a run.
+        If another segment follows, the offsets existed, and compaction has removed their records. After the last
+        segment, only the manifest claims that the offsets exist. If the manifest is wrong, a reader that continues
+        after these offsets skips new records.
         """
         segment = section.segment
         goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None
         reached = max(decoder.offset_reached, section.start_offset)
-        # Report no loss unless it is certain: a skipped damaged batch may have been the last one, and compaction may
-        # have removed all batches of a log without bytes.
+        # Report only a certain loss. After skipped batches it is not certain, because a skipped batch may have had the
+        # last offset. Nor is it certain in a log without bytes, because compaction may have removed all batches.
         if goes_on or decoder.skipped or not len(section.byte_range) or reached >= section.stop_offset:
             return None
         lost = LostOffsets(segment.topic_id_partition, reached, section.stop_offset)

@@ -105,7 +105,7 @@ class SplitPlan:
 
     The next read starts at ``stop``, which is the requested end or the log's end, whichever is lower. Under
     read_committed, a transaction without an outcome (``undecided``) ends the plan: then ``stop`` is the transaction's
-    first offset. ``lost`` are offsets that no segment has. Those after ``stop`` are reported again by the next read.
+    first offset. ``lost`` are offsets that no segment has. The next read reports lost offsets after ``stop`` again.
     """
 
     partition: TopicIdPartition

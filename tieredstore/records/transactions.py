@@ -121,8 +121,8 @@ class Transactions:
         span = self._spans[number]
         entries = self._known[span] if span in self._known else aborted_in(self._source, span)
         ended: Sequence[AbortedTransaction] = ()
-        # The index's last stable offset may be too high: it is valid only up to the span's end, and up to the first
-        # transaction that is still pending there.
+        # The last stable offset in the index may be too high. It is not valid beyond the span's end, nor beyond the
+        # first transaction that is still pending there.
         limit = span.stop
         if self._pending is not None:
             ended = self._pending.ended_in(number)
@@ -139,8 +139,9 @@ class PendingTransactions:
 
     The ``spans`` follow each other without a gap. The read begins at offset ``start``.
 
-    Segments that one broker uploaded in one leader epoch cost no request. At the first segment of another broker, its
-    indexes are read, and also those of the segment before, unless the new broker's log reaches back to ``start``.
+    Segments that one broker uploaded in one leader epoch cost no request. At the first segment of another broker, the
+    indexes of this segment and of the segment before it are read. The second read is left out if the new broker's log
+    reaches back to ``start``.
 
     If the new broker does not know an open transaction, the log is read up to the transaction's end marker.
     """
