@@ -83,15 +83,15 @@ class ManagerCalls:
         ``write`` gets a function to call between its steps. That function raises an error if the manager was closed or
         the caller was interrupted. ``write`` must then roll back.
 
-        An interrupted caller waits for the rollback. After KeyboardInterrupt it waits ``undo_s``, and then names the
-        objects that stay. After ``Interrupted`` it waits without a limit, because ``Interruption`` ends the process and
-        names the objects.
+        An interrupted caller waits for the rollback. After KeyboardInterrupt it waits ``undo_s``, and then logs that
+        objects may stay. After ``Interrupted`` it waits without a limit, because ``Interruption`` soon ends the
+        process, and logs the objects itself.
         """
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))
         is_interrupted = threading.Event()
-        # An interrupt may come before ``submit`` returns its future. So create this future first. After an interrupt,
-        # it serves to cancel the call or to wait for its end.
+        # An interrupt may come before ``submit`` returns a future. So create ``ended`` first: after an interrupt, this
+        # function cancels the call by ``ended``, or waits for the call's end.
         ended: Future[None] = Future()
 
         def check() -> None:

@@ -31,7 +31,7 @@ def read_manifest(
     """Read and parse the manifest under ``key``, by one request. Raise the errors of ``read_manifest_text`` and
     ``parse_manifest``.
 
-    Every reader of a manifest uses this function, or both of those functions.
+    Every reader of a manifest uses this function, or ``read_manifest_text`` and ``parse_manifest``.
     """
     return parse_manifest(read_manifest_text(store, key, shown), shown, known, rules)
 

@@ -107,8 +107,9 @@ class Attempt:
         try:
             delete_manifest_first(self._store, self._written)
         except TieredStoreError as second:
-            # A denied write stored nothing, so do not report its object. Delete its key anyway: an earlier request of
-            # this write may have stored the object, and its response was lost.
+            # Do not report the object of a denied write, because it probably does not exist. The deletion above
+            # includes its key, because an earlier request of this write may have stored the object, and its response
+            # was lost.
             left = [key for key in self._written if key != self._denied]
             if not left:
                 return

@@ -46,7 +46,7 @@ _MAX_NOTED: Final = 1024
 _WRITE_EVERY_S: Final = 1.0
 _SWEEP_EVERY_S: Final = 3600.0
 _UNLISTED_AGE_S: Final = 600.0  # a file gets its row right after it is written; an older file without a row is removed
-_PAUSE_S: Final = 2.0  # time for running calls to end; each may wait for the table's lock, but for nothing else
+_PAUSE_S: Final = 2.0  # time for running calls to end; they wait for nothing except the table's lock
 
 Result = TypeVar("Result")
 
@@ -239,7 +239,7 @@ class DiskTable:
         return self._cache
 
     def _connect(self) -> _PayloadCache:
-        limit = self._limit + 0.5  # the library evicts as soon as its limit is reached
+        limit = self._limit + 0.5  # at its limit the library evicts already, this cache only above it
         return _PayloadCache(str(self._folder), self._lock_timeout_s, RawDisk, size_limit=limit, **_SETTINGS)
 
     def _find(self) -> tuple[int, int] | None:
@@ -334,6 +334,6 @@ def _is_passing(error: BaseException) -> bool:
     it."""
     if (
         isinstance(error, Timeout) and error.__context__ is not None
-    ):  # the error in the context of a Timeout says why the transaction could not begin
+    ):  # ``__context__`` of a Timeout is the reason why the transaction could not begin
         error = error.__context__
     return isinstance(error, OSError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING

@@ -35,7 +35,7 @@ from tieredstore.remote.diskcache._value_files import read_checked
 _MAGIC: Final = b"tschunk1"
 _BOUND: Final = struct.Struct(">8s32sQ")
 HEADER_SIZE: Final = _BOUND.size + 4
-_IN_FILE: Final = 2  # the library's mode for a row with the value in a file of bytes
+_IN_FILE: Final = 2  # the library's number for a row whose value is in a file of bytes
 _NAME: Final = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}\.val|[0-9a-f]{32}\.new")
 
 
