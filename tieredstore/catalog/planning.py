@@ -150,8 +150,8 @@ def _unknown(
     segments as problems, known segments with their rows from the catalog file."""
     for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
-        # Report an incomplete segment: without its manifest, it was never committed; without another object, it is
-        # unreadable.
+        # Report an incomplete segment as a problem. A segment without its manifest was never committed. A segment
+        # without another object is unreadable.
         if manifest is None or objects.missing:
             survey.problems.append(_incomplete(objects))
             continue
@@ -172,7 +172,8 @@ def _read(
         if isinstance(loaded, TieredStoreError):
             raise loaded
         return SegmentRow(objects.main_path, Stamp.of(loaded.manifest_object), describe_segment(source, loaded))
-    # This is no damage, because retention may delete a segment between the listing and the read of its manifest.
+    # An absent manifest is no damage, because retention may delete a segment between the listing and the read of its
+    # manifest.
     except SegmentNotFoundError:
         return None
     except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
