@@ -99,10 +99,10 @@ def survey_logs(
     bucket takes one request for each page of keys of these topics, and a few more requests. The result omits topics and
     partitions that neither bucket nor broker has.
 
-    If the query does not accept losses, raise DataLossError for contradictions between bucket and broker: the broker
-    lacks the topic; its topic id differs from the id in the query or the bucket; its leader epoch is earlier; or its
-    log ends before the bucket's. Raise ConfigError for a re-created topic if neither broker nor query names the topic
-    id to read.
+    If the query does not accept losses, raise DataLossError for contradictions between bucket and broker. There are
+    four. The broker lacks the topic. Its topic id differs from the id in the query or the bucket. Its leader epoch is
+    earlier than the bucket's. Its log ends before the bucket's. Raise ConfigError for a re-created topic if neither
+    broker nor query names the topic id to read.
 
     ``before`` is an earlier snapshot with the same isolation. It saves requests for logs that have not changed.
     ``moves`` holds watermark objects that the caller has already read.

@@ -271,8 +271,8 @@ class LogTail(Closing):
     def poll(self, timeout_s: float) -> TailRecords | None:
         """Return the next records of any partition; None if there are none within about ``timeout_s``.
 
-        Look-ups of the logs, and reads of the bucket, may take longer than ``timeout_s``: the timeouts of store and
-        broker limit them.
+        Look-ups of the logs, and reads of the bucket, may take longer than ``timeout_s``. Only the timeouts of store
+        and broker limit them.
 
         Raise DataLossError if the query does not accept a loss. Raise the errors of store and broker. An error leaves
         the tail unchanged, so the caller may poll it again. Raise AlreadyClosedError after the tail or its bucket was
@@ -445,7 +445,8 @@ class LogTail(Closing):
             return None
         self._follower.wait(0)
         if self._follower.is_ready:
-            # Check topic ids after records have arrived: the records then belong to the topics found by the check.
+            # Check topic ids only after records have arrived. The records then certainly belong to the topics that the
+            # check finds.
             self._check_identity(_FRESH_IDENTITY_S)
         event = self._follower.poll(0) if self._follower.is_ready else None
         if event is None:
