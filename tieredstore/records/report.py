@@ -58,8 +58,8 @@ class ReadReport:
 
     The next read should start at ``next_offset``, because every earlier record was returned or deliberately left out.
     ``unreadable`` are segments that cannot be read and may contain records. ``unreadable`` and ``lost`` are known
-    before the first record, with one exception: if the log of the last segment ends earlier than its manifest says, the
-    missing offsets are added to ``lost`` at the end.
+    before the first record. There is one exception. If the log of the last segment ends earlier than its manifest says,
+    the missing offsets are added to ``lost`` at the end.
 
     ``aborted`` are the transactions whose records are left out. During the read, they may include transactions of the
     current segment that the read has not yet reached.
