@@ -151,4 +151,4 @@ class Manifests:
         try:
             return SegmentCipher(DataKey(self._key_ring.unwrap(wrapped.key_id, wrapped.wrapped), wrapped.aad))
         except (UnknownKeyError, WrongKeyError) as error:
-            return error  # ``cipher`` raises the error later: some readers need the manifest but no key
+            return error  # raised later by ``cipher``, because some readers need the manifest but no key
