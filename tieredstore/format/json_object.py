@@ -27,13 +27,13 @@ from tieredstore.limits import MAX_INT32
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 """A JSON value."""
 
-_MAX_DIGITS: Final = 1000  # no known field has more than 19; this limits the time to parse a number in an unknown field
+_MAX_DIGITS: Final = 1000  # no known field has more than 19; a number of many more digits would take long to parse
 _LONG_NUMBER: Final = b"0" * (_MAX_DIGITS + 1)
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 # Maximum number of JSON values, to protect memory: 5 million empty lists would take 400 MiB. A manifest has fifty
 # values, and one for each leader epoch.
 _MAX_VALUES: Final = 100_000
-# Maximum size in bytes of a manifest with a character outside of ASCII: a single such character makes Python use more
+# Maximum size in bytes of a manifest with a character outside of ASCII. A single such character makes Python use more
 # bytes for every character of the text. Real long texts in a manifest are base64, which is ASCII.
 _MAX_WIDE: Final = 1 << 20
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
@@ -161,8 +161,8 @@ def json_bytes(document: Mapping[str, object] | str) -> bytes:
 def _decode(raw: bytes) -> Json:
     """Return the value that ``raw`` starts with."""
     # Try pydantic's reader first, because it is five times as fast as the standard library's. It refuses some valid
-    # manifests (bytes after the object, lone surrogates, deep nesting), and accepts numbers that are too long: then use
-    # the standard library's reader.
+    # manifests (bytes after the object, lone surrogates, deep nesting), so let the standard library's reader try these
+    # again. It accepts numbers that are too long, so do not use it for texts with such numbers.
     if _LONG_NUMBER not in raw.translate(_DIGITS_AS_ZEROS):
         try:
             quickly: Json = from_json(raw, allow_inf_nan=False, cache_strings="keys")
