@@ -105,8 +105,8 @@ def fresh_memory(size: int) -> memoryview:
 
 
 class GrowingBuffer:
-    """A buffer for repeated use: page faults in a fresh buffer of 4 MiB would take longer than decrypting into the
-    buffer."""
+    """A buffer for repeated use. The page faults in a fresh buffer of 4 MiB would take longer than the decryption of a
+    chunk."""
 
     def __init__(self) -> None:
         self._memory = fresh_memory(0)
@@ -176,8 +176,8 @@ class ChunkDecoder:
             return
         frame = stored
         if self.cipher is not None:
-            # Decrypt the zstd frame into another buffer: a frame of incompressible bytes is longer than its content, so
-            # it does not fit into `original`.
+            # Decrypt the zstd frame into another buffer. A frame of incompressible bytes is longer than its content, so
+            # it would not fit into `original`.
             frame = self._scratch.decrypted.first(max(0, len(stored) - ENCRYPTION_OVERHEAD))
             self.cipher.open_into(stored, frame)
         decompress_into(frame, original, wanted)

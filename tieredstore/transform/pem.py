@@ -146,7 +146,9 @@ def _import(der: bytes, name: str, read: Callable[[bytes], RsaKey] = RSA.import_
 
 
 MAX_BYTES: Final = 1 << 20
-"""At most so many bytes of a file are read: a key has a few kilobytes, but a wrong path may name a file of any size."""
+"""The maximum number of bytes to read from a file. A key has a few kilobytes, but a wrong path may name a file of any
+size.
+"""
 
 
 def key_file_content(path: Path) -> bytes:

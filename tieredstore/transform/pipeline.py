@@ -84,8 +84,8 @@ class TransformedChunks:
         return iter(range(0, self._size, self._chunk_size))
 
     def _submit(self, position: int, slot: _Slot) -> Future[bytes | memoryview]:
-        # Make the IV here, in the order of the chunks, and not on threads of the pool: a test injects the plugin's
-        # random bytes, and must get the same object as the plugin.
+        # Make the IV here, in the order of the chunks, and not on threads of the pool. So a test that injects the
+        # plugin's random bytes gets the same object as the plugin.
         iv = self._random_bytes(IV_SIZE) if self._encoder.cipher is not None else b""
         return self._pool.submit(self._transform, position, iv, slot)
 
