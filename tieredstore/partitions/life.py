@@ -29,8 +29,8 @@ def choose_life(
     """Choose the incarnation to read: by default, the broker's. ``live`` is the broker's topic id, ``wanted`` the
     requested id.
 
-    If the broker's id is unknown or not the wanted id, choose from the bucket: the wanted incarnation or, if no id is
-    wanted, the bucket's only incarnation.
+    If the broker's id is unknown or not the wanted id, choose from the bucket. Choose the wanted incarnation. If no id
+    is wanted, choose the bucket's only incarnation.
 
     Raise ConfigError if no id is wanted and the bucket has several incarnations. Raise ResourceNotFoundError if the
     bucket lacks the wanted id.

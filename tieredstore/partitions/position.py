@@ -121,8 +121,8 @@ def _begins_below(position: Position, log: LogBounds, answer: EpochEnd | None) -
     Otherwise, return None."""
     offset, epoch, cut = position.offset, position.epoch, log.cut
     begins: list[int] = []
-    # If the broker knows the position's epoch, its answer replaces the cut, which compares only the bucket's last
-    # epoch.
+    # The cut compares only the bucket's last epoch. So if the broker knows the position's epoch, use the broker's
+    # answer instead.
     is_answered = answer is not None and answer.epoch == epoch
     if cut is not None and not is_answered and (epoch is None or epoch <= cut.left):
         begins.append(cut.at)
