@@ -126,8 +126,8 @@ Snapshot: TypeAlias = Callable[[], Mapping[str, float]]
 class Snapshots:
     """Sums the snapshots of all living sources of one kind. Counts of a closed source stay in the totals.
 
-    ``levels`` are the names of values that may rise and fall, such as sizes; all other values only rise. For a level
-    whose name ends with ``_max``, return the maximum of all sources, not their sum. This object is appended to
+    ``levels`` are the names of values that may rise and fall, such as sizes; all other values only rise. A level whose
+    name ends with ``_max`` is the maximum over all sources, not their sum. The constructor appends the object to
     ``among``, the list of snapshots to export.
     """
 
