@@ -164,8 +164,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return admit(walks, min(most or _MOST_BATCHES, _MOST_BATCHES), size)
 
     def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
-        """Yield the batches from ``offset`` to ``stop``. ``offset`` is None for a partition that was added after the
-        start of the stream: reading begins at this partition's first batch.
+        """Yield the batches from ``offset`` to ``stop``. A partition that was added after the start of the stream has
+        the ``offset`` None. It is read from its first batch on.
         """
         log = self._open()
         begin = log.queue.start(partition) if offset is None else offset

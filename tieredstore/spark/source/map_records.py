@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _TASK_BYTES: Final = 64 * _MIB, 256 * _MIB
-"""Default bytes of a log per task, minimum and maximum. Tasks can be larger than those of the format ``tieredstore``,
-because the records do not reach the JVM. They should be, because each task costs Spark some 10 ms of processor time.
+"""Default bytes of a log per task, minimum and maximum. Tasks are larger than those of the format ``tieredstore``,
+because each task costs Spark some 10 ms of processor time. They can be larger, because the records do not reach the
+JVM.
 """
 
 _TASKS_A_CORE: Final = 2

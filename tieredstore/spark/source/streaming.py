@@ -73,7 +73,9 @@ OnLoss = Callable[[Loss], None]
 """Callback for each data loss. It raises an error if the stream must end."""
 
 Answers = Mapping[TopicPartition, "EpochEnd"]
-"""For each partition: where the leader epoch of the last record that the stream has read ends in the broker's log."""
+"""For each partition, the offset at which a leader epoch ends in the broker's log. It is the epoch of the last record
+that the stream has read.
+"""
 
 _EPOCHS: Final = "epochs"
 _INITIAL: Final = "initialOffsets"

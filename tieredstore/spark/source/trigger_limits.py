@@ -72,9 +72,9 @@ class TriggerLimits:
     def admit(self, windows: Windows, bytes_between: BytesBetween) -> dict[TopicPartition, int]:
         """Return the end of each window for this trigger.
 
-        Each window gets a share of the limit in proportion to its size, but at least one offset, so that a small
-        partition never waits for a large one, and the stream always progresses. A trigger exceeds the limit only if a
-        share is less than one offset.
+        Each window gets a share of the limit in proportion to its size, but at least one offset. So a small partition
+        never waits for a large one, and the stream always progresses. A trigger exceeds the limit only if a share is
+        less than one offset.
         """
         ends = {where: stop for where, (_, stop) in windows.items()}
         if self.max_offsets is not None:
@@ -143,8 +143,8 @@ class TriggerDelay:
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
         """Return True if the trigger must wait for more than ``waiting`` unread offsets. Otherwise restart the delay.
 
-        Once the delay has ended, it restarts only if offsets are ``waiting``. So records that arrive meanwhile are read
-        at once.
+        A trigger without unread offsets does not restart the delay. So after the delay has ended, the first records
+        that arrive are read at once.
         """
         if not waiting:
             return False

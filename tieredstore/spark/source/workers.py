@@ -55,8 +55,8 @@ def spare_modules() -> None:
     PySpark collects garbage after each task. The modules of PySpark, pandas and Arrow make each collection take 70 ms,
     half as long as reading 64 MiB of a log.
 
-    At the second call, all modules are imported, so that call excludes all objects. In processes that Spark did not
-    start, this does nothing.
+    The function acts once in a process, at its second call, because all modules are imported by then. In processes that
+    Spark did not start, the function never acts.
     """
     if is_worker() and next(_turns) == 2:
         gc.freeze()
