@@ -146,7 +146,7 @@ def read_batch_headers(log: Buffer, start: int = 0, *, check_crc: bool = False) 
 
     Without ``check_crc``, only headers are read.
 
-    At least 12 zeros up to the end of the bytes are the end of the log, because Kafka can preallocate log files. Any
+    If the bytes end in at least 12 zeros, the log ends before these zeros, because Kafka can preallocate log files. Any
     other bytes that are not a whole batch raise BatchCorruptError with their position. Offsets that do not increase
     raise this error too.
 

@@ -201,9 +201,9 @@ def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
 
     Streams may be joined, so a stream header may come in place of a block.
     """
-    # Java producers frame their blocks. librdkafka and others write one bare block, which cannot begin with the magic.
-    # Read as a block, the magic's first byte would be the size, and a later byte would copy from before the beginning
-    # of the output.
+    # Java producers frame their blocks. librdkafka and others write one bare block. A valid block cannot begin with the
+    # magic. Otherwise, the magic's first byte would be the block's size, and a later byte of the magic would copy from
+    # before the beginning of the output.
     if bytes(body[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         yield body
         return

@@ -204,7 +204,7 @@ _SENTENCES: Final = (
     "has at least {0} record headers, but max_batch_bytes leaves room for only {1}",
 )
 
-# The last of the faults that hide the batch's end: length, magic, more bytes than allowed.
+# Faults up to this number hide the batch's end: a wrong length, an unknown magic, and more bytes than allowed.
 _LAST_FRAMING_FAULT: Final = 3
 
 
