@@ -281,13 +281,13 @@ class Bucket(Closing):
         on_segment: OnSegment = None,
         on_need: Callable[[KeyNeed], object] | None = None,
     ) -> Table[KeyUse]:
-        """Return the uses of each key pair, including by quarantined segments.
+        """Return what each key pair encrypts, quarantined segments included.
 
         With ``key_id``, return only the uses of that pair. The result is empty if the pair encrypts nothing.
         ``on_segment`` is called with each segment examined.
 
-        ``on_need`` is called for everything that needs or may need the pair ``key_id``. ``on_need`` is also called for
-        readers that may still cache manifests from before a rotation. The returned rows do not include such readers.
+        ``on_need`` is called for everything that needs or may need the pair ``key_id``. This includes readers that may
+        still cache manifests from before a rotation. The returned rows do not include such readers.
         """
         from tieredstore.api.key_pairs import count_uses  # noqa: PLC0415
 

@@ -77,8 +77,8 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
         )
         found = [rotation.run(list_encrypted(opened.store, opened.prefix, scope)) for scope in chosen]
         if not scopes.topics:
-            # Rotate all snapshots: they belong to no topic. A process that writes a snapshot during the rotation uses
-            # its own active pair.
+            # If no topic is named, rotate the snapshots too, because they belong to no topic. A process that writes a
+            # snapshot during the rotation uses its own active pair.
             found.append(rotation.run_snapshots(Snapshots(opened.store, opened.prefix, ring)))
         for steps_of in found:
             for step in steps_of:

@@ -207,8 +207,8 @@ def kind_of(
     way_out: str,
     nulls: InvalidValues | None = None,
 ) -> Callable[[str], ValueType] | None:
-    """Return a function that takes a subject of the schema registry and returns the type called ``name``. Return None
-    if the name is unknown.
+    """Return a function that makes the type called ``name`` for a subject of the schema registry; None for an unknown
+    name.
 
     ``nulls`` counts the keys and values that the policy reads as null.
     """

@@ -78,7 +78,8 @@ def plan_removal(
                 parallel=parallel,
             )
             every = (list_in_scope(opened.store, opened.prefix, scope) for scope in chosen)
-            # One run for all partitions: it checks the offset before its first deletion.
+            # Delete the segments of all partitions in one run, because a run checks the offset before its first
+            # deletion.
             listed = (
                 objects for objects in chain.from_iterable(every)
                 if only is None or objects.segment_id == only.segment_id

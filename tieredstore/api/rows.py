@@ -85,7 +85,7 @@ class Partition:
         """The ranges of offsets before ``until`` that the bucket lacks; () if the bucket has all offsets before
         ``until``.
 
-        ``missing_until`` is None if it is unknown: the broker lacks the partition.
+        ``missing_until`` is None without a requested time, and if the broker lacks the partition.
         """
         return None if self.broker is None or self.broker.until is None else self.missing_before(self.broker.until)
 

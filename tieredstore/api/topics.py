@@ -110,7 +110,7 @@ def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | N
     """Return the broker's log up to the window's last segment, if the bucket has later segments.
 
     A window that stops at a time ends in the segment with the first record at or after that time. If the broker's log
-    begins after that record, the broker answers with a later record.
+    begins after that record, the broker answers with a later record, which is outside the window.
     """
     end = row.end_offset
     if end is None or last is None or last.objects.start_offset < end or not isinstance(window[1], AtTime):
@@ -127,8 +127,8 @@ def _compare(
     row = replace(row, broker=log)
     missing = row.missing_before(max(log.end_offset, row.end_offset or 0))
     up_to_ms = held.newest_before(missing[0][0], now_ms) if missing else now_ms
-    # For the time ``until``, the broker names an offset of its own log. This log may begin after the missing offsets.
-    # Here the bucket has all records before ``until``, so the offset for ``until`` is at most the first missing offset.
+    # For the time ``until``, the broker names an offset of its own log, which may begin after the missing offsets. If
+    # the bucket has all records before ``until``, the true offset is at most the first missing offset.
     if until is not None and log.until is not None and missing and (up_to_ms or -1) >= until.timestamp_ms:
         row = replace(row, broker=replace(log, until=min(log.until, missing[0][0])))
     row = replace(row, complete_up_to=time_of(up_to_ms))
