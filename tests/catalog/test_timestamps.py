@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.support.golden.catalogs import opened
 from tests.support.golden.segments import CASES, case_path, segments
 from tests.support.golden.stored import settings_of
+from tests.support.records.record_batches import with_field
 from tests.support.records.small_segments import memory_settings
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -29,6 +30,7 @@ from tieredstore.catalog import (
     offsets_for_times,
 )
 from tieredstore.catalog.lineage import trace_lineage
+from tieredstore.catalog.log_sections import time_index_of
 from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.batches import CompressionType, read_batch_headers
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
@@ -198,6 +200,24 @@ def test_a_log_is_read_no_further_than_its_indexes_leave_open(store: CountingSto
         store.reset()
         assert offset_for_time(manager, lineage, 1) == OffsetAndTimestamp(50, 10)
         assert store.bytes_down < metadata.segment_size_in_bytes // 4
+
+
+@pytest.mark.parametrize("attributes", [0, 0x30], ids=["records", "marker"])
+def test_a_batch_that_compaction_emptied_hides_no_later_record(
+    attributes: int, manager: RemoteStorageManager, tmp_path: Path
+) -> None:
+    """Compaction keeps a producer's last batch without records, with its greatest timestamp, also in the time index."""
+    records = [build_batch([Record(b"v" * 3000, timestamp_ms=at)], at) for at in range(20)]
+    records[5] = with_field(with_field(build_batch([], 5), 21, ">h", attributes), 35, ">q", 1000)
+    segment = write_segment(tmp_path, records)
+    metadata = segment.to_metadata(Uuid.random())
+    manager.copy_log_segment_data(metadata, segment.files)
+    lineage = trace_lineage([metadata], metadata, None)
+    assert time_index_of(manager, metadata)[-1].timestamp == 1000
+    for timestamp in range(20):
+        found = timestamp + (timestamp == 5)
+        assert offset_for_time(manager, lineage, timestamp) == OffsetAndTimestamp(found, found)
+    assert offset_for_time(manager, lineage, 20) is None
 
 
 def test_without_the_decoder_the_extra_is_named(

@@ -108,31 +108,33 @@ class LogSection:
             )
 
 
-def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> LogSection:
-    """Return the section with the span's first record of ``timestamp_ms`` or later, if there is one.
+def sections_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Iterator[LogSection]:
+    """Yield the section that probably has the span's first record of ``timestamp_ms`` or later, then a section that
+    certainly has it, if the span has such a record.
 
-    An entry of the time index proves two facts. A record with the entry's timestamp is at the entry's offset or before
-    it. No record up to this offset has a later timestamp.
+    An entry of the time index proves that no record up to the entry's offset has a later timestamp. A record with the
+    entry's timestamp is usually at the entry's offset or before it. But compaction may have removed this record: it
+    keeps the last batch of a producer, with its greatest timestamp, even if the batch has no records left.
 
     The search takes at most two requests. Raise IndexesCorruptError for a damaged index.
     """
     segment = span.segment
     times = time_index_of(source, segment)
-    start, stop = max(span.start, times.offset_for_timestamp(timestamp_ms)), span.stop
+    start, stops = max(span.start, times.offset_for_timestamp(timestamp_ms)), [span.stop]
     later = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
-    if later < len(times) and times[later].offset >= span.start:
-        stop = min(stop, times[later].offset + 1)
+    if later < len(times) and span.start <= times[later].offset < span.stop - 1:
+        stops.insert(0, times[later].offset + 1)
     index, size = offset_index_of(source, segment), segment.segment_size_in_bytes
-    # The section ends at the second index entry whose offset is `stop` or later. The first such entry would be too
-    # early. An entry has the last offset of an append, but the position of the append's first byte, which may come
-    # before `stop`.
-    following = bisect_left(index, max(start + 1, stop), key=lambda entry: entry.offset) + 1
-    end = index[following].position if following < len(index) else size
     # Begin the section at the batch of `start - 1` or before. Reading this batch proves that no batch before the
     # section has `start`.
-    begin = min(index.position_for_offset(start - 1), size)
-    ends = SectionEnd(begin, 0, start), SectionEnd(end, 0, segment.end_offset + 1)
-    return LogSection(segment, *ends, span.start, span.stop)
+    begin = SectionEnd(min(index.position_for_offset(start - 1), size), 0, start)
+    for stop in stops:
+        # The section ends at the second index entry whose offset is `stop` or later. The first such entry would be too
+        # early. An entry has the last offset of an append, but the position of the append's first byte, which may come
+        # before `stop`.
+        following = bisect_left(index, max(start + 1, stop), key=lambda entry: entry.offset) + 1
+        end = SectionEnd(index[following].position if following < len(index) else size, 0, segment.end_offset + 1)
+        yield LogSection(segment, begin, end, span.start, span.stop)
 
 
 def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tieredstore.catalog.lineage import Lineage, Span
-from tieredstore.catalog.log_sections import LogSection, open_log, section_for_time, time_index_of
+from tieredstore.catalog.log_sections import LogSection, open_log, sections_for_time, time_index_of
 from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.installation import Extra
 from tieredstore.kafka.batches import BatchHeader, TimestampType
@@ -166,7 +166,18 @@ def _search_doubtful(
 def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: BatchDecoding) -> OffsetAndTimestamp | None:
     """Return the first record in the span whose timestamp is ``timestamp_ms`` or later, or None."""
     # Use the time index first. It limits the bytes to read, however long the segment is.
-    section = section_for_time(source, span, timestamp_ms)
+    for section in sections_for_time(source, span, timestamp_ms):
+        record = _search_section(source, section, timestamp_ms, decoding)
+        if record is not None:
+            return record
+    return None
+
+
+def _search_section(
+    source: SegmentSource, section: LogSection, timestamp_ms: int, decoding: BatchDecoding
+) -> OffsetAndTimestamp | None:
+    """Return the first record in the section whose timestamp is ``timestamp_ms`` or later, or None."""
+    segment, start, stop = section.segment, section.start_offset, section.stop_offset
     try:
         decoder = _decoder(decoding)
     except ConfigError as missing:  # without pyarrow, search the headers
@@ -174,9 +185,9 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
     with section.open(source, decoding.piece_bytes) as buffers:
         batches = decoder.decode(
             buffers,
-            start_offset=span.start,
-            stop_offset=None if section.is_read_to_its_end else span.stop,
-            end_offset=span.segment.end_offset + 1,
+            start_offset=start,
+            stop_offset=None if section.is_read_to_its_end else stop,
+            end_offset=segment.end_offset + 1,
             position=section.begin.position,
         )
         try:
@@ -189,7 +200,7 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
                     break
                 headers += decoder.take_headers()
         except BatchCorruptError as error:
-            raise BatchCorruptError(f"{span.segment}: {error}") from error
+            raise BatchCorruptError(f"{segment}: {error}") from error
         headers += decoder.take_headers()
         if len(section.byte_range) and not any(record and header.base_offset > record.offset for header in headers):
             buffers.check_end(decoder)
@@ -198,7 +209,8 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
     markers = [
         OffsetAndTimestamp(header.base_offset, header.max_timestamp)
         for header in headers
-        if header.is_control and header.max_timestamp >= timestamp_ms and span.start <= header.base_offset < span.stop
+        if header.is_control and header.record_count
+        if header.max_timestamp >= timestamp_ms and start <= header.base_offset < stop
     ]
     records = markers if record is None else [*markers, record]
     return min(records, key=lambda candidate: candidate.offset, default=None)
@@ -228,7 +240,7 @@ def _search_headers(
                 _check_first(section, header)
             if header.position >= section.end.position:
                 break
-            if header.max_timestamp < timestamp_ms or header.last_offset < start:
+            if header.max_timestamp < timestamp_ms or header.last_offset < start or header.record_count == 0:
                 continue
             first = _by_header(header, timestamp_ms)
             if first is None or not start <= first.offset < stop:
