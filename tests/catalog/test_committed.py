@@ -47,7 +47,7 @@ class Bucket:
         return copy is not None
 
     def requests(self, question: Callable[[], object]) -> dict[str, int]:
-        """Return the requests that a question costs, by name."""
+        """Return the number of requests that ``question`` makes, by the name of the operation."""
         self.store.reset()
         question()
         return dict(Counter(operation.name for operation in self.store.operations))

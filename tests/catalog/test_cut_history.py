@@ -91,7 +91,9 @@ def test_records_that_a_later_leader_replaced_stay_cut(disk: BrokerDisk, store: 
 def test_a_leader_that_began_just_where_a_segment_does_hides_nothing_that_was_stored_before(
     disk: BrokerDisk, store: CountingStore
 ) -> None:
-    """No copy spans the cut, so no copy names both leaders."""
+    """The leader of epoch 7 begins where retention has truncated the checkpoint. So no copy names both this leader and
+    the one before.
+    """
     disk.grow(2)
     disk.lead(3)
     disk.grow(1)
@@ -142,7 +144,9 @@ def test_records_that_a_later_leader_replaced_stay_cut_though_a_third_began_at_a
 
 
 def test_copies_that_each_begin_with_a_cut_are_all_of_their_leader(disk: BrokerDisk, store: CountingStore) -> None:
-    """No offsets are superseded, even if the index with the leader's start is unreadable."""
+    """All copies from offset 40 on are of one leader. None of their offsets count as superseded, even if the index with
+    the leader's start is unreadable.
+    """
     disk.grow(3)
     copy(disk, store)
     disk.lead(7)

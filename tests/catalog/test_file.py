@@ -237,7 +237,7 @@ def test_a_file_cut_short_is_not_believed(size: int) -> None:
 
 @given(st.integers(0, len(RAW) - 33), st.integers(1, 255))
 def test_damage_under_a_digest_that_fits_never_gives_more_than_other_rows(position: int, change: int) -> None:
-    """With a matching digest, a file can hold any rows, but no bytes crash the reader or bypass its checks."""
+    """A file with a matching digest may have wrong rows, but no bytes crash the reader or bypass its checks."""
     damaged = bytearray(RAW[:-32])
     damaged[position] ^= change
     stored = decode_rows(bytes(damaged) + hashlib.sha256(damaged).digest(), ORIGIN)
@@ -291,7 +291,7 @@ def test_an_arrow_reader_reads_the_file_as_a_stream() -> None:
 
 
 def interrupted(inner: ObjectStore, before: list[Callable[[], object]]) -> ScriptedStore:
-    """Return a store that runs the last of ``before`` just before the catalog file is written."""
+    """Return a store that pops and runs a function of ``before`` before each write of the catalog file."""
     return ScriptedStore(inner).on(("put", "replace"), "*!*", lambda _: before and before.pop()())
 
 

@@ -62,14 +62,16 @@ def test_a_lineage_serves_the_rulers_log_and_all_that_is_left_of_it(copies: list
         ruled = epoch_at(ruler.history, offset) if offset >= ruler.history[0][1] else first_epoch
         held = {copy.holds(offset) for copy in copies} - {None}
         right = {entry for entry in held if entry is not None and entry.epoch == ruled}
-        assert len(right) <= 1  # an epoch has one leader, and so one record per offset
+        assert len(right) <= 1  # each epoch has one leader, which writes one record per offset
         assert served.get(offset) == next(iter(right), None)
     assert max(served) == ruler.segment.end_offset
 
 
 @given(partition_copies())
 def test_no_record_that_the_ruler_does_not_have_is_served(copies: list[Copy]) -> None:
-    """Compare the identities of records, which no rule of the lineage uses."""
+    """Compare records by their identities. The rules that form a lineage do not use identities, so the test is
+    independent of them.
+    """
     ruler = ruling_copy(copies)
     lineage = trace_lineage([copy.segment for copy in copies], ruler.segment, ruler.history)
     by_segment = {copy.segment: copy for copy in copies}

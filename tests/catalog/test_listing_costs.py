@@ -81,7 +81,8 @@ def test_a_listing_looks_at_each_object_once_and_at_each_folder_a_few_times(
     assert sum(1 for _ in list_segments(store)) == SEGMENTS
     assert calls["stat"] == 3 * SEGMENTS
     assert calls["names_of_files"] == FOLDERS + 1
-    # ``scandir`` reads only the folders that contain folders (the root and the topic's), for the second time.
+    # ``names_of_files`` has read all folders. ``scandir`` reads only those that contain folders again: the root and the
+    # topic's.
     assert calls["scandir"] <= 2
     assert calls["open"] <= 6 * (FOLDERS + 1)
     assert calls["read"] == calls["preadv"] == 0
@@ -91,7 +92,7 @@ def test_a_manifest_is_opened_read_and_unpacked_once(store: FilesystemObjectStor
     segments = list(list_segments(store))
     calls.clear()
     assert all(segment.whole is not None for segment in load_listing(store, segments))
-    # Each file is opened once, and each folder on its path once per batch and once more per partition.
+    # Each file is opened once. Each folder on its path is opened once per batch, and once more per partition.
     depth = segments[0].main_path.count("/") + 1
     assert calls["open"] <= SEGMENTS + depth * (PARTITIONS + SEGMENTS // FIRST_BATCH)
     assert calls["read"] == calls["unpack_chunk_sizes"] == SEGMENTS

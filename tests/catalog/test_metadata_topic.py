@@ -282,7 +282,9 @@ def test_the_later_of_two_attempts_is_told_by_the_end_of_its_copy() -> None:
 
 
 def test_a_golden_manifest_and_record_agree() -> None:
-    """The oracle of this file's golden tests: the plugin's manifest holds the values it got from Kafka."""
+    """The other golden tests of this file rely on this: the plugin's manifest has the values that Kafka passed to the
+    plugin.
+    """
     recorded = {
         record.metadata.remote_log_segment_id: record.metadata
         for value in values_of("08-keyring")
