@@ -1,8 +1,8 @@
 """Tests with three real brokers and an unclean election. The bucket has segments of the deposed leader.
 
-All replicas have the first 250 records. Only the first leader has 300 more. All readers read these, and most of them
-are copied to the bucket. The second leader lacks them. It writes others in their place until its log is longer than the
-bucket's.
+All replicas have the first 250 records. Only the first leader has the next 300 records, which all readers read. Most of
+these 300 records are copied to the bucket. The second leader lacks them, and writes other records at their offsets
+until its log is longer than the bucket's.
 """
 
 from __future__ import annotations

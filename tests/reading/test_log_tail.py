@@ -1,4 +1,4 @@
-"""Tests of a tail: while a caller polls it, it returns each record once and in order, from the bucket, from the
+"""Tests of a tail. While a caller polls it, the tail returns each record once and in order: from the bucket, from the
 broker, and from the bucket again.
 """
 

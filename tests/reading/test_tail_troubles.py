@@ -310,8 +310,8 @@ def test_an_election_while_a_tail_comes_to_the_seam_is_told(bucket: Bucket, brok
 
 
 def test_a_place_that_only_the_client_doubts_is_followed_unchecked(bucket: Bucket, broker: type[Broker]) -> None:
-    """A look-up finds the position in the leader's log. If the tail asked the client again, it would look up
-    forever.
+    """The client refuses the position, but a look-up finds it in the leader's log. If the tail let the client check the
+    position again, it would repeat the look-up forever.
     """
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 62)}
@@ -347,7 +347,7 @@ def test_a_tail_that_puts_up_with_losses_goes_on_at_the_cut(
 def test_a_place_of_the_log_as_it_is_now_is_cut_off_by_nothing_before(
     bucket: Bucket, broker: type[Broker], position: Position | int, is_cut: bool
 ) -> None:
-    """An offset without an epoch, beyond the place where the old log was cut, may belong to either log."""
+    """An offset without an epoch may belong to the old or the new log if it is beyond the cut."""
     bucket.write(60, epochs=WRITTEN)
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 900)}
     broker.leader_epoch, broker.epoch_end = 6, EpochEnd(5, 25)
