@@ -77,8 +77,8 @@ def test_whatever_an_index_says_the_records_are_right_or_there_is_an_error(
 
 
 def middle_entry(offset: int = 0, border: int = 0, byte: int = 0) -> Entries:
-    """Return the broker's index with one changed entry. It has another offset, is of another batch, or points into a
-    batch.
+    """Return the broker's index with one changed entry. The entry has another offset, the position of another batch, or
+    a position within a batch.
     """
     changed = list(ENTRIES)
     last, position = changed[len(changed) // 2]

@@ -46,8 +46,8 @@ HEADERS: Final = ("01-none", "06-codec-gzip-createtime", "07-txn", "11-single-re
 MANIFESTS: Final = ("01-none", "02-zstd-onechunk", "07-txn", "11-single-record")
 
 MOST_IN_SOAK: Final = 4200
-"""How many bits of one place in one segment `make soak` flips. Only segments of hundreds of batches have more, and
-bits that a checksum covers.
+"""The maximum number of bits that `make soak` flips of one place in one segment. Segments of hundreds of batches have
+more bits. So have places that a checksum covers.
 """
 
 FORMAT: Final = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
@@ -226,7 +226,9 @@ OLD_SET: Final = "offset of a compressed message set (magic 0, 1) at the log's s
 def test_an_old_message_set_that_counts_from_nothing_is_known_where_its_segment_begins_later(
     tmp_path: Path, base: int, outcome: str
 ) -> None:
-    """No checksum covers the offset. Old clients sent 0 there; messages then count from 0, as for Java's consumer."""
+    """No checksum covers the set's offset. Old clients sent 0 there. For such a set, readers count the messages from 0,
+    as Java's consumer does.
+    """
     inner = b"".join(message(1, at, b"value", timestamp=at) for at in range(5))
     # The first offsets of the segment have no message, as after compaction.
     batches = [message_set(1, base + 16, inner, CompressionType.GZIP), build_batch([Record(b"v")], base + 17)]
