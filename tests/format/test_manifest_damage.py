@@ -1,8 +1,8 @@
 """Damaged manifests: each bit flipped, and random changes. The reader raises one of our errors, or the change is
 harmless.
 
-A manifest is not authenticated. A flipped bit that goes unnoticed here must be noticed later by the authenticated
-encryption of the data, as in sizes at the end, the data key and the AAD.
+A manifest is not authenticated. If the reader does not notice a flipped bit, the authenticated encryption of the data
+must detect it later. This happens for the last index's size, the data key and the AAD.
 """
 
 from __future__ import annotations

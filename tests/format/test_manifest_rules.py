@@ -96,7 +96,7 @@ def test_a_list_of_ten_million_chunks_is_refused_before_it_is_unpacked() -> None
                     SegmentManifest.from_bytes(raw, known(log_size))
             peaks.append(tracemalloc.get_traced_memory()[1] - before)
         assert min(peaks) < 100_000
-        # With a lower minimum chunk size, the stored list is accepted, and takes its memory once.
+        # With a lower minimum chunk size, the reader accepts the same list, and allocates memory for it only once.
         tracemalloc.reset_peak()
         read = SegmentManifest.from_bytes(raw, known(10_000_000), ManifestRules(min_chunk_size=1))
         assert read.chunk_index.positions()[1000] == 1000
