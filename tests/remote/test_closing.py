@@ -195,7 +195,9 @@ def test_a_signals_handler_may_close_what_the_main_thread_reads(tmp_path: Path) 
 
 
 def test_a_signals_handler_may_close_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler may close even while the main thread has a lock: signals arrive at random moments of its reads."""
+    """A handler may close the manager even while the main thread has a lock. Signals arrive at random moments of the
+    thread's reads.
+    """
     settings = memory_settings(100, cache={"fetch.chunk.cache.class": "memory", "fetch.chunk.cache.size": "-1"})
     data = write_segment(tmp_path, LOG)
     before = signal.getsignal(signal.SIGALRM)
@@ -237,9 +239,10 @@ def test_a_read_that_ended_early_logs_nothing_when_the_manager_is_closed(tmp_pat
 
 @pytest.fixture(params=["ends a wait", "lets a wait go on"])
 def interrupted(request: pytest.FixtureRequest) -> Iterator[threading.Event]:
-    """Choose whether a signal ends or continues a wait in a system call; libraries differ (Polars continues).
+    """Choose whether a signal ends a wait in a system call, or the wait continues. Libraries differ: with Polars, waits
+    continue.
 
-    The event is set as soon as the handler runs in the main thread, on a busy machine long after the signal.
+    The event is set when the handler runs in the main thread. On a busy machine, that may be long after the signal.
     """
     came = threading.Event()
 

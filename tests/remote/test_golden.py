@@ -121,8 +121,8 @@ def test_with_the_plugins_randomness_we_write_the_plugins_bytes(segment: GoldenS
 
 
 def _with_our_data_key(theirs: bytes, ours: bytes) -> bytes:
-    """Replace the data key: RSA-OAEP is randomized, so everything except its ciphertext must match, and its length
-    too.
+    """Replace the data key's ciphertext in the plugin's manifest by ours. RSA-OAEP is randomized, so only the length of
+    the ciphertext must match.
     """
     pattern = re.compile(rb'("dataKey":"[^:"]+:)([^"]+)"')
     their_key, our_key = pattern.search(theirs), pattern.search(ours)

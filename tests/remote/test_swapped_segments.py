@@ -135,7 +135,7 @@ def test_each_recorded_name_is_compared_by_itself(
 
     def change(document: dict[str, Any]) -> None:
         _set(document["remoteLogSegmentMetadata"], path, value)
-        if unusable:  # the metadata then lacks a field, but the error must still be that of a wrong segment
+        if unusable:  # without this field, the metadata is unusable, but the error must still name the wrong segment
             del document["remoteLogSegmentMetadata"]["endOffset"]
 
     _change(store, change)

@@ -175,7 +175,8 @@ class DiscardingStore(MemoryObjectStore):
 def test_a_stored_size_over_the_limit_is_refused_while_it_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # Only compression makes a size unknown in advance; lower the limit instead of writing 2 GiB.
+    # The stored size is unknown in advance only with compression. Lower the limit, so that the test need not write 2
+    # GiB.
     monkeypatch.setattr("tieredstore.remote.copy.writer.MAX_INT32", 1400)
     store = DiscardingStore()
     noise = os.urandom(1300)

@@ -253,7 +253,7 @@ def test_threads_share_a_cache_and_leave_no_connection_behind(tmp_path: Path) ->
             for thread in threads:
                 thread.join()
         stats = cache.stats
-        # this thread opens three; SQLite closes those of other threads late while locks are held
+        # one connection opens three files; SQLite closes files of other connections late if locks are held
         assert 1 <= open_databases(tmp_path) < 10
     assert open_databases(tmp_path) == 0
     assert (stats.failures, stats.damaged) == (0, 0)

@@ -129,7 +129,9 @@ def test_a_database_that_cannot_be_used_is_made_anew(tmp_path: Path, damage: str
 
 
 def test_a_database_that_only_takes_no_writes_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open the file read-only, like a file of another user or without write permission: tests run as root."""
+    """The database can only be read, like a file of another user. The test opens it read-only, because permissions do
+    not stop root.
+    """
     database = filled(tmp_path)
     refused, honest = database.stat().st_ino, sqlite3.connect
 
@@ -156,8 +158,8 @@ def test_a_header_that_is_damaged_while_it_is_used_is_made_anew(tmp_path: Path, 
 
 
 def spoil_and_use(path: Path, seed: int) -> tuple[int, int]:
-    """Use the cache and occasionally spoil its database; return how often a put entry was found at once, and the
-    tries.
+    """Use the cache and occasionally spoil its database. Return how many entries were found right after they were put,
+    and how many were put.
     """
     rand = random.Random(seed)
     kept = tries = 0

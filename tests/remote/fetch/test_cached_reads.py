@@ -72,13 +72,13 @@ def warm(
 
 @pytest.fixture
 def _helped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that there are more processors, and that decoding a chunk takes long enough for a thread."""
+    """Allow more helper threads than the machine has processors, and use them even for these small chunks."""
     monkeypatch.setattr(chunk_loader, "WORTH_A_THREAD", CHUNK)
     monkeypatch.setattr(chunk_loader, "MAX_HELPERS", HELPERS)
 
 
 def beside(monkeypatch: pytest.MonkeyPatch, get_into: Callable[[GetInto], GetInto]) -> None:
-    """Replace the cache's method ``get_into`` with the result of calling the argument with the original method."""
+    """Replace the cache's method by a wrapper: ``get_into`` takes the original method, and returns the wrapper."""
     monkeypatch.setattr(DiskChunkCache, "get_into", get_into(DiskChunkCache.get_into))
 
 

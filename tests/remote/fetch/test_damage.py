@@ -103,7 +103,7 @@ class Damaged:
         self.segment = segment
         self.metadata = metadata_of(segment)
         self.store = store_of(segment)
-        # Only the last manifest is cached, since each costs an RSA operation: see :meth:`outcome`.
+        # Cache only the last manifest, because opening a manifest takes an RSA operation. :meth:`outcome` evicts it.
         last_manifest = {"fetch.manifest.cache.size": "1", "fetch.indexes.cache.size": "0"}
         self.manager = RemoteStorageManager(settings_of(segment.case, last_manifest), store=self.store)
         other_key = self.manager.layout.key(OTHER_METADATA, Suffix.MANIFEST)

@@ -95,7 +95,8 @@ def test_what_is_granted_together_is_never_more_than_the_limit(limit: int, steps
             held[number] = 0
         else:
             granted = read_ahead.grant(readers[number])
-            # A later grant may be less than the reader holds: it then keeps all of it, or shrinks to the grant.
+            # A later grant may be less than the reader holds. The reader then keeps all that it holds, or shrinks to
+            # the grant.
             held[number] = max(held[number], granted) if step == "hold" else min(held[number], granted)
             read_ahead.hold(readers[number], held[number])
         assert sum(held.values()) <= limit
@@ -122,7 +123,7 @@ def test_a_stream_that_was_taken_over_is_left_to_its_reader(is_taken: bool) -> N
     opening: Future[SegmentStream] = Future()
     prepared, stream = PreparedSegment(opening), _OpenedStream()
     if is_taken:
-        # The reader waits for the opening, and wakes before earlier callbacks are called.
+        # Add this callback before that of ``prefetch``, because a waiting reader wakes before any callback runs.
         opening.add_done_callback(lambda _: prepared.take())
     prepared.prefetch(100)
     opening.set_result(cast("SegmentStream", stream))
