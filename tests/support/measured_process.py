@@ -1,7 +1,7 @@
 """Coverage of processes that tests start. Such a process must import this module first; then its coverage counts.
 
-Use this only for code that cannot run inside a test, such as services, and the start and end of a command, because the
-imports cost three more seconds of processor time.
+The imports take three more seconds of processor time. So use this module only for code that cannot run inside a test,
+such as a service, or the start and end of a command.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def measured() -> Generator[Work]:
 
 
 def least_traced_peak(work: Callable[[], object], tries: int = 5) -> int:
-    """Return the bytes that Python allocated at the peak of ``work``: the least of some tries, because threads left by
-    other tests may allocate too, but not in each try.
+    """Return the bytes that Python allocated at the peak of ``work``. Try several times and take the least, because
+    threads left by other tests may allocate in some tries.
     """
     peaks: list[int] = []
     tracemalloc.start()

@@ -32,14 +32,16 @@ def new_settings(folder: Path) -> tuple[Path, Path]:
 
 
 def numbers_of(folder: Path, log_dir: Path) -> list[int]:
-    """Run an undisturbed upload; return the numbers of those of its operations at which to kill."""
+    """Run an undisturbed upload. Return the numbers of the operations at which later uploads are killed."""
     _, faulty = new_settings(folder)
     tieredstore("upload", "-c", faulty, log_dir)
     return numbers_to_sweep(kinds_of(KillingStore.last.operations))
 
 
 def run_killed(faulty: Path, log_dir: Path, number: int, moment: Moment) -> bool:
-    """Upload in a child; return True if it was killed: an operation may have no middle, or no answer to lose."""
+    """Upload in a child, which dies at one moment of an operation. Return False if the operation never reached this
+    moment, because not every operation has a middle and an answer.
+    """
     child = os.fork()
     if not child:
         KillingStore.kill_at, KillingStore.kill_moment = number, moment
@@ -75,7 +77,9 @@ def sweep(work: Path, log_dir: Path) -> None:
 
 
 def equal(settings: Path, log_dir: Path) -> bool:
-    """Return True if ``fetch`` returns each log unchanged; ``fetch`` refuses an offset that two segments have."""
+    """Return True if ``fetch`` returns each log unchanged. This also proves that no segment is stored twice, because
+    ``fetch`` then refuses the offset.
+    """
     logs = sorted(log_dir.rglob("*.log"))
     fetched = [
         tieredstore("fetch", "-c", settings, *log.parent.name.rsplit("-", 1), int(log.stem)).stdout for log in logs

@@ -110,9 +110,10 @@ class ForkedCommands:
     ) -> Running:
         """Run a command; ``stdout`` and ``stderr`` may be a device, a named pipe or CLOSED.
 
-        With ``stdout_has_reader``, stdout is a pipe that breaks when its reader closes it; otherwise it never breaks.
-        ``terminal`` becomes the controlling terminal, and replaces each stream that is not given. ``environment`` is
-        added to the parent's. ``taking_back_s``: time limit for the rollback after a signal.
+        ``stdout_has_reader`` says that another process reads the pipe ``stdout``. The pipe then breaks when its reader
+        closes it. Without this flag, the pipe never breaks. ``terminal`` becomes the controlling terminal, and replaces
+        each stream that is not given. ``environment`` is added to the parent's. ``taking_back_s``: time limit for the
+        rollback after a signal.
         """
         self._count += 1
         folder = self._folder / f"command-{self._count}"
@@ -141,7 +142,9 @@ class ForkedCommands:
 
 
 def serve() -> Mapping[str, Any] | None:
-    """Answer requests in the parent, until the end of input; then return None. In a child, return its request."""
+    """In the parent, answer requests until the end of input, then return None. In a forked child, return the request
+    that the child must carry out.
+    """
     while line := sys.stdin.readline():
         request: dict[str, Any] = json.loads(line)
         if "wait" in request:

@@ -46,7 +46,9 @@ class Place:
         return f"{self.step.value} {self.part_of_key}".strip()
 
     def way(self) -> Way:
-        """Return a way to answer this place's requests late, or byte by byte without end, and others honestly."""
+        """Return the fault for the server: it answers this place's requests late, or byte by byte without end, and
+        other requests honestly.
+        """
 
         def answer(exchange: Exchange) -> Answer:
             if self.part_of_key not in exchange.request.target:
@@ -66,7 +68,7 @@ def _late(exchange: Exchange, seconds: float) -> Iterator[Piece]:
 
 
 def _dripping(exchange: Exchange) -> Iterator[Piece]:
-    """Send half of a GET's body at once, then the rest byte by byte; answer others by an endless header."""
+    """Send half of a GET's body at once, then the rest byte by byte. Answer other requests by an endless header."""
     if exchange.step is Step.READ:
         reply = exchange.honest()
         yield reply.head() + reply.body[: len(reply.body) // 2]

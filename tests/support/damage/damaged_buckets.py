@@ -70,7 +70,7 @@ class DamagedBucket:
     def outcomes(self, segment: GoldenSegment, suffix: str, bit: int, turn: int | None = None) -> dict[str, str]:
         """Return the outcome of each way of reading with one bit of an object flipped.
 
-        With a ``turn``, return only the outcomes of reading everything and of the way with that number.
+        With a ``turn``, return only two outcomes: that of reading everything, and that of the way with this number.
         """
         readings = self.readings(segment)
         if turn is not None:

@@ -74,8 +74,8 @@ Change: TypeAlias = Callable[[HostileBucket], None]
 class Case:
     """One kind of damage to a bucket of this ``mode``, the expected exit codes, and ``words`` in the errors.
 
-    ``cat`` has the arguments of that command. ``calls_of_a_byte`` limits the function calls per stored byte: an honest
-    segment needs thousandths of a call, but a case may need more if each byte is a chunk, or part of a name.
+    ``cat`` has the arguments of that command. ``calls_of_a_byte`` limits the function calls per stored byte. An honest
+    segment needs thousandths of a call. A case may need more if each byte is a chunk, or part of a name.
     """
 
     name: str

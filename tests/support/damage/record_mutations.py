@@ -68,7 +68,9 @@ def check(mutation: Mutation, source: random.Random) -> bool:
 
 
 def run_over(log: bytes, source: random.Random) -> int:
-    """Let a ``BatchRun`` with made-up indexes walk over a log, from its start or later; return its end, mostly 0."""
+    """Let a ``BatchRun`` with made-up indexes walk over a log, from its start or later. Return where the walk ended,
+    usually 0.
+    """
     places = array("i", sorted(source.sample(range(2_000), 5)))
     run = BatchRun(0, places, places, array("q", [1_000, 1_001]), array("i", [0, 3]))
     run.epoch, run.epoch_stop = source.choice((-1, 0)), source.choice((0, 1 << 40))

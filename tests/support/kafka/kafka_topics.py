@@ -72,7 +72,9 @@ def make_topic(
 
 
 def _wait_until_led(admin: Any, topic: str, partitions: int) -> None:
-    """Wait until a broker knows all partitions of a topic: it may do so only after the controller's answer."""
+    """Wait until a broker knows all partitions of a topic. The broker may learn of them only after the controller has
+    answered.
+    """
     give_up = time.monotonic() + TIMEOUT_S
     known: Mapping[int, Any] = {}
     while len(known) < partitions or any(each.leader < 0 for each in known.values()):
@@ -107,7 +109,7 @@ def delete_records(server: KafkaServer, topic: str, before: int, *, partition: i
 
 
 def create_acls(servers: str, *bindings: Any) -> None:
-    """Create ACLs, and wait until the broker applies them: it may do so only after the controller's answer."""
+    """Create ACLs, and wait until the broker applies them. It may apply them only after the controller has answered."""
     admin = AdminClient({"bootstrap.servers": servers})
     for created in admin.create_acls(list(bindings)).values():
         created.result(TIMEOUT_S)
@@ -144,8 +146,8 @@ _ORDERED: Final = {"enable.idempotence": "true", "linger.ms": "20", "log_level":
 def producer_of(server: KafkaServer, **config: str) -> Producer:
     """Return a producer that writes the given records in one go, exactly once, and in order.
 
-    The producer is idempotent, because the broker might otherwise refuse the first batch to a new topic, and get it
-    again only after the second batch.
+    The producer is idempotent. Otherwise, the broker might refuse the first batch to a new topic, and the producer
+    would send it again only after the second batch.
     """
     return Producer({"bootstrap.servers": server.bootstrap_servers, **_ORDERED, **config})
 
@@ -168,7 +170,7 @@ def produce(
     """Write records without a transaction."""
     if server.process is None:
         producer = _kept_producer(server.bootstrap_servers, codec)
-    else:  # a server of this test alone, which may end before others
+    else:  # this server belongs to one test, so it may end before a kept producer
         producer = producer_of(server, **{"compression.type": codec})
     send(producer, topic, records, partition=partition)
 
@@ -184,7 +186,7 @@ class Transaction:
     """Open transaction, whose records are on the broker without an outcome."""
 
     def __init__(self, server: KafkaServer) -> None:
-        # Raise the timeout: by default, the broker aborts a transaction that a slow test leaves open for a minute.
+        # Raise the timeout for slow tests. By default, the broker aborts a transaction that is open for a minute.
         patience = {"transactional.id": f"transaction-{next(_names)}", "transaction.timeout.ms": "600000"}
         self._producer = producer_of(server, **patience)
         self._producer.init_transactions(TIMEOUT_S)
@@ -197,8 +199,8 @@ class Transaction:
         send(self._producer, topic, records, partition=partition)
 
     def end(self, outcome: Literal["commit", "abort"]) -> None:
-        """End the transaction, and wait for its markers (one offset per partition): the broker writes these after its
-        answer.
+        """End the transaction, and wait for its markers, which take one offset in each partition. The broker writes
+        them only after it has answered.
         """
         ends = {"commit": self._producer.commit_transaction, "abort": self._producer.abort_transaction}
         before = {place: end_offset(self._server, place[0], partition=place[1]) for place in self._places}

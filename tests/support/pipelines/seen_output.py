@@ -32,8 +32,8 @@ class SeenOutput:
 
     def look(self) -> None:
         """List again; assert that no offset is duplicate or uncommitted, and that no published file is missing."""
-        # Read the log twice: before the listing, to learn which files must be in it; after it, to learn which offsets
-        # may be in them.
+        # Read the log twice. Before the listing, the log tells which files must be listed. After the listing, it tells
+        # which offsets may be in the files.
         self._read_log()
         now = set(listed(self._store, self._root))
         assert not (missing := (self._published | self._seen) - now), f"{min(missing)} is not there"

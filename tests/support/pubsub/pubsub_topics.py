@@ -51,7 +51,7 @@ def records_of(consumer: BatchConsumer, timeout_s: float = 0.01, at_least: int =
     """Read records until there are ``at_least`` and the queue is empty, for two minutes at most.
 
     A read without records does not prove the end, because any thread may stall on a busy machine. So look at the queue
-    too; then the timeout may be short.
+    too. This allows a short timeout.
     """
     records: list[ConsumedRecord] = []
     give_up_s = time.monotonic() + 120
@@ -95,8 +95,8 @@ def orders_on(store: ObjectStore | None = None, partitions: int = 1, **propertie
 def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
     """Return topics in memory with the topic ``orders``.
 
-    By default, a batch ends only by its size or a flush, because an end by time would be random: on a busy machine, any
-    time may pass between two records.
+    By default, a batch ends only by its size or a flush. An end by time would be random, because any time may pass
+    between two records on a busy machine.
     """
     return orders_on(None, partitions, **{"batch_ms": "60000"} | properties)
 

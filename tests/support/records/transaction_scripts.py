@@ -88,7 +88,8 @@ def store(
 ) -> tuple[Partition, list[int]]:
     """Copy a segment for each list of steps; return the partition, and each segment's end.
 
-    For each segment, ``begins`` has the number of the first segment that is in the log of the broker that copies it.
+    Each segment is copied by a broker whose log may lack earlier segments. ``begins`` has the number of the first
+    segment in that broker's log.
     """
     partition, ends = Partition(), list[int]()
     for number, steps in enumerate(plan):

@@ -49,7 +49,9 @@ _DESCRIBED: Final = {"tieredstore.spark", "tieredstore.testing"}
 """Packages whose classes the page describes by a sentence. Python's `help` describes those of other packages."""
 _LONGEST: Final = 30
 _SHOWN: Final = {"Uploader": {"__init__", "close", "plan", "run", "run_once", "stop"}}
-"""Methods that the page shows of a class, whose other public methods are steps of its loop."""
+"""The methods that the page shows, by class. The other public methods of the class are steps of its loop, so the page
+omits them.
+"""
 _FOR_ROOMS: Final = {"check_open", "on_this_thread", "opened", "requests_at_once", "section", "with_section"}
 """Public members that are meant for other subpackages, not for users."""
 _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")

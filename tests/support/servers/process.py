@@ -42,9 +42,9 @@ _port_numbers: Final = count(os.getpid() * 37)  # concurrent runs start at diffe
 def free_port() -> int:
     """Return a port without a listener.
 
-    A server may bind its port long after this choice, and again after a restart. So each worker cycles through a
-    private range below 32,768. No client can take such a port as its ephemeral port, and a client of a stopped server
-    cannot connect to itself. (MemQ's packets do not support higher ports either.)
+    A server may bind its port long after this choice, and again after a restart. So the port must stay free, and each
+    worker cycles through a private range below 32,768. No client can take such a port as its ephemeral port, and a
+    client of a stopped server cannot connect to itself. (MemQ's packets do not support higher ports either.)
     """
     for _ in range(_PORTS):
         port = _FIRST_PORT + next(_port_numbers) % _PORTS
@@ -85,7 +85,7 @@ def script_of_environment(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Launch:
-    """What starts one server: the command, its environment and a readiness check."""
+    """The command that starts a server, its environment, and a check that the server is ready."""
 
     command: Sequence[str | Path]
     is_ready: Callable[[], bool]

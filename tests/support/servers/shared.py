@@ -104,7 +104,7 @@ def ask(address: str, name: str) -> Texts:
         connection.connect(address)
         connection.sendall(f"{name}\n".encode())
         with connection.makefile("rb") as answer:
-            # If the thread that should answer has failed, the answer is empty, and its error is on the run's stderr.
+            # If the answering thread has failed, the answer is empty, and the thread's error is on the run's stderr.
             texts: Texts = json.loads(answer.read() or b'{"error": "it could not be started"}')
     if "error" in texts:
         raise ServerFailedError(f"{name}: {texts['error']}")

@@ -57,7 +57,8 @@ def end_session(hosts: str, client: Any) -> None:
     kazoo_client = importlib.import_module("kazoo.client").KazooClient
     session = (client._session_id, client._session_passwd)
     end_s = time.monotonic() + 120.0
-    # Repeat, because the client may reconnect to its session before the other client, which took it over, closes it.
+    # The other client takes the session over and closes it. Repeat this, because the first client may reconnect to its
+    # session before the other client closes it.
     while session[0] is not None and client._session_id == session[0]:
         assert time.monotonic() < end_s, "the session does not end"
         other = kazoo_client(hosts, client_id=session, timeout=30)

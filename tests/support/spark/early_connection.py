@@ -1,8 +1,8 @@
 """Python interpreter of Spark's workers in the tests: it connects to the JVM first, and then runs the slow imports.
 
 Spark gives up on a worker that has not connected within ten seconds; no setting changes this. On a busy machine,
-importing PySpark alone takes longer. This module runs as ``python -m tests.support.spark.early_connection`` with the
-arguments of a Python, through the program written by ``worker_python``.
+importing PySpark alone takes longer. ``worker_python`` writes a program that Spark starts as its Python. The program
+runs ``python -m tests.support.spark.early_connection`` with Spark's arguments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""States in which a manager may be closed. In each, a separate thread uses the manager, and its store blocks this."""
+"""States in which a manager may be closed. In each state, a thread uses the manager, and the manager's store blocks the
+call.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,9 @@ def load_of_another_reader(scene: Scene) -> object:
 
 
 def next_segment(scene: Scene) -> object:
-    """Open a segment while the store blocks its manifest, which the stream of the segment before it prefetches."""
+    """Open a segment that the previous segment's stream is already prefetching, while the store blocks the read of its
+    manifest.
+    """
     following = scene.copied()
     scene.store.fall_silent("get_small", 1)
     stream = scene.manager.fetch_log_segment(scene.metadata, 0, next_segment=lambda: following)
@@ -276,7 +280,7 @@ class Waiting:
     def begin(self) -> None:
         self._thread.start()
         assert self._scene.store.is_asked.wait(60), self.error
-        time.sleep(0.02)  # by now, each thread that will wait for the call does so
+        time.sleep(0.02)  # time for other threads to begin to wait for the blocked call
 
     def end(self) -> None:
         self._thread.join(60)

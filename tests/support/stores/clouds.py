@@ -225,7 +225,9 @@ def fresh_cloud(name: str) -> Generator[Cloud]:
 
 
 def until_answered(call: Callable[[], object]) -> None:
-    """Repeat a call until the store is available; with a short deadline, a call may fail while it opens a client."""
+    """Repeat a call until the store is available. With a short deadline, the first calls may fail while they open a
+    client.
+    """
     end = time.monotonic() + 60
     while True:
         try:

@@ -20,12 +20,12 @@ Over = TypeVar("Over", bound=ScriptedStore)
 
 
 STRIDE: Final = 4
-"""Stride of `make test`: it sweeps the first operation of a kind, and each fourth one after it."""
+"""Stride of `make test`, which sweeps the first operation of a kind, and each fourth operation after it."""
 
 
 def numbers_to_sweep(kinds: Sequence[Hashable], *, whole: bool = SOAK) -> list[int]:
-    """Return the numbers of the operations to sweep, given the kind of each operation. With ``whole``, these are all of
-    them; else the first and each fourth one of each kind, and the last one of all.
+    """Return the numbers of the operations to sweep, given the kind of each operation. With ``whole``, return all
+    numbers. Otherwise, return the first and each fourth operation of each kind, and the last operation of all.
 
     Operations come in cycles, such as one for each segment. Because the stride counts each kind separately, it meets
     each step of a cycle, whatever the cycle's length.
@@ -50,7 +50,7 @@ class Killed(BaseException):
 
 
 class DyingStore(FaultyStore):
-    """Store whose process dies at operation ``at`` (from 0; None: never): later operations have no effect."""
+    """Store whose process dies at operation ``at`` (from 0; None for never). Later operations have no effect."""
 
     def __init__(self, inner: ObjectStore, at: int | None = None, moment: Moment = "before") -> None:
         super().__init__(inner, at, error=Killed, moment=moment, for_good=True)
@@ -69,7 +69,7 @@ class OperationSweep(Generic[Inner]):
     sweep.
 
     The caller does the work on the round's ``store`` and checks its ``inner``. ``numbers`` restricts the operations to
-    sweep. If this range has a step other than 1, it alone chooses them.
+    sweep. If ``numbers`` has a step, every operation that it names is swept, also in `make test`.
     """
 
     def __init__(

@@ -106,7 +106,9 @@ class Actor:
             self._wait()
 
     def kill(self, *, inside: bool) -> None:
-        """Kill the actor before its next call, or ``inside`` it, so that a write leaves an abandoned one."""
+        """Kill the actor before its next call, or ``inside`` that call. A write that is killed inside leaves an
+        abandoned write.
+        """
         if not self.is_over:
             self._is_killed, self._dies_inside = True, inside
             self._turn.release()

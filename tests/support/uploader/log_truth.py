@@ -65,7 +65,9 @@ class Writer:
         self._has_begun = False
 
     def write(self, life: Life, *, plain: bool = False) -> None:
-        """Write about a segment of records; do not add those with an unknown outcome to ``life``."""
+        """Write about a segment of records. Add them to ``life``, except those of a transaction whose outcome is
+        unknown.
+        """
         outcome = None if plain else self._source.choice([None, "commit", "abort"])
         if outcome is None:
             self._send(self._plain, BATCH, life.acknowledged)

@@ -43,7 +43,8 @@ class StoppableBroker:
         self.number, self.store = number, store
         self.disk = BrokerDisk(folder / str(number), segments=3)
         self.hold_dir = folder / "held" if number else None
-        """Only the second broker's uploader makes hard links, which stay if it is killed."""
+        """A folder for hard links, which stay if the uploader is killed. Only the second broker's uploader makes them.
+        """
         if self.hold_dir is not None:
             self.hold_dir.mkdir()
         self.epoch_of = dict.fromkeys(self.disk.bases, 0)
@@ -137,7 +138,8 @@ class StoppableBroker:
         return next(iter(self.uploader.disk.partitions), None)
 
     def holds(self, base: int, epoch: int) -> bool:
-        """Return True if the disk or a pin has the segment with the records of this epoch."""
+        """Return True if the disk has the segment with the records of this epoch, or an open file or a link keeps it.
+        """
         for path in self.disk.files(base):
             if path.name.startswith(f"{base:020d}.log") and _epoch_of(path) == epoch:
                 return True
