@@ -176,3 +176,11 @@ def test_damaged_indexes_are_named(suffix: bytes, topic: StoredTopic) -> None:
     topic.overwrite(".indexes", bytes([stored[entry.position + 1] ^ 0x7F]), entry.position + 1)
     with pytest.raises(IndexesCorruptError, match="events-0"):
         rows_of(RecordReader(topic.manager, catalog, COMMITTED).read("events", 0))
+
+
+def test_the_indexes_of_a_later_segment_do_not_pass_for_an_earlier_ones(topic: StoredTopic) -> None:
+    store(topic, [[("send", 1, 3), ("abort", 1, 1), ("plain", 0, 2)] for _ in range(2)])
+    first, later = topic.keys(".indexes")
+    topic.store.put(first, topic.store.get(later))
+    with pytest.raises(IndexesCorruptError, match="has a marker at offset 9, beyond its end"):
+        rows_of(topic.reader(COMMITTED).read("events", 0))

@@ -43,11 +43,17 @@ def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Se
         return ()
     try:
         with source.fetch_index(segment, IndexType.TRANSACTION) as stream:
-            return read_txn_index(stream.read(), segment.start_offset)
+            entries = read_txn_index(stream.read(), segment.start_offset)
     except IndexNotRecordedError:
         return ()
     except BatchCorruptError as error:
         raise IndexesCorruptError(f"{segment}: {error}") from error
+    # An index has no checksum. Without this check, the index of a later segment would hide the aborts of this one.
+    if entries and entries[-1].last_offset > segment.end_offset:
+        raise IndexesCorruptError(
+            f"the transaction index of {segment} has a marker at offset {entries[-1].last_offset}, beyond its end"
+        )
+    return entries
 
 
 def end_markers(
