@@ -142,7 +142,7 @@ class BeginsLate(NamedTuple):
 
 
 class EndsBefore(NamedTuple):
-    """A log that now ends before the end of a stream's batch that must be read again."""
+    """A log that has become too short. A stream must read a batch again, but the log now ends before the batch does."""
 
     where: TopicPartition
     topic_id: Uuid
