@@ -176,8 +176,8 @@ class RunRead:
         return span.segment
 
     def _before_undecided(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records before the end of the read, which may have become earlier because of a transaction without
-        an outcome.
+        """Return the records before the end of the read. A transaction without an outcome may have moved this end to an
+        earlier offset.
         """
         count = bisect_left(int64_values(records, "offset"), self._stop)
         return leading(records, self._settings.schema, count)

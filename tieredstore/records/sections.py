@@ -94,8 +94,7 @@ def end_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
 
 def around(ends: SectionEnds, start: int, stop: int) -> Ends:
     """Return the two closest section ends that enclose all records with offsets from ``start`` up to ``stop``."""
-    # Begin one batch before the batch that may contain `start`, because only the preceding batch shows where its
-    # offsets begin.
+    # Begin one batch early, because only the preceding batch shows where the offsets of the batch with `start` begin.
     first = bisect_left(ends, start, lo=1, key=lambda end: end.high) - 1
     # Search only after the first end, so that the last end comes after it even if the window lies within one batch.
     last = bisect_left(ends, stop, lo=first + 1, hi=len(ends) - 1, key=lambda end: end.low)

@@ -135,7 +135,8 @@ class Transactions:
 
 
 class PendingTransactions:
-    """Finds transactions that are open where the segments of another broker begin, and that this broker may not know.
+    """Finds transactions that a broker may not know. They were open at the end of another broker's segments, where this
+    broker's segments begin.
 
     The ``spans`` follow each other without a gap. The read begins at offset ``start``.
 
