@@ -117,7 +117,7 @@ def needs_answer(position: Position, log: LogBounds) -> bool:
 
 
 def _begins_below(position: Position, log: LogBounds, answer: EpochEnd | None) -> int | None:
-    """Return the offset at which an epoch later than the position's begins, if this offset is before the position.
+    """If an epoch later than the position's begins before the position, return the offset where this epoch begins.
     Otherwise, return None."""
     offset, epoch, cut = position.offset, position.epoch, log.cut
     begins: list[int] = []
