@@ -142,8 +142,8 @@ class Depth:
     def narrow(
         self, opened: OpenBucket, listed: Iterator[SegmentObjects], *, is_only: bool
     ) -> Iterator[SegmentObjects]:
-        """Yield the segments that, by their manifests, may have records between start and stop. ``is_only`` is True if
-        no other listing is verified: then check that the start is not beyond the ends of all logs.
+        """Yield the segments that, by their manifests, may have records between start and stop. If no other listing is
+        verified (``is_only``), check that the start is not beyond the ends of all logs.
         """
         if self.start is None and self.stop is None:
             return listed
