@@ -20,8 +20,8 @@ Original: TypeAlias = memoryview
 class BufferPool:
     """Memory that one stream reuses, because page faults in fresh memory cost more than decoding.
 
-    Without ``reuse`` every buffer is fresh memory, because readers share the buffers' content through a cache. Safe
-    from several threads.
+    Without ``reuse``, every buffer is fresh memory. This is necessary if a cache keeps the buffers and shares them with
+    other readers. Safe from several threads.
     """
 
     def __init__(self, *, reuse: bool) -> None:
