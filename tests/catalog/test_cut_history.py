@@ -1,4 +1,6 @@
-"""Copies of a log whose epoch checkpoint retention truncates: later copies lack earlier leaders, which still count."""
+"""Copies of a log whose epoch checkpoint is truncated by retention. Later copies then lack earlier leaders, whose
+records still count.
+"""
 
 from __future__ import annotations
 
