@@ -197,8 +197,8 @@ def test_the_broker_is_asked_again_only_if_something_has_changed(bucket: Bucket)
 
 
 def test_outcomes_of_the_history_that_was_left_decide_nothing(tmp_path: Path) -> None:
-    """A seam within a segment moves to the segment's start: the segment's producer snapshot belongs to the other
-    log.
+    """If the seam would lie within a segment, it moves to the segment's start, because the segment's producer snapshot
+    belongs to the other log.
     """
     bucket = Bucket(tmp_path)
     bucket.write(20, epochs=LOST)

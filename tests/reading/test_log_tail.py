@@ -123,8 +123,8 @@ def test_records_that_the_broker_deletes_under_the_tail_come_from_the_bucket(tie
     where = tiered.topic, 0
     with LogTail(tiered.manager, query_of(tiered), {where: 0}, settings=SETTINGS, look_s=0.2) as tail:
         followed = Followed(tail)
-        # The tail follows the broker from offset 0 on. The broker deletes these records before the tail has fetched
-        # one.
+        # The tail follows the broker from offset 0 on. Before it has fetched a record, the broker deletes all records
+        # that are in the bucket.
         tiered.tier()
         begins = max(m.end_offset for (number, _), m in tiered.copied.items() if number == 0) + 1
         delete_records(tiered.server, tiered.topic, begins)
