@@ -113,8 +113,8 @@ def test_where_a_history_was_cut_off_its_batches_tell_what_is_open(topic: Stored
 
 
 def test_a_marker_that_another_broker_wrote_last_counts_for_a_read_from_the_middle(topic: StoredTopic) -> None:
-    """The first segment of a read looks for all transactions that are open at the end, even before it needs an
-    outcome.
+    """When the read begins in the middle of the log, it first looks for all transactions that are open at the end of
+    the log. It does so even if no record needs an outcome yet.
     """
     plan: list[list[Step]] = [
         [("send", 1, 1), ("send", 4, 1)],
@@ -151,8 +151,8 @@ def test_indexes_are_asked_for_only_where_another_brokers_segments_begin(
 
 
 def test_a_broker_whose_log_reaches_back_is_believed(topic: StoredTopic) -> None:
-    """The second broker's log reaches back far enough, or the broker restored its state from remote storage. Its
-    indexes are sufficient, so the reader does not read the log again.
+    """The second broker knows the open transaction, because its log begins early enough, or because it restored its
+    state from remote storage. Its indexes are sufficient, so the reader does not read the log again.
     """
     plan: list[list[Step]] = [OPEN, [*PLAIN, ("commit", 1, 1)], PLAIN]
     store(topic, plan)

@@ -124,7 +124,7 @@ def test_an_offset_index_that_points_into_a_batch_or_past_the_log_is_an_error(
     place = 0 if position == 2 else len(entries) - 1
     entries[place] = (entries[place][0], position if place else entries[0][1] + position)
     rewrite_index(topic, entries)
-    # Read from after the batch of the wrong entry: a read starts at the last entry before its first record.
+    # Read a record right after the wrong entry, because a read starts at the last entry before its first record.
     first = entries[place][0] + (place == 0)
     with pytest.raises(CorruptDataError, match="events-0"):
         topic.offsets(ReadSettings(), first, first + 1)
