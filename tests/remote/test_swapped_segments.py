@@ -1,4 +1,6 @@
-"""Objects of another segment under a segment's keys are never served, nor plain ones if encryption is required."""
+"""Readers never return another segment's objects that lie under a segment's keys. If encryption is required, they never
+return unencrypted objects.
+"""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def test_an_attempt_that_took_too_long_leaves_nothing(
     with pytest.raises(StoreUnavailableError, match=r"longer than 100 s \(upload.max.age.ms\)"):
         copy(acting(counted, slow, wait), files, pool, clock)
     assert keys(inner) == []
-    # The check comes after the manifest too: a clean-up that found no manifest before may be deleting the other
-    # objects.
+    # The age is checked even after the write of the manifest. A clean-up that listed the segment before this write may
+    # be deleting the other objects.
     assert counted.requests["put"] == list(Suffix).index(slow) + 1
 
 

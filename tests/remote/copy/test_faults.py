@@ -28,8 +28,8 @@ ERRORS: list[Callable[[], BaseException]] = [
     KeyboardInterrupt,
 ]
 COPY_OPERATIONS = ["head", "put", "put", "get", "get", "put"]
-# Leave out a failure after the first head. It finds no object of the new segment id and so raises an error, so it has
-# no answer to lose.
+# Leave out a failure after the first head. The first head finds no object of the new segment id, so it raises an error,
+# and has no answer to lose.
 FAILURES: list[tuple[int, Moment]] = [
     (number, moment) for number in range(len(COPY_OPERATIONS)) for moment in MOMENTS if (number, moment) != (0, "after")
 ]

@@ -68,8 +68,8 @@ def test_the_whole_log_comes_by_runs_of_a_bounded_number_of_chunks(copied: Copie
 
 @pytest.mark.parametrize("chunk_size", [1, 100, 4096])
 def test_a_cache_in_memory_takes_as_much_as_it_may_however_small_its_chunks(chunk_size: int) -> None:
-    # Each key has its own object key, to which only the cache refers, as with many small segments: this costs most
-    # memory.
+    # Give each chunk another object key, to which only the cache refers, as with many small segments. This case takes
+    # the most memory.
     limit, chunks = 1 << 20, 2 * (1 << 20) // (chunk_size + 300)
     tracemalloc.start()
     try:
