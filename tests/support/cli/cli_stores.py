@@ -16,7 +16,7 @@ from tieredstore.config import Settings
 
 
 class StuckStore(DelegatingObjectStore):
-    """Store whose reads of data hang; each first creates the file that the variable STUCK_MARK names."""
+    """Store whose reads of data hang. Each read first creates the file that the variable STUCK_MARK names."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> StuckStore:

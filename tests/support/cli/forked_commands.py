@@ -175,7 +175,8 @@ def become(request: Mapping[str, Any]) -> None:
     """Run the command in a child as the console script does, but with a rollback time that suits a busy machine."""
     untyped: Any = interruption
     untyped.TAKING_BACK_S, untyped._LAST_ACT_S = request["taking_back_s"], 60.0
-    # Children inherit ignored signals: a shell's background process ignores interrupts, and one under nohup hangups.
+    # Reset the signals, because a child ignores the signals that its parent ignores. A shell's background process
+    # ignores interrupts. A process under nohup ignores hangups.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler if request["interruptible"] else signal.SIG_IGN)
     os.environ.update(request["environment"])

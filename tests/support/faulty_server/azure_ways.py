@@ -29,7 +29,9 @@ def _swapped(reply: Reply) -> Reply:
 def _batch(
     first: int, others: int = 202, numbers: Callable[[list[str]], list[str]] = lambda asked: asked
 ) -> Callable[[Exchange], Answer]:
-    """Answer a batch with these statuses, without executing it; ``numbers`` chooses the deletions to name."""
+    """Answer a batch of deletions without executing it. ``first`` is the status of the first deletion in the answer,
+    ``others`` that of the others. ``numbers`` chooses which deletions the answer names.
+    """
 
     def answer(exchange: Exchange) -> Answer:
         named = numbers(numbers_of(exchange.request))

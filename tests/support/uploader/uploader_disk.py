@@ -112,10 +112,10 @@ class BrokerDisk:
             path.unlink()
 
     def copy_to(self, log_dir: Path) -> BrokerDisk:
-        """Copy the partition to another log directory, as a broker does to move it: the new log has only live data.
+        """Copy the partition to another log directory, as a broker does to move it. The copy has only live data.
 
-        If the log begins after 0, the new log began with a segment at 0. The broker has truncated that segment and
-        marked it for deletion.
+        A broker begins each copy with a segment at 0. If the log begins later, the broker then truncates this segment,
+        and marks it for deletion.
         """
         copy = BrokerDisk(log_dir, self.partition, self.epochs, self.end, list(self.bases))
         copy.folder.mkdir(parents=True)
