@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.open_files import open_below
 from tests.support.stores.disk_cache_access import CHUNKS, KEY, change_table, got, opened, own_folder, rows, value_files
 from tieredstore.errors import CorruptDataError
 from tieredstore.remote.diskcache.values import HEADER_SIZE, RawDisk, write_value
@@ -35,6 +37,31 @@ def test_any_flipped_bit_is_a_miss_and_the_entry_is_dropped(
         cache.put(KEY, CHUNK)
         assert got(cache, KEY, len(CHUNK)) == CHUNK
         assert cache.stats.failures == 0
+
+
+def test_a_damaged_entry_on_a_disk_that_became_read_only_is_a_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with opened(tmp_path) as cache:
+        cache.put(KEY, CHUNK)
+        value_files(tmp_path)[0].write_bytes(b"damaged")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "unlink", read_only)
+            assert got(cache, KEY, len(CHUNK)) is None
+
+
+def test_a_folder_in_a_files_place_is_a_miss_that_leaves_no_open_file(tmp_path: Path) -> None:
+    with opened(tmp_path) as cache:
+        cache.put(KEY, CHUNK)
+        path = value_files(tmp_path)[0]
+        path.unlink()
+        path.mkdir()
+        assert got(cache, KEY, len(CHUNK)) is None
+        assert KEY not in cache
+        assert open_below(path) == []
 
 
 @pytest.mark.parametrize("size", [0, 1, HEADER_SIZE - 1, HEADER_SIZE, HEADER_SIZE + 1, HEADER_SIZE + len(CHUNK) - 1])

@@ -142,7 +142,8 @@ class DiskTable:
             self.counters.add(damaged=1)
             self._report("damage", f"a damaged entry was dropped, and will be fetched again: {error}")
             self._run(lambda cache: cache.delete(name))
-            (self._folder / name_of(name)).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the disk may be read-only by now
+                (self._folder / name_of(name)).unlink()
             return None
         except OSError as error:
             self._suffer(error)
@@ -163,7 +164,8 @@ class DiskTable:
         if self.is_closed:
             raise FileNotFoundError(name)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = io.FileIO(os.open(f"{self._folder}/{name_of(name)}", flags))
+        # With an opener, FileIO closes the descriptor if it refuses it, as it does for a folder.
+        file = io.FileIO(f"{self._folder}/{name_of(name)}", opener=lambda path, _: os.open(path, flags))
         if self._retention is not None and time.time() - os.fstat(file.fileno()).st_mtime >= self._retention:
             file.close()
             raise FileNotFoundError(name)
