@@ -121,8 +121,7 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
     """Yield the keys with one of ``prefixes``, in order. A listing reads past the keys between two prefixes only if
     these keys fill less than a page.
 
-    The listings are limited by prefixes. A start key would not save requests everywhere, because some services read all
-    pages before it.
+    The listings are limited by prefixes. A start key is no alternative, because some services read all pages before it.
     """
     groups: list[list[str]] = [_without_nested(prefixes)]
     crowded: set[str] = set()

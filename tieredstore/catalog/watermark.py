@@ -283,7 +283,7 @@ class StoredMoves:
             return
         listed: dict[TopicIdPartition, ObjectInfo] = {}
         last = max(keys)
-        common = os.path.commonprefix([*keys])  # noqa: RUF071  a store lists by characters
+        common = os.path.commonprefix([*keys])  # noqa: RUF071  a listing's prefix is a text, not a path
         for info in self._source.store.list(common):
             if info.key in keys:
                 listed[keys[info.key]] = info
