@@ -37,7 +37,7 @@ class BothSides(NamedTuple):
 
 class EpochInquiry:
     """Asks the broker where the leader epochs of the bucket's last records end. If the broker cannot answer, reads the
-    watermarks in the bucket. A watermark says up to which offset a partition was uploaded.
+    watermarks in the bucket. A watermark records at which uploaded offset a later leader epoch began.
 
     The broker's answers are reused until the bucket's log or the leader changes. ``known`` holds earlier answers.
     ``moves`` holds the watermark objects that the caller has already read.

@@ -128,7 +128,8 @@ class StoredLogs:
             del self._logs[where]
         self._lives[topic] = None
         if topic not in catalog.topics():
-            # A topic that has only unreadable segments does exist, so raise DataLossError instead.
+            # A topic that has only unreadable segments does exist, so raise DataLossError, not the error of an absent
+            # topic.
             with contextlib.suppress(ResourceNotFoundError):
                 catalog.incarnations(topic)
             return

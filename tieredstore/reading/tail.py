@@ -492,7 +492,7 @@ class LogTail(Closing):
 
 
 def _follower_of(query: LogQuery, settings: ReadSettings) -> LiveFollower:
-    from tieredstore.live import LiveFollower  # noqa: PLC0415 - an extra of its own, which a bucket alone does not need
+    from tieredstore.live import LiveFollower  # noqa: PLC0415  needs the extra `kafka`, a bucket alone does not
 
     return LiveFollower(
         query.client or {}, isolation=query.isolation, columns=settings.columns, timeout_s=query.timeout_s
