@@ -261,7 +261,7 @@ def _batches(calls: ManagerCalls, objects: Iterator[_Listed]) -> Generator[list[
     size = 1
     try:
         while True:
-            batch, error = calls.run(lambda: _take(objects, size))  # noqa: B023  run before the next turn
+            batch, error = calls.run(lambda: _take(objects, size))  # noqa: B023  called before `size` changes
             if batch:
                 yield batch
             if error is not None:
@@ -279,7 +279,7 @@ def _take(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Except
     batch: list[_Listed] = []
     try:
         batch.extend(islice(objects, count))
-    except Exception as error:  # noqa: BLE001  raised after the objects before it
+    except Exception as error:  # noqa: BLE001  the caller raises it after the objects before it
         return batch, error
     return batch, None
 

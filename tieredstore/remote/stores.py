@@ -163,7 +163,7 @@ def named_store_of(source: object) -> NamedStore | None:
 def manager_of(source: StoreLike | RemoteStorageManager) -> tuple[RemoteStorageManager, bool]:
     """Return the manager for ``source``. Also return True if this call opened the manager, so that the caller must
     close it."""
-    from tieredstore.remote.manager import RemoteStorageManager  # noqa: PLC0415  it takes settings by this module
+    from tieredstore.remote.manager import RemoteStorageManager  # noqa: PLC0415  that module imports this one
 
     if isinstance(source, RemoteStorageManager):
         return source, False

@@ -241,7 +241,7 @@ class DiskTable:
         return self._cache
 
     def _connect(self) -> _PayloadCache:
-        limit = self._limit + 0.5  # at its limit the library evicts already, this cache only above it
+        limit = self._limit + 0.5  # the library evicts at its limit, but this cache only above its own
         return _PayloadCache(str(self._folder), self._lock_timeout_s, RawDisk, size_limit=limit, **_SETTINGS)
 
     def _find(self) -> tuple[int, int] | None:
