@@ -98,7 +98,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return end
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the offsets up to which this run reads."""
+        """Make this run end at the present end of each read partition."""
         with one_sentence():
             queue = self._open().queue
             self._target = {partition: queue.end(partition) for partition in range(queue.partitions)}

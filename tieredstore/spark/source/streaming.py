@@ -240,8 +240,9 @@ class StreamOffsets:
         ``logs`` may be newer than the logs from which ``end`` was determined, if Spark repeats a batch after a restart.
         """
         if end.initial is not None and self.initial == self.offsets:
-            # After a restart, the stream's new start may be exactly the end of its first batch, so ignore it. Use the
-            # leader epochs of the batch's end, because they are at least as late as the epochs of the batch's start.
+            # After a restart, these offsets are a newly computed start of the stream, which may already equal the end
+            # of the first batch. So take the start that ``end`` records, with the leader epochs of ``end``, which are
+            # at least as late as those of the start.
             begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
             return begun.windows_to(replace(end, initial=None), logs, on_loss)
         if self.is_at(end):
@@ -393,7 +394,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if last is None else _ends(last).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the offsets up to which this run reads."""
+        """Make this run end at the present end of each partition."""
         with one_sentence():
             snapshot = self._logs.current()
             ends = {where: (log.end, log.end) for where, log in snapshot.logs.items()}

@@ -111,9 +111,9 @@ def decode_batches(
     """Return an array of the records in ``col``, a binary column of consecutive whole record batches.
 
     Each record is a struct of ``columns`` (``headers`` may be one of them), in the order of the log. Control records
-    are left out, but not records of aborted transactions. Null stays null, and empty bytes are an empty array. A
-    corrupt batch fails the task with BatchCorruptError. With ``on_corrupt="null"``, the batch's row is null. Offsets
-    ascend within a value.
+    are left out, but not records of aborted transactions. Null stays null, and empty bytes are an empty array. The
+    offsets within a value must ascend. A corrupt batch fails the task with BatchCorruptError. With
+    ``on_corrupt="null"``, the row is null instead.
     """
     if on_corrupt not in ("fail", "null"):
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be fail or null")
