@@ -427,7 +427,7 @@ def _list(directory: Path) -> list[Path]:
 
 def _names(directory: Path) -> list[str]:
     try:
-        return os.listdir(directory)  # noqa: PTH208  names alone, of what may be tens of thousands of files
+        return os.listdir(directory)  # noqa: PTH208  names are enough, of perhaps tens of thousands of files
     except FileNotFoundError:
         return []  # the broker has deleted the partition since it was listed
     except OSError as error:

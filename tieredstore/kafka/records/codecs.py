@@ -1,8 +1,8 @@
 """The codecs of record batches. Each codec uses its fastest library. The limit on the output does not rely on declared
 sizes.
 
-No field gives a decompressed size that can be trusted. So every codec decompresses in steps. The more a codec has put
-out, the larger is its next step, up to the limit. Zstandard and snappy write into reused memory blocks (slabs).
+No field gives a decompressed size that can be trusted. So every codec decompresses in steps. The steps grow with the
+amount of output, up to the limit. Zstandard and snappy write into reused memory blocks (slabs).
 """
 
 from __future__ import annotations
