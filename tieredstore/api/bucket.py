@@ -55,7 +55,7 @@ class _Opened:
     copies or decrypts a segment."""
 
     def __init__(self, settings: Settings) -> None:
-        from tieredstore.ops.bucket import Bucket as OpenBucket  # noqa: PLC0415  below: nothing asks a store yet
+        from tieredstore.ops.bucket import Bucket as OpenBucket  # noqa: PLC0415  only an opened store needs it
         from tieredstore.places.opening import open_places  # noqa: PLC0415
 
         self.bucket = OpenBucket(settings, open_places(settings))

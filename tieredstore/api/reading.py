@@ -121,7 +121,7 @@ def _naming_readers(bucket: Bucket, topic: str) -> Generator[None]:
     try:
         yield
     except TopicNotFoundError as error:
-        from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415  of no use to other reads
+        from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415  other reads do not need it
 
         batches = batches_beside(bucket.manager.store, bucket.settings)
         if batches is None or not batches.has(topic):
@@ -152,7 +152,7 @@ def open_tables(
 ) -> QueryTables:
     """Open a DuckDB connection in which topics are tables. The first query of a topic fixes which records its table
     has."""
-    from tieredstore.duckdb.query_tables import QueryTables  # noqa: PLC0415  of the extra `query`
+    from tieredstore.duckdb.query_tables import QueryTables  # noqa: PLC0415  needs the extra `query`
     from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415
     from tieredstore.query.topic_table import TableOptions  # noqa: PLC0415
 
@@ -187,7 +187,7 @@ def types_of(how: Mapping[str, Any], default: Literal["bytes", "text"]) -> Calla
 def registry_of(given: RegistryLike) -> SchemaRegistry:
     """Return the schema registry for a URL, for properties, or for an open registry; raise ConfigError for anything
     else."""
-    from tieredstore.schema_registry import SchemaRegistry  # noqa: PLC0415  of the extra `avro`
+    from tieredstore.schema_registry import SchemaRegistry  # noqa: PLC0415  needs the extra `avro`
 
     match given:
         case str():

@@ -120,7 +120,7 @@ class Read(Closing):
 
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a Polars frame, with JSON as text."""
-        from tieredstore.polars import frame_of  # noqa: PLC0415  of the extra `polars`
+        from tieredstore.polars import frame_of  # noqa: PLC0415  needs the extra `polars`
 
         return frame_of(self.to_arrow())
 

@@ -174,7 +174,7 @@ class Segment:
 
         Raises the errors of :meth:`open`, and BatchCorruptError for a damaged batch.
         """
-        from tieredstore.catalog.timestamps import first_timestamp  # noqa: PLC0415  few need it
+        from tieredstore.catalog.timestamps import first_timestamp  # noqa: PLC0415  few calls need it
 
         files, metadata = self._of_bucket()
         return time_of(first_timestamp(files.manager, metadata))

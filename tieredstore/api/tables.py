@@ -55,7 +55,7 @@ class Table(list[RowT]):
 
 
 def _line(kind: str, cells: Iterable[object]) -> str:
-    import html  # noqa: PLC0415  for notebooks alone
+    import html  # noqa: PLC0415  only notebooks need it
 
     texts = ("" if cell is None else html.escape(str(cell)) for cell in cells)
     return f"<tr>{''.join(f'<{kind}>{text}</{kind}>' for text in texts)}</tr>"

@@ -95,7 +95,7 @@ def _ask_broker(
     *,
     check_start: bool,
 ) -> dict[_Life, dict[int, BrokerLog]]:
-    from tieredstore import live  # noqa: PLC0415  of the extra `kafka`
+    from tieredstore import live  # noqa: PLC0415  needs the extra `kafka`
     from tieredstore.reading.query import timeout_of  # noqa: PLC0415
 
     client = bucket.broker or {}
@@ -176,7 +176,7 @@ class _Held:
         the offset from the segment."""
         start, end = (self.held.spans[0][0], self.held.spans[-1][1] + 1) if self.held.spans else (None, None)
         if end is not None and self.last is not None and self.last.last_offset is None and broker_of is not None:
-            from tieredstore.catalog.completion import describe_segment  # noqa: PLC0415  few need it
+            from tieredstore.catalog.completion import describe_segment  # noqa: PLC0415  few calls need it
 
             end = max(end, describe_segment(broker_of.manager, self.last).end_offset + 1)
         return Partition(
