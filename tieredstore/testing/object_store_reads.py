@@ -240,7 +240,7 @@ class ReadTests(StoreAccess):
                 pickle.dumps(store)
             return
         store.put("object", b"data")
-        copy: ObjectStore = pickle.loads(pickle.dumps(store))  # noqa: S301  our own bytes, made one call ago
+        copy: ObjectStore = pickle.loads(pickle.dumps(store))  # noqa: S301  our own bytes
         try:
             assert copy.identity == store.identity
             assert copy.get("object") == b"data"

@@ -171,7 +171,7 @@ def _outcomes(attempts: Sequence[Callable[[], object]]) -> list[BaseException | 
         barrier.wait()
         try:
             attempt()
-        except Exception as error:  # noqa: BLE001  handed to the test, which looks at it
+        except Exception as error:  # noqa: BLE001  the test examines it
             return error
         return None
 

@@ -102,7 +102,7 @@ class OutputFormatTests:
 
     def test_a_pickled_copy_writes_the_same_bytes(self, output: Format) -> None:
         """A pickled copy writes the same bytes."""
-        assert self.written(pickle.loads(pickle.dumps(output))) == self.written(output)  # noqa: S301  our own
+        assert self.written(pickle.loads(pickle.dumps(output))) == self.written(output)  # noqa: S301  our own bytes
 
     def test_its_ending_begins_with_a_dot_and_has_no_separator(self, output: Format) -> None:
         """File name endings begin with a dot and contain no separator."""
