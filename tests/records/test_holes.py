@@ -189,7 +189,7 @@ def test_a_wrong_base_offset_never_ends_a_read_early(topic: StoredTopic, bit: in
                 with reader.read("events", 0, start, stop) as read:
                     offsets = [row["offset"] for records in read for row in records.to_pylist()]
             except CorruptDataError as error:
-                assert "events-0" in str(error)  # noqa: PT017 - right records are the other way to pass
+                assert "events-0" in str(error)  # noqa: PT017 - the test also passes if the records are right
             else:
                 assert offsets == list(wanted)
         topic.store.put(log_key, whole)

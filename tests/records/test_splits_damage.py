@@ -71,7 +71,7 @@ def test_whatever_an_index_says_the_records_are_right_or_there_is_an_error(
         try:
             offsets = offsets_in_splits(topic, (start, stop), size, records)
         except CorruptDataError as error:
-            assert "events-0" in str(error)  # noqa: PT017 - right records are the other way to pass
+            assert "events-0" in str(error)  # noqa: PT017 - the test also passes if the records are right
         else:
             assert offsets == list(range(start, stop))
 

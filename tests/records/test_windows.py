@@ -150,7 +150,7 @@ def test_a_moment_needs_a_time_zone() -> None:
     east = timezone(timedelta(hours=2))
     assert AtTime.of(datetime(1970, 1, 1, 2, 0, 1, tzinfo=east)) == AtTime(1000)
     with pytest.raises(ConfigError, match="time zone"):
-        AtTime.of(datetime(2026, 1, 1))  # noqa: DTZ001 - that is the test
+        AtTime.of(datetime(2026, 1, 1))  # noqa: DTZ001 - the test needs a time without a zone
 
 
 def test_a_read_gives_its_records_once_and_no_end_before_they_are_over(topic: StoredTopic) -> None:
