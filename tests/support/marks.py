@@ -58,7 +58,9 @@ def _turn(item: pytest.Item) -> int:
 
 @pytest.fixture(autouse=True)
 def needs_are_told(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Assert that a test is marked for each server that it gets by `getfixturevalue`, for `make unit`."""
+    """Assert that a test is marked for each server that it gets by `getfixturevalue`. `make unit` leaves out tests with
+    these marks.
+    """
     yield
     untold = marks_of(request.fixturenames) - {mark.name for mark in request.node.iter_markers()}
     assert not untold, f"the test used a fixture of {', '.join(untold)}: mark it by hand with pytest.mark"

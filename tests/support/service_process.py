@@ -51,7 +51,7 @@ class Running:
                 self.came.notify_all()
 
     def line(self, expression: str, times: int = 1) -> str:
-        """Return the first matching line, as soon as there are ``times`` matches."""
+        """Wait until ``times`` lines match, then return the first of them."""
 
         def matching() -> list[str]:
             return [line for line in self.lines if re.search(expression, line)]

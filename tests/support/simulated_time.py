@@ -42,7 +42,9 @@ class SimulatedFuture(Future[T]):
 
 
 class SimulatedPool(Executor):
-    """Pool that runs each task at once on this thread, with the clock at the time when a simulated worker is free."""
+    """Pool that runs each task at once on this thread. During the task, the clock shows the time at which a simulated
+    worker would be free to run it.
+    """
 
     def __init__(self, clock: SimulatedClock, workers: int) -> None:
         self._clock = clock

@@ -27,7 +27,9 @@ COMPRESSORS: Final[list[tuple[CompressionType, Callable[[bytes], bytes]]]] = [
     (CompressionType.LZ4, lambda plain: bytes(lz4_library.compress(plain, store_size=False, block_linked=False))),
     (CompressionType.LZ4, lambda plain: bytes(lz4_library.compress(plain, block_linked=True, compression_level=9))),
 ]
-"""How clients compress. The scanner must read all their results without a library."""
+"""Codecs, each with a function that compresses as a client does. The scanner must read all these bodies without a
+library.
+"""
 
 
 def plain_text(source: random.Random) -> bytes:

@@ -143,7 +143,8 @@ class FaultProxy(RunningServer):
         """Apply ``fault`` to the next ``times`` requests (None: all) of this method whose path and query contain
         ``path``.
 
-        If given, ``where`` alone decides, by the method and the path with its query. Earlier plans take precedence.
+        If ``where`` is given, this function of the method and the path with its query selects the requests instead.
+        Earlier plans take precedence.
         """
 
         def matches(asked: str, target: str) -> bool:

@@ -16,7 +16,9 @@ from tests.support.connections import parent_of
 from tieredstore.pipelines.writers import ENVELOPE
 
 DEED: Final = "TIEREDSTORE_TEST_DEED"
-"""Environment variable with a file that :func:`troubled` creates when it kills; the file's name selects the process."""
+"""Environment variable with the path of a file. :func:`troubled` creates the file when it kills a process. The file's
+name selects the process.
+"""
 
 
 def evens(records: DataFrame) -> DataFrame:

@@ -71,7 +71,7 @@ def _among(name: str, values: list[int]) -> Predicate:
 
 
 def _among_or_null(name: str, values: list[int]) -> Predicate:
-    """Return a predicate that is true for these values, and null for others; so the negation is never true."""
+    """Return a predicate that is true for these values, and null for all others. So its negation is never true."""
     among, column = _among(name, values), cast("Any", pl.col(name))
     return Predicate(
         f'"{name}" IN ({", ".join(map(str, values))}, NULL)',

@@ -64,7 +64,9 @@ def read_only_login(server: S3Server) -> tuple[str, str, str]:
 
 
 def _is_ready(port: int) -> bool:
-    """Return True if MinIO serves client requests: it reports good health before it has loaded its data."""
+    """Return True if MinIO answers a client's request. Its health page alone proves nothing, because it reports good
+    health before MinIO has loaded its data.
+    """
     if not answers(port, "/minio/health/cluster"):
         return False
     server = S3Server("minio", f"http://127.0.0.1:{port}", ACCESS_KEY, SECRET_KEY, lambda: None)

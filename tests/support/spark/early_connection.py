@@ -46,7 +46,7 @@ def main() -> None:
     if sys.argv[1:2] != ["-m"] or _PORT not in os.environ:
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
     connection = connected(int(os.environ[_PORT]), os.environ[_SECRET])
-    from pyspark import util  # noqa: PLC0415  what takes long
+    from pyspark import util  # noqa: PLC0415  this import is slow
 
     untyped: Any = util
     connect = untyped.local_connect_and_auth

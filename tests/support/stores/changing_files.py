@@ -1,4 +1,4 @@
-"""Folder where files appear, disappear and turn into non-files, with checks of what a visit of it returns."""
+"""Folder where files appear, disappear and turn into non-files, with checks of the results of a visit."""
 
 from __future__ import annotations
 

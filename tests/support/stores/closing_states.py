@@ -259,7 +259,7 @@ COPIES: dict[str, Use] = {
 def _ended_by_close(use: Callable[[], object]) -> BaseException | None:
     try:
         use()
-    except Exception as error:  # noqa: BLE001  the test looks at it
+    except Exception as error:  # noqa: BLE001  the test examines it
         return error
     return None
 

@@ -126,7 +126,7 @@ class Actor:
     def _run(self, work: Callable[[ObjectStore], object]) -> None:
         try:
             self.result = work(_SteppedStore(self._world, self))
-        except BaseException as error:  # noqa: BLE001  whatever ends it
+        except BaseException as error:  # noqa: BLE001  any error may end the work
             self.error = error
         self.is_over = True
         self._stood_still.release()

@@ -46,7 +46,7 @@ class VersionedStore(MemoryObjectStore):
 
 class _History(BucketVersions):
     def __init__(self, objects: dict[str, Any]) -> None:
-        # These are the memory store's own objects, so that an object that returns has its old etag.
+        # Keep the memory store's own objects, so that an object has its old etag again if it returns.
         self._objects = objects
         self._of_key: defaultdict[str, list[ObjectVersion]] = defaultdict(list)
         self._by_id: dict[str, Any] = {}
