@@ -43,7 +43,7 @@ def place(
         segments = bucket.segments(topic, partition, start=first)
         if not segments:
             raise ConfigError(f"no segment of {topic}-{partition} has records since {window[0]}; leave start out")
-        first = min(segment.base_offset for segment in segments)  # of all incarnations: a hold has no topic id
+        first = min(segment.base_offset for segment in segments)  # of all incarnations, because a hold has no topic id
     hold = LegalHold(name, topic, partition, first, None if end is None else end - 1, reason)
     opened = bucket.opened()
     act = check_free if dry_run else place_hold

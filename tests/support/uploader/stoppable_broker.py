@@ -138,7 +138,7 @@ class StoppableBroker:
         return next(iter(self.uploader.disk.partitions), None)
 
     def holds(self, base: int, epoch: int) -> bool:
-        """Return True if the disk has the segment with the records of this epoch, or an open file or a link keeps it."""
+        """Return True if the disk, an open file or a link has the segment with the records of this epoch."""
         for path in self.disk.files(base):
             if path.name.startswith(f"{base:020d}.log") and _epoch_of(path) == epoch:
                 return True
