@@ -48,8 +48,8 @@ class KeyPair:
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
         """Pair two keys. Raise KeyRingError, with their names, if the keys do not match or are too short."""
         pair = cls(public, private)
-        # Data keys wrapped by a mismatched pair can never be unwrapped. Without this check, the first read would be the
-        # first to fail.
+        # Data keys wrapped by a mismatched pair can never be unwrapped. Without this check, nothing would fail before
+        # the first read.
         if (pair.public.n, pair.public.e) != (pair.private.n, pair.private.e):
             raise KeyRingError(f"{public_name} is not the public key of {private_name}")
         if pair.public.size_in_bits() < MIN_MODULUS_BITS:
