@@ -72,9 +72,9 @@ def write_segment(
     the previous batch. Pass the ``leader_epochs`` of the whole partition, because they replace the partition's
     checkpoint.
 
-    The segment gets a ``.txnindex`` only if ``aborted`` is given. The segment ends with its last batch or, as if
-    compaction had removed further batches, at a later ``end_offset`` (inclusive). A segment without batches covers at
-    least its base offset.
+    The segment gets a ``.txnindex`` only if ``aborted`` is given. The segment ends with its last batch. With a later
+    ``end_offset`` (inclusive), it looks as if compaction had removed its last batches. A segment without batches covers
+    at least its base offset.
     """
     directory = log_dir / f"{partition.topic}-{partition.partition}"
     directory.mkdir(parents=True, exist_ok=True)
