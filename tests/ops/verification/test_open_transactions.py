@@ -14,8 +14,10 @@ from tests.support.examples import examples
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.transaction_scripts import STEPS, Partition, Segment, Step, store
 from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.model import Uuid
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification import FindingKind, Level, Selection, VerifyState, verify
+from tieredstore.testing.segments import Record, build_batch, write_segment
 
 OPEN: list[Step] = [("plain", 0, 2), ("send", 1, 3)]
 PLAIN: list[Step] = [("plain", 0, 4)]
@@ -50,6 +52,15 @@ def test_so_is_a_snapshot_that_does_not_know_what_is_open(topic: StoredTopic) ->
     last: list[Step] = [("plain", 0, 1), ("abort", 1, 1)]
     store(topic, [OPEN, PLAIN, last], [0, 1, 1])
     assert kinds_of(topic) == [(5, K.PRODUCER_SNAPSHOT), (9, K.TRANSACTION_INDEX)]
+
+
+def test_a_snapshot_that_a_power_failure_left_empty_is_named(topic: StoredTopic) -> None:
+    """A broker does not sync its snapshots, and copies them unread. No reader of committed records accepts this one."""
+    segment = write_segment(topic.folder, [build_batch([Record(b"v")])])
+    (snapshot,) = topic.folder.rglob("*.snapshot")
+    snapshot.write_bytes(b"")
+    topic.manager.copy_log_segment_data(segment.to_metadata(Uuid.random()), segment.files)
+    assert kinds_of(topic) == [(0, K.PRODUCER_SNAPSHOT)]
 
 
 def test_the_segment_before_may_have_been_checked_earlier(topic: StoredTopic, tmp_path: Path) -> None:

@@ -133,9 +133,7 @@ class _IndexCheck:
             contents, IndexType.LEADER_EPOCH, lambda raw: parse_leader_epochs(raw) if raw else ()
         )
         result.aborted = self._parse(contents, IndexType.TRANSACTION, lambda raw: read_txn_index(raw, start))
-        snapshot = self._parse(
-            contents, IndexType.PRODUCER_SNAPSHOT, lambda raw: parse_producer_snapshot(raw) if raw else ()
-        )
+        snapshot = self._parse(contents, IndexType.PRODUCER_SNAPSHOT, parse_producer_snapshot)
         if snapshot is not None:
             result.opened = open_transactions(snapshot)
         end = self._metadata.end_offset
