@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from tests.support.damage.planted_bucket import MODES, PlantedBucket
@@ -9,8 +12,11 @@ from tests.support.damage.planted_faults import PLANTED_FAULTS, PlantedFault, fa
 from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import settings_of
 from tests.support.ops.tools import findings_of, found_in
+from tests.support.records.small_segments import memory_settings
+from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
-from tieredstore.ops.bucket import open_bucket
+from tieredstore.model import Uuid
+from tieredstore.ops.bucket import Bucket, open_bucket
 from tieredstore.ops.verification import (
     Finding,
     FindingKind,
@@ -20,6 +26,8 @@ from tieredstore.ops.verification import (
     verify,
     verify_part,
 )
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import Record, build_batch, write_segment
 
 assert len(PLANTED_FAULTS) >= 40
 
@@ -61,6 +69,20 @@ def test_a_golden_bucket_has_no_findings(case: str) -> None:
         checked = list(verify(bucket, selection=Selection(Level.DATA)))
     assert len(checked) == len(segments(case))
     assert found_in(checked) == []
+
+
+def test_a_batch_of_another_epoch_is_told_with_both_epochs() -> None:
+    (finding,) = findings_of(fault_named("batch of another leader epoch").planted().bucket, Level.DATA)
+    assert finding.detail.endswith("has the leader epoch 5, but 1 was in force")
+
+
+def test_a_segment_without_timestamps_may_have_the_time_of_its_last_change(tmp_path: Path) -> None:
+    """Kafka's LogSegment.largestTimestamp returns the file's time if no record has a timestamp."""
+    segment = write_segment(tmp_path, [build_batch([Record(b"v", timestamp_ms=-1)])])
+    metadata = replace(segment.to_metadata(Uuid.random()), max_timestamp_ms=1_700_000_000_000)
+    with RemoteStorageManager(memory_settings(), store=MemoryObjectStore()) as manager:
+        manager.copy_log_segment_data(metadata, segment.files)
+        assert findings_of(Bucket(manager.settings, manager.store), Level.DATA) == []
 
 
 def test_every_kind_is_planted_but_for_those_of_other_tests() -> None:

@@ -265,7 +265,8 @@ class BatchChecks:
             offset = self._times[run.next_time].offset
             self._time_finding(f"it has offset {offset}, but the last batch ends at {self.last_offset}")
         said = self._metadata.max_timestamp_ms
-        if said >= 0 and run.max_timestamp != said:
+        # If no record has a timestamp, a broker writes the time at which the log was last modified.
+        if min(said, run.max_timestamp) >= 0 and run.max_timestamp != said:
             detail = f"the greatest timestamp of the records is {run.max_timestamp}, but the manifest says {said}"
             self.add(self.subject.finding(FindingKind.MAX_TIMESTAMP, detail, Suffix.MANIFEST))
         if not run.follows_transactions:
@@ -317,7 +318,7 @@ class BatchChecks:
         # indexes.
         if epoch != run.epoch and NO_EPOCH not in (epoch, run.epoch):
             detail = (
-                f"the batch at byte {header.position} of the log has the leader epoch {run.epoch}, but {epoch} was "
+                f"the batch at byte {header.position} of the log has the leader epoch {epoch}, but {run.epoch} was "
                 "in force"
             )
             self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
