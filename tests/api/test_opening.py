@@ -117,6 +117,7 @@ def test_a_segment_is_a_file(bucket: ts.Bucket, disk: Path, tmp_path: Path) -> N
 def test_a_read_is_an_arrow_stream_once(bucket: ts.Bucket, tmp_path: Path) -> None:
     assert bucket.read("txn").to_arrow().num_rows == 2357
     assert bucket.query("SELECT count(*) AS n FROM txn").to_arrow().to_pylist() == [{"n": 2357}]
+    assert bucket.read("txn", limit=10**30).to_arrow().num_rows == 2357
     records = list(bucket.read("txn", last=3))
     assert [record.offset for record in records] == sorted(record.offset for record in records)
     assert records[-1]["offset"] == records[-1].offset < 3047

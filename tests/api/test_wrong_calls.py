@@ -126,6 +126,7 @@ OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
     (lambda b: b.rotate_keys(), ConfigError, "the settings have no key ring to rotate to"),
     (lambda b: b.release_hold("case"), ResourceNotFoundError, ""),
     (lambda b: b.mirror(b), ConfigError, "source and target are the same place"),
+    (lambda b: b.inspect("txn", 0, 0).fetch("a.log", range=(0, 9)), ConfigError, "range is of the type tuple; it must"),
     (lambda b: b.inspect("txn", 0, 0).index("offsets"), ConfigError, "kind is 'offsets'; it must be one of offset,"),
 ]
 

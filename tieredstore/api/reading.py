@@ -305,7 +305,7 @@ class _GivenRows(ArrowStream):
                 self._left_out.note_end()
             raise
         if self._left is not None:
-            batch = batch.slice(0, self._left)
+            batch = batch.slice(0, min(self._left, batch.num_rows))
             self._left -= batch.num_rows
         if self._left_out is not None and self._tells and batch.num_rows:
             self._left_out.note_given(batch.column("partition")[0].as_py(), batch.column("offset")[-1].as_py() + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
 
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import ConfigError, CorruptDataError, SegmentNotFoundError
@@ -13,6 +13,7 @@ from tieredstore.limits import MAX_INT64
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.offsets import BrokerLog, lost_between, without
 from tieredstore.process.whole_files import whole_file
+from tieredstore.query.arguments import wrong_kind
 
 if TYPE_CHECKING:
     from tieredstore.ops.cost.monthly import MonthlyCost
@@ -181,7 +182,9 @@ class Segment:
 
     def fetch(self, path: str | Path, *, range: slice | None = None, index: str | None = None) -> Path:
         """Write the log, a ``range`` of its bytes, or one ``index`` into a new file, complete or not at all."""
-        start, stop, step = (slice(None) if range is None else range).indices(self.size or 0)
+        if not isinstance(cast("object", range), slice | None):
+            raise wrong_kind("range", range, "a slice, such as slice(0, 100)")
+        start, stop, step = (range or slice(None)).indices(self.size or 0)
         if index is not None and range is not None:
             raise ConfigError("range and index exclude each other: an index is always read whole")
         if step != 1:

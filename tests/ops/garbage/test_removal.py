@@ -129,6 +129,7 @@ def test_where_an_end_is_not_known_a_bounded_removal_stops_and_another_goes_on(s
     steps = run(store, Before(time_ms=1000))
     assert rows_of(steps) == [(0, 0, "deleted"), (0, 10, "unknown"), (1, 0, "unknown")]
     assert "not JSON" in str(steps[1].reason)
+    assert steps[2].reason == "the manifest lacks the greatest timestamp"
     assert {step.outcome for step in run(store)} == {Outcome.DELETED}
     assert list(store.list()) == []
 

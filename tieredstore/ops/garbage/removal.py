@@ -124,7 +124,8 @@ class Removal:
                 yield Step(segment, Outcome.UNKNOWN, str(segment.loaded))
             elif (lies_before := before.has(segment.loaded)) is None:
                 ended = segment.partition
-                yield Step(segment, Outcome.UNKNOWN, "the manifest lacks the end offset")
+                lacking = "end offset" if before.time_ms is None else "greatest timestamp"
+                yield Step(segment, Outcome.UNKNOWN, f"the manifest lacks the {lacking}")
             elif lies_before:
                 step = self._remove(holds, self._judge(segment, older_than_ms))
                 # Keep the rest of the partition: deleting segments after one that stays would leave a gap.
