@@ -9,14 +9,15 @@ runs once in each round; a figure is million records per second at the median of
 the sum. A ratio is the median of the rounds' ratios, because within a round the machine is equally busy for all jobs.
 Ratios named ``_by_cpu`` compare the processor time of all processes, including the broker's and Spark's.
 
-- read_topic: the columns partition and value, two splits at once, nothing computed.
+- read_topic: plain reading of the columns partition and value, two splits at once; nothing is computed.
 - DuckDB: count(*), sum(octet_length(value)) GROUP BY partition, through ``tieredstore.duckdb.attach``.
 - Polars: the same by ``tieredstore.polars.scan``.
-- processes: two processes without Spark that read the source's planned tasks and add up.
-- map_records, mapInArrow: the same function in Spark, in the decoding task, and after the source; one row per task is
-  collected and added up. The session (local[2]) is warm: small jobs of each kind have been compiled by the JVM.
-- Spark's own Kafka source: mapInArrow after it, with defaults, one task for the one partition. Its jars come from JARS
-  or from Maven; without either, this job is left out.
+- processes: two processes without Spark read the tasks that the Spark source plans, and add up.
+- map_records, mapInArrow: Spark runs the same function, by map_records inside the task that decodes, or by mapInArrow
+  after the source. The driver collects one row per task and adds up. The session (local[2]) is warm: the JVM has
+  compiled small jobs of each kind.
+- Spark's own Kafka source: mapInArrow after this source, which fetches more at once than by default. One task reads the
+  one partition. The source's jars come from JARS or from Maven; without either, this job is left out.
 - confluent-kafka: consume(10000) in a loop over the same records, plain, from a local broker; value lengths added up.
 """
 

@@ -3,7 +3,7 @@
     python -m benchmarks.bench_consumer [--records N] [--runs N] [--memory-records N]
 
 Topics of the same JSON records in a local broker, whose closed segments are copied into a folder. Within a round all
-jobs read the same offsets of one partition, each with a new consumer:
+jobs read the same records, each with a new consumer:
 
 - read_records: the columns, by the reader that a consumer's streams use. This is the consumer's limit.
 - poll_arrow: the same columns by our consumer, remote_only.
@@ -15,10 +15,10 @@ stored bytes:
 
 - uncompressed: batches without a codec, plain segments.
 - zstd_batches: the producer's codec is zstd, plain segments.
-- zstd_segments: batches without a codec, compressed in the bucket only (compression.enabled): our consumer must
+- zstd_segments: batches without a codec, compressed in the bucket only (compression.enabled). Our consumer must
   decompress data that the plain client receives uncompressed.
-- zstd_batches_of_4_partitions: like zstd_batches; read_records reads one partition after the other, as much as the
-  others return.
+- zstd_batches_of_4_partitions: like zstd_batches, in four partitions. read_records reads one partition after the
+  other; the consumers read all four at once.
 
 Ratios compare wall-clock time. Those named ``_by_cpu`` compare processor time including the broker's, because a loaded
 machine affects it less. Also measured: the switch of sides (from the bucket's last record to the broker's first, 50

@@ -6,12 +6,14 @@ wall-clock time.
     python benchmarks/bench_decode.py [--runs 15]
 
 The first figures are million records per second, for uncompressed batches of 16 KiB with values of 100, 500 and 5,000
-bytes and keys of 12, all columns. They are in a piece of 4 MiB that is decoded repeatedly, and so is in the processor's
-caches, as after decryption. The next figures are MB of decompressed records per second, for JSON records in each codec,
-with the same stored size. They are compared with the codec's library alone on the same bodies, and four decoders on
-separate threads are compared with one. The results are the ratios within one run, not the figures of one machine: to
-copying the same bytes; to a plain C loop that parses each record and copies it once, unchecked, into existing memory
-(left out without a compiler); and to the necessary steps in sequence, each alone.
+bytes and keys of 12 bytes, all columns. The batches are in a piece of 4 MiB that is decoded repeatedly. So it stays in
+the processor's caches, as a piece does after its decryption. The decoder is compared with a copy of the same bytes, and
+with the necessary steps in sequence, each measured alone. If there is a C compiler, it is also compared with a plain C
+loop that parses each record and copies it once, unchecked, into existing memory.
+
+The next figures are MB of decompressed records per second, for JSON records in each codec, with the same stored size.
+They are compared with the codec's library alone on the same bodies. Four decoders on separate threads are compared with
+one. The results are the ratios within one run, not the figures, which depend on the machine.
 """
 
 from __future__ import annotations

@@ -2,14 +2,19 @@
 
     python -m benchmarks.bench_pubsub [--runs 9] [--mib 256] [--seconds 60] [--gib 4] [--what encode …]
 
-Encoding: JSON records into Messages of 1 MiB and batches, on all processors, compared with zstd of the same bodies on
-as many threads. Decoding: the same batches into Arrow on one thread, all columns, compared with the CRC of the stored
-bodies, zstd and a copy of the result; also of Messages as MemQ writes them, flushed at each record. Publishing and
-reading back, compared with plain PUTs and GETs of equal bodies in a local MinIO; a broker compared with an asyncio sink
-that checks the same frames; latency from ``send`` to ``poll`` with PUTs that are slow and sometimes hang; requests,
-counted by a proxy before the server; the cost compared with Kafka's by ``examples/prices.toml``; memory for a flow of
-gigabytes. The results are the ratios within one run, the medians of rounds with one turn for each job, by the wall and
-by processor time.
+- Encoding: JSON records into Messages of 1 MiB and batches, on all processors, compared with zstd of the same bodies on
+  as many threads.
+- Decoding: the same batches into Arrow on one thread, all columns, compared with the necessary steps: the CRC of the
+  stored bodies, zstd, and a copy of the result. A second job decodes Messages that were flushed at each record, as
+  MemQ's producer does.
+- Publishing and reading back, compared with plain PUTs and GETs of equal bodies in a local MinIO.
+- A broker, compared with an asyncio sink that checks the same frames.
+- Latency from ``send`` to ``poll``, with PUTs that are slow and sometimes hang.
+- Requests, counted by a proxy before the server, and their cost compared with Kafka's by ``examples/prices.toml``.
+- Memory for a flow of gigabytes.
+
+The results are the ratios within one run, by wall-clock and by processor time. Each round runs every job once, and a
+ratio is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -154,12 +159,12 @@ def measure_decoding(messages: list[list[RecordFields]], stored: list[bytes], ru
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=9)
-    parser.add_argument("--mib", type=int, default=256, help="published, read back, and sent to a broker a run")
+    parser.add_argument("--mib", type=int, default=256, help="MiB per run: published, read back, sent to a broker")
     parser.add_argument(
-        "--requests-mib", type=int, default=1024, help="published and read back while requests are counted"
+        "--requests-mib", type=int, default=1024, help="MiB to publish and to read back while requests are counted"
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each run of latencies")
-    parser.add_argument("--gib", type=float, default=4.0, help="that go through while memory is looked at")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of each measurement of latency")
+    parser.add_argument("--gib", type=float, default=4.0, help="GiB of the flow whose memory is measured")
     parser.add_argument("--what", nargs="+", metavar="PART", help="only these parts, by their names in the JSON")
     given = parser.parse_args()
     messages = records_of_messages()

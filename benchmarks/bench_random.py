@@ -4,10 +4,11 @@ of 16 MiB from a warm disk cache; JSON on stdout.
     python -m benchmarks.bench_random [--reads 200] [--rounds 5] [--mib 64] [--beside CHECKOUT] [--folder DIR]
 
 Each read requests a separate range (``fetch_log_segment``) at a random place of a compressed and encrypted segment in a
-folder: milliseconds per read at the median and at the 95th percentile, on the wall and of processor time. Each checkout
-has a separate disk cache, filled by its first round; a cached read is of the whole segment. ``--beside`` is another
-checkout of this project with built kernels, whose code makes the same reads in a separate process. The two checkouts
-alternate, so that drift of the machine affects both. ``ratios`` divide our times by the other checkout's.
+folder. The figures are milliseconds per read at the median and at the 95th percentile, by wall-clock and by processor
+time. A cached read is a read of the whole segment. ``--beside`` is another checkout of this project with built kernels,
+whose code makes the same reads in a separate process. Each checkout has a separate disk cache, filled by its first
+round. The two checkouts alternate, so that drift of the machine affects both. ``ratios`` divide our times by the other
+checkout's.
 
 ``limits`` read the same places in the same rounds with only the unavoidable work: open, ``pread``, AES-GCM over whole
 chunks, zstd to the end of the read or of each whole chunk, one copy; and 16 MiB from plain files of 4 MiB with their
@@ -146,7 +147,9 @@ class PlainFiles:
             path.write_bytes(random.Random(0).randbytes(CHUNK))
 
     def read(self, buffer: memoryview, over: Callable[..., object]) -> None:
-        """Read all files. ``over`` is ``map``, or the parallel map of a pool, over the files of one warm read."""
+        """Read all files, those of one warm read at a time. ``over`` applies a function to these: ``map``, or a pool's
+        ``map``.
+        """
         pieces = [buffer[at : at + CHUNK] for at in range(0, WARM_READ, CHUNK)]
         for turn in range(self._rounds):
             paths = self._paths[turn * len(pieces) : (turn + 1) * len(pieces)]

@@ -17,9 +17,9 @@ Spark's own Kafka source runs too with --kafka-source, the folder of its jars:
 
     mvn -f benchmarks/kafka_source_jars/pom.xml dependency:copy-dependencies -DoutputDirectory=JARS
 
-At the end: the stored bytes that a window of 1 % of the time reads, compared with the full scan's. Then CPU seconds: of
-the JVM and of the Python workers in one scan of ours and of A, and of our stages alone, one task after the other.
---folder keeps the topic for the next time.
+Further figures: the stored bytes that a window of 1 % of the time reads, compared with the full scan's; the CPU seconds
+of the JVM and of the Python workers, in one scan by our source and in one by A; and the CPU seconds of each stage of
+our source without Spark, one task after the other. --folder keeps the topic for the next time.
 """
 
 from __future__ import annotations

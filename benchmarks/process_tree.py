@@ -32,8 +32,8 @@ class ProcessTree:
         now = {(pid, process.started): process for pid in tree if (process := processes.get(pid)) is not None}
         gone = [process for key, process in self._seen.items() if key not in now]
         if gone:
-            # Time of children that living parents have waited for since the last sample is time of these ended
-            # processes. Do not count it twice.
+            # If a living parent has waited for an ended process since the last sample, the parent's time now includes
+            # the process's time. Do not count it twice.
             before = sum(process.waited_for for key, process in self._seen.items() if key in now)
             waited_for = sum(process.waited_for for process in now.values()) - before
             self._lost += max(0.0, sum(process.total for process in gone) - waited_for)

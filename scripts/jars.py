@@ -79,7 +79,7 @@ def check(jar: Jar, sha256: str, origin: str) -> None:
     if sha256 != jar.sha256:
         raise SetupError(
             f"{jar.coordinates} from {origin} is refused: its SHA-256 is {sha256} where jars.lock has {jar.sha256}; "
-            "try another repository (TIEREDSTORE_MAVEN_REPOSITORY), and trust none of the two before you know why"
+            "try another repository (TIEREDSTORE_MAVEN_REPOSITORY), and trust neither until you know why"
         )
 
 
@@ -116,7 +116,7 @@ def repository() -> str:
 
 
 def _download(address: str, target: Path) -> None:
-    import requests  # noqa: PLC0415 - only who downloads needs it
+    import requests  # noqa: PLC0415 - only downloads need it
     from requests.adapters import HTTPAdapter  # noqa: PLC0415
     from urllib3.util.retry import Retry  # noqa: PLC0415
 

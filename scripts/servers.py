@@ -60,7 +60,7 @@ def _recipe(name: str) -> tuple[str, str, Callable[[Step, Path, str], None]]:
 
 def _first_build() -> str:
     minutes = max(2, 10 // (os.cpu_count() or 1))
-    return f": where no clone has built it yet, this takes about {minutes} minutes; it is kept in {cache_folder()}"
+    return f": the first build takes about {minutes} minutes; {cache_folder()} keeps it for all clones"
 
 
 def _install_azurite(step: Step, target: Path, key: str) -> None:

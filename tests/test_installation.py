@@ -243,7 +243,7 @@ print(json.dumps(said))
 
 
 def test_without_optional_packages_every_entry_names_the_extra() -> None:
-    """An import that forgets :class:`Extra` ends the program with Python's own error."""
+    """Each import of an optional package is inside :class:`Extra`. Otherwise the user would see Python's own error."""
     said: dict[str, str] = json.loads(run_fresh(WITHOUT, REPOSITORY / "tests/golden/07-txn/store").splitlines()[-1])
     assert {
         name: sentence for name, sentence in said.items() if not re.search(r" needs [\w.]+: .*install", sentence)
@@ -256,11 +256,15 @@ def test_without_optional_packages_every_entry_names_the_extra() -> None:
 
 
 FALL_BACK = {"tieredstore.installation", "tieredstore.pubsub.format.messages"}
-"""The module of ``Extra``, and one that uses an equal function of Python's own if an import is missing."""
+"""Modules that may catch such errors: the module of ``Extra``, and one that falls back to an equal function of the
+standard library.
+"""
 
 
 def test_no_module_reports_a_missing_package_by_itself() -> None:
-    """A module that catches import errors of names from settings mentions no package of ours."""
+    """Only ``Extra`` tells the user to install an extra. Other modules may catch import errors, but only those of
+    modules that the settings name.
+    """
     for name, path in product_sources().items():
         if path.suffix != ".py" or name in FALL_BACK:
             continue

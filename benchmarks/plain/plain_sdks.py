@@ -161,7 +161,8 @@ class _PlainS3:
 def gcs(chunk_size: int = PART) -> Generator[Contest, None, None]:
     """Yield google-cloud-storage's resumable upload, with our chunks and with defaults, and ranged downloads.
 
-    The emulator copies the object's whole content for every chunk, so that here fewer chunks are faster for any client.
+    The emulator copies the object's whole content for every chunk. So an upload in fewer chunks is faster here, by any
+    client.
     """
     with start_fake_gcs() as server:
         bucket = server.make_bucket()

@@ -52,11 +52,11 @@ def main(folder: Path, count: int) -> int:
     source = random.Random(0)
     survived = sum(check(mutation, source) for mutation in mutations(2, count))
     walked = sum(run_over(mutation.damaged, source) for mutation in mutations(3, count))
-    print(f"{count} mutations, {walked} bytes of ordinary batches in them: no bad access")
+    print(f"{count} mutations, {walked} bytes of ordinary batches walked: no bad access")
     scanned = sum(scan_over(mutation.damaged, source) for mutation in mutations(4, count))
     print(f"{count} mutations, {scanned} of them scanned without an error: no bad access")
     read = sum(check_body(body) for body in damaged_bodies(2, count))
-    print(f"{count} compressed bodies with damage, {read} of them read as by their libraries: no bad access")
+    print(f"{count} compressed bodies with damage, {read} of them read, with the library's result: no bad access")
     for seed in range(count // 50):
         log = b"".join(random_log(random.Random(seed), 10))
         if rows(log) != rows([log[at : at + 97] for at in range(0, len(log), 97)], target_bytes=500):
@@ -65,12 +65,12 @@ def main(folder: Path, count: int) -> int:
     survived = sum(memq_batches.check(mutation, source) for mutation in memq_batches.mutations(2, count))
     print(f"{count} mutations of MemQ's batches, {survived} of them readable: no bad access")
     survived = sum(map(is_taken, damaged_writes(2, count)))
-    print(f"{count} mutations of requests that write, {survived} of them taken: no bad access")
+    print(f"{count} mutations of requests that write, {survived} of them accepted: no bad access")
     laid = sum(laid_records(random.Random(seed)) for seed in range(count // 50))
-    print(f"{laid} records laid where they are stored: no bad access")
+    print(f"{laid} records written into given memory: no bad access")
     # Each text is in a buffer of exactly its size, so that reading past its end is an error.
     answered = sum(json_texts.said([text])[0] is not None for text in json_texts.texts(2, count))
-    print(f"{count} texts of JSON, {answered} of them told at once: no bad access")
+    print(f"{count} texts of JSON, {answered} of them answered by the fast path: no bad access")
     print(f"{count} changes of files, {visit_while_they_change(count)} read meanwhile: no bad access")
     print(f"{values_read(count // 10)} values of files read: no bad access")
     return 0
@@ -121,7 +121,7 @@ def laid_records(source: random.Random) -> int:
 
 
 def visit_while_they_change(count: int) -> int:
-    """Return the number of files read by a thread that visits them while another one changes them."""
+    """Return the number of files that one thread has read while another thread changed them."""
     with tempfile.TemporaryDirectory() as folder:
         files, visited = ChangingFiles(Path(folder), 2), 0
 

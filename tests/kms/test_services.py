@@ -363,7 +363,7 @@ def test_a_redirection_is_refused_as_one(case: Case, status: int, body: bytes) -
     case.service.headers["Location"] = "http://elsewhere.example/"
     for call in (lambda: case.first().seal(SECRET), lambda: case.first().open(sealed)):
         case.service.planned.extend([Answer(status, body)] * 2)
-        # Azure's client names the status by its phrase.
+        # The messages of Azure's client have the status's phrase instead of its number.
         with pytest.raises(
             KeyServiceError, match=rf"refuses to use .*({status}|{HTTPStatus(status).phrase})"
         ) as caught:

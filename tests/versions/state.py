@@ -257,7 +257,8 @@ def join_group(state: State, *, is_new: bool = False) -> None:
     assert claim.committed == (None if is_new else Position(256, 0, 1))
     member.commit({0: Position(256, 0, 1) if is_new else Position(512)})
     if is_new:
-        member._stopped.set()  # pyright: ignore[reportPrivateUsage]  it is killed: nothing is given up
+        # End like a killed process, which gives up no partition.
+        member._stopped.set()  # pyright: ignore[reportPrivateUsage]
     else:
         member.leave()
 
