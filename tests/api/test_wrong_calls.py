@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow.dataset as ds
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -57,6 +58,12 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.verify(levle="data"), "verify() has no argument 'levle'; did you mean level?"),
     (lambda b: b.read("txn", end=5), "read() has no argument 'end'; it takes topic, partitions, start"),
     (lambda b: b.query("FROM txn", sandbx=True), "query() has no argument 'sandbx'; did you mean sandbox?"),
+    (lambda b: b.export("txn", "x", on_file="x"), "on_file is of the type str; it must be a function"),
+    (lambda b: b.export("txn", "x", limit=0), "an export to a folder writes all records from start to stop: leave li"),
+    (
+        lambda b: b.export("txn", "x", filter=ds.field("offset") < 5),
+        "an export to a folder writes all records from start to stop: leave filter out",
+    ),
     (
         lambda b: b.export("txn", "x", fileformat="csv"),
         "export() has no argument 'fileformat'; did you mean file_format?",

@@ -14,6 +14,7 @@ from tieredstore.api.reading import ReadOptions, places_of, query_of, types_of
 from tieredstore.api.scopes import check_keywords
 from tieredstore.errors import ConfigError
 from tieredstore.model import Earliest, Latest
+from tieredstore.query.arguments import check_callback
 from tieredstore.query.export import Exported, export_files, plan_export
 from tieredstore.query.export_folder import export_folder
 from tieredstore.query.positions import GivenPlace
@@ -44,8 +45,10 @@ def export_records(
 ) -> int:
     """Write the records that the folder lacks, and return their number."""
     check_keywords(bucket.export, how, ReadOptions)
+    check_callback("on_file", on_file)
     begin, end = places_of(*window)
-    surplus = next((name for name in _OF_FILES if how.get(name)), None)
+    # Compare by identity, because the truth of a filter cannot be asked, and a limit of 0 would count as none.
+    surplus = next((name for name in _OF_FILES if how.get(name) is not None and how.get(name) is not False), None)
     if surplus is not None:
         raise ConfigError(f"an export to a folder writes all records from start to stop: leave {surplus} out")
     plan = ReadPlan(types=types_of(how, "bytes")(topic), parallelism=how.get("parallel"))
