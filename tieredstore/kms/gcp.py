@@ -82,7 +82,7 @@ class GcpKeySource(KeySource):
         # The attributes ``_session`` and ``_auth_request`` are not public; they exist in google-cloud-kms 3 and
         # google-auth 2.
         session = _staying(getattr(transport, "_session"))  # noqa: B009
-        session._auth_request = _request(login)
+        session._auth_request = Request(login)
         session.hooks["response"].append(_refuse_redirection)
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
 
@@ -113,12 +113,8 @@ def _credentials(scheme: str, login: requests.Session) -> Any:
     if scheme == "http":
         return AnonymousCredentials()
     untyped: Any = google.auth
-    credentials, _ = untyped.default(scopes=_SCOPES, request=_request(login))
+    credentials, _ = untyped.default(scopes=_SCOPES, request=Request(login))
     return credentials
-
-
-def _request(session: requests.Session) -> Request:
-    return Request(session)
 
 
 def _staying(session: Any) -> Any:

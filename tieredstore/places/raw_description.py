@@ -8,18 +8,18 @@ function that reads the files.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
 from tieredstore.kafka.checkpoints import LeaderEpochs
-from tieredstore.kafka.indexes import read_offset_index, read_time_index
+from tieredstore.kafka.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, read_offset_index, read_time_index
 from tieredstore.places.raw_keys import INDEX, LOG, TIME_INDEX, RawSegment
 
-_OFFSET_ENTRY: Final = 8
-_TIME_ENTRY: Final = 12
+_Entry = TypeVar("_Entry")
+
 _PIECE: Final = 64 * 1024
 
 
@@ -56,53 +56,39 @@ class _Description:
             raise BatchCorruptError(
                 f"the log of base offset {self._base} begins with no batch, or with a batch before this offset"
             )
-        entry = self._last_offset_entry()
-        end = None if entry is None else self._end_from(*entry)
+        entry = self._last_entry(INDEX, OFFSET_ENTRY_SIZE, read_offset_index)
+        end = None if entry is None else self._end_from(entry.offset, entry.position)
         index_fits = end is not None or self._segment.files[INDEX].size == 0
-        time_entry = self._last_time_entry()
+        time_entry = self._last_entry(TIME_INDEX, TIME_ENTRY_SIZE, read_time_index)
         # If one of the indexes is not usable, read all batch headers of the log.
         if end is None or time_entry is None:
             last, timestamp = self._walk_from(0)
         else:
             last, timestamp = end
-        time_index_fits = time_entry is not None and self._base <= time_entry[1] <= last.last_offset
+        time_index_fits = time_entry is not None and self._base <= time_entry.offset <= last.last_offset
         if time_entry is not None and not time_index_fits:
             last, timestamp = self._walk_from(0)
         elif time_entry is not None:
-            timestamp = max(timestamp, time_entry[0])
+            timestamp = max(timestamp, time_entry.timestamp)
         epochs = self._epochs(first, last, index_fits)
         is_unused = self._segment.files[TIME_INDEX].size == 0
         return RawDescription(last.last_offset, timestamp, epochs, index_fits, time_index_fits or is_unused)
 
-    def _last_offset_entry(self) -> tuple[int, int] | None:
-        """Return offset and position of the last entry in the offset index; None if the index has no entry, or is
-        damaged."""
-        size = self._segment.files[INDEX].size
-        if size == 0 or size % _OFFSET_ENTRY:
+    def _last_entry(
+        self, ending: str, entry_size: int, parse: Callable[[bytes, int], Sequence[_Entry]]
+    ) -> _Entry | None:
+        """Return the last entry of an index; None if the index has no entry, or is damaged."""
+        size = self._segment.files[ending].size
+        if size == 0 or size % entry_size:
             return None
-        raw = self._read(INDEX, size - _OFFSET_ENTRY, size)
+        raw = self._read(ending, size - entry_size, size)
         if not any(raw):  # the entry is zeros, because Kafka had not yet trimmed the preallocated file
-            try:
-                entries = read_offset_index(self._read(INDEX, 0, size), self._base)
-            except BatchCorruptError:
-                return None
-            return (entries[-1].offset, entries[-1].position) if len(entries) else None
-        return self._base + int.from_bytes(raw[:4], "big", signed=True), int.from_bytes(raw[4:], "big", signed=True)
-
-    def _last_time_entry(self) -> tuple[int, int] | None:
-        """Return timestamp and offset of the last entry in the time index; None if the index has no entry, or is
-        damaged."""
-        size = self._segment.files[TIME_INDEX].size
-        if size == 0 or size % _TIME_ENTRY:
+            raw = self._read(ending, 0, size)
+        try:
+            entries = parse(raw, self._base)
+        except BatchCorruptError:
             return None
-        raw = self._read(TIME_INDEX, size - _TIME_ENTRY, size)
-        if not any(raw):
-            try:
-                entries = read_time_index(self._read(TIME_INDEX, 0, size), self._base)
-            except BatchCorruptError:
-                return None
-            return (entries[-1].timestamp, entries[-1].offset) if len(entries) else None
-        return int.from_bytes(raw[:8], "big", signed=True), self._base + int.from_bytes(raw[8:], "big", signed=True)
+        return entries[-1] if entries else None
 
     def _end_from(self, offset: int, position: int) -> tuple[BatchHeader, int] | None:
         """Return the last batch, and the greatest timestamp from ``position`` on; None if ``offset`` and ``position``

@@ -204,17 +204,12 @@ class RawStore(LaidOutStore):
         self.look_first(prefix, writes=False)
         path = prefix[len(self.prefix) :] if prefix.startswith(self.prefix) else ""
         if path.startswith(STATE):
-            return self._state(prefix, start_after)
+            return self.inner.list(prefix, start_after)
         where = partition_of(path)
         segments = self._of_partition(where, path, start_after) if where is not None else self._of_many(path)
         objects = (info for segment in segments for info in segment.objects(self.prefix, self._keys.cluster))
         wanted = (info for info in objects if info.key.startswith(prefix))
         return (info for info in wanted if start_after is None or is_behind(info.key, start_after))
-
-    def _state(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        for info in self.inner.list(prefix):
-            if start_after is None or is_behind(info.key, start_after):
-                yield info
 
     def _of_partition(self, where: TopicIdPartition, path: str, start_after: str | None) -> Iterator[RawSegment]:
         folder = self._keys.folder(where)
