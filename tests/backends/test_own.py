@@ -43,8 +43,8 @@ def texts(backend: str, folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def _examples_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Put the examples on the path like a user's own code; remove the module afterwards, because tests use it by
-    another name.
+    """Put the examples on the path like a user's own code. Afterwards remove the module, because other tests import the
+    same file as ``examples.sqlite_store``.
     """
     monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
     yield

@@ -120,7 +120,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
     server, store = dripping
     server.forget()
     server.service.objects.write("object", OBJECT, {})
-    # Cut idle connections, because one that none of the calls below reuses would stay open.
+    # Cut idle connections. An idle connection that the calls below do not reuse would stay open.
     server.cut_all()
     assert wait_until(lambda: server.open_connections == 0)
     server.lie(way)

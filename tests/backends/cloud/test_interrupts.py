@@ -33,7 +33,7 @@ def test_no_upload_is_left_without_an_owner(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Stall, "progress", progress)
-    # Send three parts, so that there are at least four answers; Google's session begins with its first part.
+    # Send three parts, so that even the cloud with the fewest requests, Google, gives four answers.
     body = iter([bytes(2 * PART_SIZES[cloud] + 1)])
     with FaultyServer(SERVICES[cloud]()) as server, closing(store_on(server)) as store:
         with pytest.raises(KeyboardInterrupt):

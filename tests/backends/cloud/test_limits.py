@@ -35,7 +35,8 @@ class TestLimits(OnEveryCloud):
             before = len(proxy.seen)
             operation()
             store.close()
-            # Wait, because the proxy records a request only after it has answered it, and an unexpected one too.
+            # The proxy records a request only after it has answered the request. So wait for the first request, and a
+            # little longer for unexpected ones.
             wait_until(lambda: len(proxy.seen) > before)
             time.sleep(0.05)
             return len(proxy.seen) - before

@@ -115,7 +115,8 @@ class TestRepeats(OnEveryCloud):
             pytest.skip("its marks are in no header")
         proxy.hidden_headers.add(MARK_HEADERS[cloud.name])
         direct.put("object", b"small")
-        # The HEAD after the first refusal fails, so the store tries again. The second refusal is no lost answer either.
+        # The HEAD after the first refusal fails, so the store tries again. The second refusal must not be taken for the
+        # lost answer of a write that succeeded.
         plan(proxy, cloud, Answer(503), "head")
         with pytest.raises(PreconditionFailedError):
             small(store, cloud)

@@ -219,7 +219,8 @@ def test_what_the_body_raises_is_raised_on_after_those_underway(error: type[Base
 
     with pytest.raises(error, match="body"), cut(body(), 1) as cutter:
         send_parts(cutter, send, 2)
-    # The second part is not sent: the body failed before it was known whether this part is the last.
+    # The second part is not sent. It waits until the body has yielded another part or has ended, and the body failed
+    # before.
     assert ended == [0]
 
 

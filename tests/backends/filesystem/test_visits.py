@@ -143,7 +143,9 @@ def test_a_time_that_has_no_milliseconds_in_64_bits_is_left_to_others(tmp_path: 
     assert [info.modified_ms for info in FilesystemObjectStore(tmp_path).list()] == [expected]
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no file here is longer than it says")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="no file of this system is longer than its stated size"
+)
 def test_a_file_that_is_longer_than_it_said_is_left_to_others() -> None:
     descriptor = opened(Path("/proc/self"))
     try:

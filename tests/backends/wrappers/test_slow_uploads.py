@@ -19,11 +19,13 @@ pytestmark = pytest.mark.slow
 
 STALL_TIMEOUT_S = 3000.0
 SECOND_S = 1000.0
-"""The bucket's second, in seconds of the stalls. No socket waits so long, however busy the machine is."""
+"""Seconds of the stores' clock in a second of the token bucket. So many seconds never pass in a real request, however
+busy the machine is.
+"""
 
 
 class QuietClock:
-    """Clock that moves only in ``sleep``, and only while no request is under way, except a sleeping thread's own."""
+    """Clock that moves only in ``sleep``, and only while each thread with a request under way is sleeping."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
