@@ -114,7 +114,8 @@ def test_an_answer_is_kept_for_a_minute_and_one_that_is_too_old_is_better_than_n
         for path in (tmp_path / "cache").rglob("*"):
             os.utime(path, (then, then))
         assert completion.complete_topic(context(), "") == ["txn"]
-    # An hour-old answer is returned at once while a child process looks again; yesterday's, if the child is too slow.
+    # An hour-old answer is returned at once, while a child process looks again. A day-old answer is returned only if
+    # the child is too slow.
     assert waits == [0, 60.0]
 
 

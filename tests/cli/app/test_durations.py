@@ -55,7 +55,7 @@ CLOCK = datetime(2026, 3, 5, 14, 30, tzinfo=UTC)
     ],
 )
 def test_one_syntax_of_time(given: GivenPlace, expected: str) -> None:
-    """A text or day without a zone is UTC. The syntax is the same where only a time makes sense."""
+    """A text or day without a zone is UTC. Options that take only a time have the same syntax."""
     at = AtTime.of(datetime.fromisoformat(expected))
     assert place_of("start", given, clock=lambda: CLOCK) == at
     assert time_of("until", given, clock=lambda: CLOCK) == at

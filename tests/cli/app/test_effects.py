@@ -41,7 +41,7 @@ from tieredstore.testing.segments import Record, build_batch
 
 @dataclass(frozen=True)
 class Scene:
-    """A store with work for a command: the command line, and the bytes that it must not change."""
+    """A command line that has work to do in a store, and a function that returns the bytes that it must not change."""
 
     arguments: tuple[object, ...]
     look: Callable[[], object]
@@ -193,7 +193,7 @@ READ: Final = {
 }  # fmt: skip
 """Command lines of read-only commands, each with data to read."""
 OF_FILES: Final = {"show", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "restore verify"}
-"""Read-only commands that read other data than segments, or also other data."""
+"""Read-only commands that do not read segments, or not only segments."""
 
 
 @pytest.mark.parametrize("command", READ)
@@ -234,7 +234,7 @@ def test_every_command_says_in_the_table_what_it_does() -> None:
         for option in ("--yes", "--dry-run")
     }
     by_effect = {kind: {path for path in effects if effects[path] == kind} for kind in ("reads", "adds", "rewrites")}
-    # `mirror` only adds, unless it is asked to repair, which needs --yes too.
+    # `mirror` only adds, except with --repair, which needs --yes.
     assert having["--yes"] == by_effect["rewrites"] | {"mirror"}
     assert {"holds place", "mirror", "upload"} <= having["--dry-run"] <= by_effect["adds"]
     assert by_effect["reads"] == READ.keys() | OF_FILES
@@ -300,7 +300,7 @@ def test_no_other_command_takes_a_place() -> None:
         for path, command in commands_below(program())
         if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
-    # Of the commands that are not in ``PLACED``, `ls` takes a time of listed segments, and `pubsub verify` one of audit
-    # records; `restore` commands cut many logs at one time.
+    # ``PLACED`` lacks `holds place`, whose range may end beyond the log; `pubsub verify`, whose time selects audit
+    # records; and the `restore` commands, which cut many logs at one time.
     of_restore = {"restore logdir", "restore produce", "restore verify"}
-    assert taking == PLACED.keys() | {"holds place", "ls", "pubsub verify"} | of_restore
+    assert taking == PLACED.keys() | {"holds place", "pubsub verify"} | of_restore

@@ -28,7 +28,8 @@ def test_after_kill_9_at_any_store_operation_a_second_run_leaves_each_segment_co
     runs = [json.loads(line) for line in done.stdout.splitlines()]
     # The operations are a head for the key layout, a list, and six for each of three segments: a head of its manifest,
     # three writes, and before the last write a head of each other object. `make test` kills only at the first of each
-    # kind, and at the very last. An empty list has no middle, and a head that finds nothing has no answer to lose.
+    # kind, and at the very last. Two operations lack a moment: no kill is possible in the middle of an empty list, or
+    # after a head that finds nothing.
     deaths = {moment: sum(run["died"] for run in runs if run["moment"] == moment) for moment in MOMENTS}
     segments, last = (3, 0) if SOAK else (1, 1)
     assert deaths == {

@@ -53,7 +53,9 @@ READING = {
     "rm txn --yes": (LIST, MANIFEST),
     "gc": (LIST,),
 }
-"""Requests at which a read-only command waits, or a deleting command before its first deletion."""
+"""Requests at which each command waits when it is stopped. Commands that delete or rewrite have not changed anything
+yet.
+"""
 
 WRITING = {
     Cloud.S3: {

@@ -102,7 +102,9 @@ def test_a_window_of_times(form: str) -> None:
 
 
 def time_text(milliseconds: int, form: str) -> str:
-    """Return a time in this millisecond, or for ``naive`` after the previous one: both find the same first record."""
+    """Return the text of this millisecond, or for ``naive`` of a moment less than a millisecond earlier. Both find the
+    same first record.
+    """
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC) + timedelta(milliseconds=milliseconds % 1000)
     match form:
         case "milliseconds":

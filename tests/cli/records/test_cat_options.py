@@ -63,7 +63,7 @@ def cat_bucket(bucket: Bucket, *arguments: object, topic: str = "orders") -> Res
 def test_n_are_shown_and_no_more(count: int) -> None:
     everything = places(TWO)
     assert shown(cat(TWO, "-n", count, *OFFSETS)) == everything[:count]
-    # This also holds if the count goes beyond the first partition.
+    # Take a count that is greater than the first partition's number of records.
     both = next(at for at, (partition, _) in enumerate(everything) if partition == 1)
     assert shown(cat(TWO, "-n", both + 1, *OFFSETS)) == everything[: both + 1]
 
