@@ -70,7 +70,7 @@ def test_a_run_ends_where_the_reader_finds_damage() -> None:
         stopped += walked < len(log)
         if all(header.magic == 2 for header in expected):
             assert walked == end_of(expected)
-        # For an old message, a run checks key and value too.
+        # In a message of an old format, a run also checks key and value, so it may stop before the reader does.
         assert walked == end_of([header for header in expected if header.position < walked])
         if walked:
             assert BatchHeader(*run.header) in expected

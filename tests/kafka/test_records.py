@@ -296,7 +296,7 @@ def test_decoders_that_follow_each_other_work_in_the_same_memory() -> None:
     # The first decoder's memory grows until everything fits.
     addresses()
     before = addresses()
-    # If that memory had gone back to the system, these mappings would take its place.
+    # If the decoder had returned its memory to the system, these mappings would take its place.
     others = [mmap.mmap(-1, 1 << 20) for _ in range(32)]
     assert addresses() == before
     del another, others

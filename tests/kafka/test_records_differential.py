@@ -121,7 +121,9 @@ def test_relative_offsets_and_append_times_of_message_sets(codec: CompressionTyp
     [(magic, codec) for magic in (0, 1) for codec in COMPRESSED[: 3 if magic else 2]],
 )
 def test_message_sets_with_the_offset_0_that_clients_send_count_from_0(codec: CompressionType, magic: int) -> None:
-    """Count like Java's client: a broker that stored a message set unchanged kept the wrapper's offset 0."""
+    """Clients send a wrapper with the offset 0, and a broker that stores the message set unchanged keeps this offset.
+    Count from 0, as Java's client does.
+    """
     inner = b"".join(message(magic, offset, b"v%d" % offset, b"k", 50) for offset in range(4))
     log = message_set(magic, 0, inner, codec) + message(magic, 4, b"after")
     assert [row["offset"] for row in rows(log)] == [0, 1, 2, 3, 4]
