@@ -48,7 +48,8 @@ def test_leaders_ends_and_settings_of_a_topic(kafka: KafkaServer) -> None:
         def stable_end() -> int:
             return state.ends(places, stable=True)[places[0]].offset
 
-        # This end is 2 in most runs. The test compares it with what a consumer sees.
+        # This end is usually 2, where the open transaction begins. The test only demands that a consumer sees the same
+        # end.
         assert wait_until(lambda: stable_end() == last_stable(kafka, topic)), (stable_end(), last_stable(kafka, topic))
         transaction.end("abort")
         assert wait_until(lambda: stable_end() == 4), stable_end()
@@ -151,7 +152,9 @@ def test_where_settings_are_not_told_it_is_asked_anew_which_broker_is_the_contro
 
 @pytest.mark.slow
 def test_what_is_said_of_a_partition_whose_broker_is_dead_is_no_answer() -> None:
-    """For such a partition librdkafka returns offset -1001 and no error. It must not be taken for an offset."""
+    """While a partition's broker is dead, librdkafka returns the offset -1001 and no error. This number is not an
+    offset.
+    """
     place = ("events", 0)
     with mock_kafka(2) as mocked:
         properties = {"bootstrap.servers": mocked.bootstrap_servers}

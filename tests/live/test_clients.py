@@ -53,7 +53,7 @@ def test_a_fatal_error_that_only_a_bare_except_catches_is_kept(call: str) -> Non
     producer.produce("orders", b"1")
     while not producer.is_lost:
         getattr(producer, call)(10)
-    assert len(producer) >= 1  # statistics that are not delivered yet count, too
+    assert len(producer) >= 1  # the length includes statistics that are not delivered yet
     producer.purge()
 
 
