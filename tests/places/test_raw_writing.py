@@ -111,8 +111,8 @@ def test_each_request_may_fail_and_all_is_stored_once(disk: BrokerDisk, moment: 
 def test_pinterests_watermark_is_moved_behind_each_log_whatever_was_killed_before(
     disk: BrokerDisk, is_forgotten: bool
 ) -> None:
-    """Pinterest's watermark passes the last segment too, which has no successor, and also after our own watermark was
-    lost and rebuilt from a listing.
+    """Pinterest's watermark reaches the last stored segment, although no segment follows. It does so even after our own
+    watermark was lost and rebuilt from a listing.
     """
     was_behind = False
     for number, store, faulty in sweep_of(disk, slice(int(is_forgotten), None, 2)).fail(for_good=True):
