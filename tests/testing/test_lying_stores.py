@@ -79,7 +79,7 @@ NO_LISTING = (
 
 @pytest.mark.parametrize("way", [way for way in QUICK_WAYS if way.name.endswith(NO_LISTING)], ids=lambda way: way.name)
 def test_the_time_is_that_of_a_listing_s_answer(place: Place, way: Way) -> None:
-    """The contents of a listing do not matter: its answer has the service's Date."""
+    """``now_ms`` reads only the header Date of a listing's answer, so false contents of the listing do no harm."""
     place.fresh()
     assert admin_of(place.store).now_ms() is not None
     place.server.lie(way)

@@ -33,7 +33,8 @@ BYTES = st.none() | st.binary(max_size=200)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3).map(tuple)
 RECORDS = st.lists(st.builds(Record, BYTES, BYTES, st.integers(0, 2**42), HEADERS), min_size=1, max_size=8)
 
-# All segments but one: the broker restarted within it, which changed the spacing of its index, but not its log.
+# All segments but one. While this one was written, the broker restarted, which changed the spacing of the index
+# entries, but not the log.
 UNINTERRUPTED = [s for s in ALL_SEGMENTS if (s.case, s.base_offset) != ("08-keyring", 1243)]
 
 
