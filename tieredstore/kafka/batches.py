@@ -38,7 +38,7 @@ from typing import Final, TypeAlias
 
 import crc32c
 
-from tieredstore.errors import BatchCorruptError, InvalidRangeError
+from tieredstore.errors import BatchCorruptError
 from tieredstore.limits import MAX_OFFSET
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
@@ -141,10 +141,8 @@ class BatchHeader:
         return self.magic == 2 and bool(self.attributes & 64)
 
 
-def read_batch_headers(log: Buffer, start: int = 0, *, check_crc: bool = False) -> Iterator[BatchHeader]:
-    """Yield the headers of all batches from byte ``start`` of ``log`` on. A batch must begin there.
-
-    Without ``check_crc``, only headers are read.
+def read_batch_headers(log: Buffer, *, check_crc: bool = False) -> Iterator[BatchHeader]:
+    """Yield the headers of all batches of ``log``. Without ``check_crc``, only headers are read.
 
     If the bytes end in at least 12 zeros, the log ends before these zeros, because Kafka can preallocate log files. Any
     other bytes that are not a whole batch raise BatchCorruptError with their position. Offsets that do not increase
@@ -153,14 +151,8 @@ def read_batch_headers(log: Buffer, start: int = 0, *, check_crc: bool = False) 
     The iterator holds the buffer until it is exhausted, has raised an error, or is closed. Until then, an ``mmap``
     cannot be closed.
     """
-    if not 0 <= start <= len(log):
-        raise InvalidRangeError(f"byte {start} is outside of a log of {len(log)} bytes")
-    return _read_buffer(log, start, check_crc)
-
-
-def _read_buffer(log: Buffer, start: int, check_crc: bool) -> Iterator[BatchHeader]:
     with memoryview(log) as whole, whole.cast("B") as view:
-        for header in walk_batch_headers(lambda position: view[position:], len(view), start):
+        for header in walk_batch_headers(lambda position: view[position:], len(view)):
             if check_crc:
                 with view[header.position : header.position + header.size_in_bytes] as batch:
                     check_batch_crc(batch, header)

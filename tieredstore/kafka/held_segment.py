@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -58,9 +57,17 @@ class OpenSegment:
         """Bytes of the log."""
         return os.fstat(self.log.descriptor).st_size
 
+    def data(self, leader_epochs: bytes) -> LogSegmentData:
+        """Return the files for a copy, with the text of the leader-epoch checkpoint."""
+        return LogSegmentData(
+            self.log, self.offset_index, self.time_index, self.transaction_index, self.producer_snapshot, leader_epochs
+        )
+
     def close(self) -> None:
         """Close all files. Call it once, after the last read."""
-        _close(self.files)
+        for file in self.files:
+            with contextlib.suppress(OSError):
+                os.close(file.descriptor)
 
 
 def open_segment(segment: FoundSegment) -> OpenSegment:
@@ -139,29 +146,9 @@ def describe_open(
         size_in_bytes=size,
         max_timestamp_ms=extent.max_timestamp_ms,
         segment_leader_epochs=segment_leader_epochs(history, place.base_offset, end_offset),
-        closed_files=LogSegmentData(
-            segment.log,
-            segment.offset_index,
-            segment.time_index,
-            transaction,
-            segment.producer_snapshot,
-            format_leader_epochs(truncate_from_end(history, end_offset)),
-        ),
+        closed_files=segment.data(format_leader_epochs(truncate_from_end(history, end_offset))),
         txn_idx_empty=transaction is None or os.fstat(transaction.descriptor).st_size == 0,
     )
-
-
-def with_files(described: LogSegment, segment: OpenSegment) -> LogSegment:
-    """Return ``described`` with its files replaced by those of ``segment``, the same segment opened again."""
-    files = replace(
-        described.files,
-        log_segment=segment.log,
-        offset_index=segment.offset_index,
-        time_index=segment.time_index,
-        transaction_index=segment.transaction_index,
-        producer_snapshot_index=segment.producer_snapshot,
-    )
-    return replace(described, closed_files=files)
 
 
 def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_offset: int) -> LeaderEpochs:
@@ -206,9 +193,3 @@ def _open(path: Path, segment: FoundSegment) -> OpenFile:
 
 def _mark(path: Path) -> Path:
     return path.with_name(path.name + DELETED)
-
-
-def _close(files: Iterable[OpenFile]) -> None:
-    for file in files:
-        with contextlib.suppress(OSError):
-            os.close(file.descriptor)

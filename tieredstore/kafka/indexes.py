@@ -1,4 +1,4 @@
-"""Readers of a segment's ``.index``, ``.timeindex`` and ``.txnindex`` files.
+"""Readers and writers of a segment's ``.index``, ``.timeindex`` and ``.txnindex`` files.
 
 All integers are big-endian. The files have no header, only entries::
 
@@ -38,6 +38,9 @@ _TXN_ENTRY: Final = struct.Struct(">hqqqq")
 OFFSET_ENTRY_SIZE: Final = _OFFSET_ENTRY.size
 TIME_ENTRY_SIZE: Final = _TIME_ENTRY.size
 TXN_ENTRY_SIZE: Final = _TXN_ENTRY.size
+
+_INTERVAL: Final = 4096
+"""Bytes of log between two index entries: the broker's default ``index.interval.bytes``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,39 @@ def format_txn_index(entries: Iterable[AbortedTransaction]) -> bytes:
         _TXN_ENTRY.pack(0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
         for entry in entries
     )
+
+
+class IndexBuilder:
+    """Builds the indexes that Kafka 4 writes while it appends batches: about one entry per 4 KiB."""
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.offset_index = bytearray()
+        self._time_index = bytearray()
+        self._unindexed = 0
+        self._latest = (-1, base_offset)
+        self._last_indexed_time = -1
+
+    def add(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Add the next batch of the log."""
+        if max_timestamp > self._latest[0]:
+            self._latest = (max_timestamp, last_offset)
+        if self._unindexed > _INTERVAL:
+            self.offset_index += _OFFSET_ENTRY.pack(last_offset - self.base_offset, position)
+            self._index_time()
+            self._unindexed = 0
+        self._unindexed += size
+
+    def close(self) -> bytes:
+        """Return the whole time index. Closing a segment adds an entry for its greatest timestamp."""
+        self._index_time()
+        return bytes(self._time_index)
+
+    def _index_time(self) -> None:
+        timestamp, offset = self._latest
+        if timestamp > self._last_indexed_time:
+            self._time_index += _TIME_ENTRY.pack(timestamp, offset - self.base_offset)
+            self._last_indexed_time = timestamp
 
 
 def is_trimmed(raw: bytes, entry_size: int) -> bool:

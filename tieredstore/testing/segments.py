@@ -18,8 +18,7 @@ from tieredstore.kafka.checkpoints import (
     format_partition_metadata,
     format_producer_snapshot,
 )
-from tieredstore.kafka.index_builder import IndexBuilder
-from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.kafka.indexes import AbortedTransaction, IndexBuilder
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, FoundSegment, LogSegment, describe
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker, move_batch

@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -29,7 +29,7 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs
-from tieredstore.kafka.held_segment import OpenSegment, SegmentIncompleteError, describe_open, with_files
+from tieredstore.kafka.held_segment import OpenSegment, SegmentIncompleteError, describe_open
 from tieredstore.kafka.log_scan import scan_log
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.limits import MAX_INT64
@@ -379,7 +379,7 @@ class _Work:
                 # If the files are closed now, other files may have these names later. So keep the description only
                 # while these files stay open.
                 segment.described = None if segment.held is None else described
-            described = with_files(described, held)
+            described = replace(described, closed_files=held.data(described.files.leader_epoch_index))
             segment_id, is_new = self.shipper.uploads.store(self.target, described)
         except SegmentIncompleteError as error:
             return self._wait_for(str(error))
@@ -526,10 +526,7 @@ class _Work:
             with contextlib.suppress(SegmentIncompleteError):
                 held = self._open(segment)
         if held is not None:
-            files = LogSegmentData(
-                held.log, held.offset_index, held.time_index, held.transaction_index, held.producer_snapshot, epochs
-            )
-            size = held.size_in_bytes
+            files, size = held.data(epochs), held.size_in_bytes
         else:
             log, nothing = segment.place.path("log") if segment.link is None else segment.link.log, Path(os.devnull)
             files, size = LogSegmentData(log, nothing, nothing, None, nothing, epochs), log.stat().st_size

@@ -252,7 +252,6 @@ class RecordDecoder:
         self._max_batch_bytes = max_batch_bytes
         self._pool = shared_pool()
         self._keep_headers = keep_headers
-        self._offsets = (0, MAX_OFFSET)
         self._scanner: Scanner | None = None
         self._reading: LogReading | None = None
 
@@ -262,21 +261,10 @@ class RecordDecoder:
         return self._columns.schema
 
     @property
-    def next_offset(self) -> int:
-        """The offset at which reading the last log ended. Every earlier record was yielded or deliberately left out.
-
-        This is the stop offset if reading reached it, otherwise the last offset of the log plus 1. Offsets of control
-        batches, aborted transactions and compacted records count as read. The value is final once the iterator is
-        exhausted.
-        """
-        start, stop = self._offsets
-        if self._reading is None or self._reading.is_stopped:
-            return stop if self._reading else start
-        return min(max(self._reading.last_offset + 1, start), stop)
-
-    @property
     def offset_reached(self) -> int:
-        """The last offset of the batches read in the last log, plus 1."""
+        """The last offset of the batches read in the last log, plus 1. Offsets of control batches, aborted transactions
+        and compacted records count as read. The value is final once the iterator is exhausted.
+        """
         return 0 if self._reading is None else self._reading.last_offset + 1
 
     @property
@@ -344,7 +332,6 @@ class RecordDecoder:
             Decompressor(self._pool, self._max_batch_bytes).decompress,
         )  # fmt: skip
         self._scanner = scanner
-        self._offsets = (start_offset, stop)
         self._reading = LogReading(
             scanner, self._columns, self._on_corrupt,
             position=position, worth_giving=self._target_bytes // 4,

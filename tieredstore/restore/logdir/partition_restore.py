@@ -26,8 +26,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import ProducerState, format_leader_epochs, format_producer_snapshot
 from tieredstore.kafka.end_markers import TransactionStep, format_end_marker, play_markers
-from tieredstore.kafka.index_builder import IndexBuilder
-from tieredstore.kafka.indexes import format_txn_index
+from tieredstore.kafka.indexes import IndexBuilder, format_txn_index
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
 from tieredstore.model import TopicIdPartition, human_bytes
 from tieredstore.process.whole_files import sync_folder

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, cast
 from tieredstore.catalog.lineage import Span
 from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import FRAME_SIZE, BatchHeader, check_batch_crc, first_batch_size, next_batch_header
-from tieredstore.kafka.index_builder import IndexBuilder
-from tieredstore.kafka.indexes import format_txn_index, read_txn_index
+from tieredstore.kafka.indexes import IndexBuilder, format_txn_index, read_txn_index
 from tieredstore.model import IndexType
 
 if TYPE_CHECKING:
