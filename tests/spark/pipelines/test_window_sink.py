@@ -265,6 +265,23 @@ def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
         assert driven.sink.counts.waiting_seconds == 0
 
 
+def test_a_driver_that_looked_before_the_planner_takes_no_written_offset_for_a_loss(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The planner lists the bucket in another process. The driver's own listing stays valid for 30 s."""
+    with closing(Driven(kept, secor__max__file__age__seconds="3600")) as driven, caplog.at_level("INFO"):
+        kept.write(5)
+        driven.sink(driven.batch(), 0)
+        assert {where: log.end for where, log in driven.runner.begin().logs.items()} == {
+            where: one.next_offset for where, one in driven.sink.driver.log.state.positions.items()
+        }
+        kept.write(5)
+        driven.sink(driven.batch(), 1)
+        driven.runner.measure()
+        assert driven.runner.counts.lag_offsets == 0
+    assert "lost records" not in caplog.text
+
+
 @pytest.mark.parametrize(("asked", "calls"), [("true", 1), ("false", 0)])
 def test_directories_are_finalized_now_and_then_if_the_settings_say_so(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, asked: str, calls: int

@@ -92,8 +92,8 @@ class Driven:
         self.session = HereSession()
         session: Any = self.session
         self.jobs = WindowJobs(session, self._file, pipeline.own, parts.store)
-        runner = self._open.enter_context(Runner(pipeline, parts, framed=self.jobs.write_one))
-        self.sink = WindowSink(session, runner, self.jobs, Outage(60), tell=tell)
+        self.runner = self._open.enter_context(Runner(pipeline, parts, framed=self.jobs.write_one))
+        self.sink = WindowSink(session, self.runner, self.jobs, Outage(60), tell=tell)
         self.sink.begin()
 
     def batch(self, plan: tuple[WindowTask, ...] | None = None) -> Any:

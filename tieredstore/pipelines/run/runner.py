@@ -166,7 +166,7 @@ class Runner:
         """
         counts, wall_s = self.counts, self._wall_clock()
         lag = lag_of(
-            self._planner.snapshot(), self.driver.log.state.positions, self._planner.policy, self._waiting,
+            self._snapshot_of_written(), self.driver.log.state.positions, self._planner.policy, self._waiting,
             self._clock(), starting=self._planner.starting, wall_s=wall_s,
         )  # fmt: skip
         counts.lag_offsets, counts.lag_seconds = lag.offsets, lag.oldest_s
@@ -212,17 +212,20 @@ class Runner:
         """Take over the pipeline on the first call. Return the logs of the partitions to read."""
         if self._take_over is not None:
             self._refuse_frame()
-        snapshot = self._planner.snapshot()
         if not self._has_begun:
+            snapshot = self._planner.snapshot()
             topics = sorted({topic for topic, _ in snapshot.logs})
             if self._take_over is not None:
                 take_over(self.driver, self._take_over, topics)
             starts = self._planner.mark_firsts(snapshot, self.driver.log.read().positions)
             self.driver.begin(topics, starts)
             self._has_begun = True
-            positions = self.driver.log.state.positions
-            snapshot = self._planner.snapshot_reaching({where: one.next_offset for where, one in positions.items()})
-        return snapshot
+        return self._snapshot_of_written()
+
+    def _snapshot_of_written(self) -> LogSnapshot:
+        """Return the logs at least up to the committed offsets, which Spark's planning process may have seen first."""
+        positions = self.driver.log.state.positions
+        return self._planner.snapshot_reaching({where: one.next_offset for where, one in positions.items()})
 
     def find_bad_messages(self) -> list[Aside]:
         """Return the quarantine files that ``redrive`` would parse again. This writes nothing."""
