@@ -240,6 +240,8 @@ def test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent
             number: int
             def load(self):
                 return self.number
+            def version(self):
+                return ()
 
         parent = os.getpid()
         store_source.RemoteStorageManager = Manager

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from pyspark import SparkFiles
 
 from tieredstore.errors import ConfigError
-from tieredstore.spark.source.store_source import StoreSource
+from tieredstore.spark.source.store_source import StoreSource, manager_of
 
 FILESYSTEM = ("storage.backend.class", "filesystem")
 
@@ -134,6 +134,21 @@ def test_each_load_reads_the_file_again(tmp_path: Path) -> None:
     source.load()
     written(tmp_path / "s.properties", "storage.root=/s")
     assert source.load().storage_root == Path("/s")
+
+
+def test_an_open_store_is_used_until_its_file_changes(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    source = StoreSource(written(tmp_path / "s.properties", f"storage.root={tmp_path}/one"), ())
+    manager = manager_of(source)
+    assert manager_of(source) is manager
+    written(tmp_path / "s.properties", f"storage.root={tmp_path}/other")
+    changed = manager_of(source)
+    assert changed.settings.storage_root == tmp_path / "other"
+    # A stream may still hold the earlier one.
+    manager.check_open()
+    (tmp_path / "s.properties").unlink()
+    assert manager_of(source) is changed
 
 
 def test_it_travels_and_is_a_key_and_shows_no_value(tmp_path: Path) -> None:

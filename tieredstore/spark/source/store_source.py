@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark import SparkFiles
 
@@ -69,6 +69,11 @@ class StoreSource:
             )
         return NamedStore(path, tuple(given.items()), f"{path} with options" if given else str(path)).load()
 
+    def version(self) -> tuple[int, ...]:
+        """Return numbers that differ after an edit of the settings file. Return none if there is no such file."""
+        path = None if self.settings_file is None else _find(self.settings_file)
+        return () if path is None else file_version(path)
+
     def __repr__(self) -> str:
         return f"StoreSource({self.settings_file!r}, {[name for name, _ in self.properties]})"
 
@@ -84,6 +89,15 @@ def store_source(source: StoreLike | StoreSource) -> StoreSource:
     if named is None:
         raise ConfigError("loaded settings cannot be sent to tasks: give their file, URL or mapping")
     return StoreSource(None if named.file is None else str(named.file.absolute()), tuple(sorted(named.properties)))
+
+
+def file_version(path: Path) -> tuple[int, ...]:
+    """Return numbers that differ after an edit of the file. Return none if the file cannot be accessed."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _locate(name: str, text: str) -> str:
@@ -117,25 +131,33 @@ _KEPT: Final = 4
 """Maximum number of open stores in a process. Opening another store closes the least recently used store."""
 
 
-def _close_all(managers: OrderedDict[StoreSource, RemoteStorageManager]) -> None:
+_Managers: TypeAlias = OrderedDict[tuple["StoreSource", tuple[int, ...]], RemoteStorageManager]
+"""Open stores by source and version of the settings file."""
+
+
+def _close_all(managers: _Managers) -> None:
     while managers:
         managers.popitem()[1].close()
 
 
 # Spark's daemon forks its workers, and a child must neither use nor close resources of its parent. So PerProcess gives
 # each process its own resources.
-_managers: Final = PerProcess[OrderedDict["StoreSource", RemoteStorageManager]](OrderedDict, _close_all)
+_managers: Final = PerProcess[_Managers](OrderedDict, _close_all)
 
 
 def manager_of(source: StoreSource) -> RemoteStorageManager:
-    """Return this process's manager of a store, opened on first use. The caller must not close it.
+    """Return this process's manager of a store, opened on first use, and again after an edit of the settings file. The
+    caller must not close it.
 
     The function is not thread-safe, and need not be, because a Spark process runs one task at a time. Each process
     reads the settings file itself, so that no secret is sent.
     """
     managers = _managers.get()
-    manager = managers.pop(source, None) or RemoteStorageManager(source.load())
-    managers[source] = manager
+    key = source, source.version()
+    if not key[1]:
+        key = next((known for known in reversed(managers) if known[0] == source), key)
+    manager = managers.pop(key, None) or RemoteStorageManager(source.load())
+    managers[key] = manager
     while len(managers) > _KEPT:
         managers.popitem(last=False)[1].close()
     return manager
