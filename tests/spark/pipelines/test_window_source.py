@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.records.topic_buckets import SECOND_ID
 from tests.support.spark.spark_pipelines import TOPIC, Kept
 from tests.support.spark.spark_stream_topics import Clock
+from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError, DataLossError, NewerVersionError, StoreUnavailableError, TieredStoreError
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress
@@ -28,7 +30,7 @@ from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.spark.pipelines.window_planning import Planning
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
-from tieredstore.spark.pipelines.window_tasks import REPORT, Job, WindowTask, error_named, unpack
+from tieredstore.spark.pipelines.window_tasks import REPORT, Job, RunSettings, WindowTask, error_named, unpack
 
 Offset = dict[str, Any]
 LIMIT = ReadAllAvailable()
@@ -73,9 +75,10 @@ def tasks_between(reader: WindowReader, start: Offset, end: Offset) -> list[Wind
     return [unpack(packed) for batch in batches for packed in batch.column(TASK).to_pylist()]
 
 
-def reports_of(kept: Kept, tasks: list[WindowTask], **changes: str) -> list[Any]:
+def reports_of(kept: Kept, tasks: list[WindowTask], *, run: str = "", **changes: str) -> list[Any]:
     file = kept.file(**changes)
-    job = pickle.loads(pickle.dumps(Job(str(file), fingerprint_of(load_pipeline(file).own), tuple(tasks))))
+    settings = RunSettings(str(file), fingerprint_of(load_pipeline(file).own), run)
+    job = pickle.loads(pickle.dumps(Job(settings, tuple(tasks))))
     numbers = pa.RecordBatch.from_pydict({"id": list(range(len(tasks)))})
     batches: list[Any] = list(job.run([numbers]))
     return [unpack(report) for batch in batches for report in batch.column(REPORT).to_pylist()]
@@ -203,6 +206,21 @@ def test_a_bucket_that_is_away_is_no_error_until_it_is_for_too_long(
     reader.stop()
 
 
+def test_a_process_that_worked_for_an_earlier_run_takes_the_stores_of_the_present_one(
+    kept: Kept, tmp_path: Path
+) -> None:
+    """Spark's Python processes live longer than a query. Between two runs, the settings name another output."""
+    begin(kept)
+    (tmp_path / "other").mkdir()
+    with closing_reader(kept) as reader:
+        start = reader.initialOffset()
+        tasks = tasks_between(reader, start, forced(reader, start))
+        reports_of(kept, tasks, run="first")
+        (first, _) = reports_of(kept, tasks, run="second", output__storage__root=str(tmp_path / "other"))
+    (file,) = first.written[0].files
+    FilesystemObjectStore(tmp_path / "other").publish(file.prepared)
+
+
 def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, reader: WindowReader) -> None:
     begin(kept)
     reader.prepareForTriggerAvailableNow()
@@ -212,7 +230,7 @@ def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, r
     report, inner = reports_of(kept, [first.between(7, 20), first.between(3, 5)])
     assert [report.written[0].files[0].first_offset, report.written[0].records] == [7, 13]
     assert [inner.written[0].files[0].first_offset, inner.written[0].records] == [3, 2]
-    changed = Job(str(kept.file()), "of other settings", (first,))
+    changed = Job(RunSettings(str(kept.file()), "of other settings", ""), (first,))
     (batch,) = changed.run([pa.RecordBatch.from_pydict({"id": [0]})])
     answer = unpack(batch.column(0)[0].as_py())
     with pytest.raises(ConfigError, match="has changed since the pipeline was started"):

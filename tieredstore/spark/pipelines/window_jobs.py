@@ -7,6 +7,7 @@ window back in order. A violation raises an error before anything is committed.
 
 from __future__ import annotations
 
+import uuid
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,6 +38,7 @@ from tieredstore.spark.pipelines.window_tasks import (
     SHOWN_REASONS,
     Job,
     Report,
+    RunSettings,
     WindowTask,
     error_within,
     open_kept,
@@ -61,7 +63,7 @@ class WindowJobs:
     def __init__(self, spark: SparkSession, file: str, own: PipelineSettings, store: ObjectStore) -> None:
         """``file`` is the settings file, which tasks read too."""
         self._spark, self._store = spark, store
-        self._file, self._fingerprint = file, fingerprint_of(own)
+        self._settings = RunSettings(file, fingerprint_of(own), uuid.uuid4().hex)
         self._frame: Callable[[DataFrame], DataFrame] | None = frame_function(own.frame) if own.frame else None
 
     @property
@@ -82,7 +84,7 @@ class WindowJobs:
         If the settings name a ``frame`` function, the job writes either all windows or none.
         """
         if self._frame is not None:
-            framed = FrameJob(self._file, self._fingerprint, tuple(tasks))
+            framed = FrameJob(self._settings, tuple(tasks))
             rows, read = framed.rows(self._numbers(tasks), self._frame)
             written = [one for one in self._outcomes(rows) if not isinstance(one, Failed)]
             return Batch(join_results([task.window for task in tasks], written, read(), self._store))
@@ -105,7 +107,7 @@ class WindowJobs:
         return self._spark.range(0, len(tasks), 1, len(tasks))
 
     def _run(self, tasks: Sequence[WindowTask]) -> list[Written | Failed]:
-        job = Job(self._file, self._fingerprint, tuple(tasks))
+        job = Job(self._settings, tuple(tasks))
         return self._outcomes(self._numbers(tasks).mapInArrow(job.run, SCHEMA))
 
     def _outcomes(self, job: DataFrame) -> list[Written | Failed]:
@@ -154,8 +156,7 @@ class FrameJob:
     """The part of a Spark job that passes the records of offset windows through the user's ``frame`` function.
     Picklable."""
 
-    file: str
-    fingerprint: str
+    settings: RunSettings
     tasks: tuple[WindowTask, ...]
 
     def rows(
@@ -186,7 +187,7 @@ class FrameJob:
             numbers: list[int] = batch.column(0).to_pylist()
             for number in numbers:
                 window = self.tasks[number].window
-                for records in open_kept(self.file, self.fingerprint).records(self.tasks[number]):
+                for records in open_kept(self.settings).records(self.tasks[number]):
                     rows = envelope(records, window.topic, window.partition)
                     yield rows.cast(_MICROSECONDS)
 
@@ -200,7 +201,7 @@ class FrameJob:
     def _report(self, window: Window, pieces: Iterator[pa.RecordBatch]) -> Report:
         try:
             first = next(pieces)
-            pipeline = open_kept(self.file, self.fingerprint)
+            pipeline = open_kept(self.settings)
             recipe = replace(pipeline.recipe, format=of_rows(pipeline.recipe.format, first.schema))
             written, reasons = write_window(window, _ascending(window, first, pieces), recipe, pipeline.parts.store)
         except TieredStoreError as error:

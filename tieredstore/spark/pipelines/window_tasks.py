@@ -64,16 +64,25 @@ class WindowTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """The offset windows of a batch for the Spark tasks of one job. Each input row of a task is the number of a window.
-    Picklable.
+class RunSettings:
+    """The settings file of a pipeline's run. Picklable.
 
-    Each process reads the settings file itself, so that no secret is sent. ``fingerprint`` is the hash of the driver's
-    settings.
+    Each process reads the file itself, so that no secret is sent. ``fingerprint`` is the hash of the driver's settings.
+    Each run has a different ``run_id``, so that a process that worked for an earlier run reads the file again.
     """
 
     file: str
     fingerprint: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The offset windows of a batch for the Spark tasks of one job. Each input row of a task is the number of a window.
+    Picklable.
+    """
+
+    settings: RunSettings
     tasks: tuple[WindowTask, ...]
 
     def run(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
@@ -88,7 +97,7 @@ class Job:
     def _report(self, task: WindowTask) -> Report:
         reached = ReadUpTo(task.window.start)
         try:
-            written, reasons = open_kept(self.file, self.fingerprint).write(task, reached)
+            written, reasons = open_kept(self.settings).write(task, reached)
         except TieredStoreError as error:
             return Report(error=(type(error).__name__, str(error)), window=task.window, reached=reached.offset)
         return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
@@ -196,30 +205,35 @@ def _cut_records(batch: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch
     return batch.slice(first, behind - first) if first < behind else None
 
 
-def _close_all(opened: dict[tuple[str, str], OpenPipeline]) -> None:
-    for one in opened.values():
-        one.stack.close()
-    opened.clear()
+_Kept: TypeAlias = dict[str, tuple[RunSettings, OpenPipeline]]
+"""The open pipeline of each settings file."""
+
+
+def _close_all(opened: _Kept) -> None:
+    while opened:
+        opened.popitem()[1][1].stack.close()
 
 
 # Spark's daemon forks its workers, and a child must neither use nor close resources of its parent. So PerProcess gives
 # each process its own resources.
-_pipelines: Final = PerProcess[dict[tuple[str, str], OpenPipeline]](
-    partial(dict[tuple[str, str], OpenPipeline]), _close_all
-)
+_pipelines: Final = PerProcess[_Kept](partial(dict[str, tuple[RunSettings, OpenPipeline]]), _close_all)
 
 
-def open_kept(file: str, fingerprint: str) -> OpenPipeline:
-    """Return the open pipeline of a settings file. The pipeline stays open in this process."""
+def open_kept(run: RunSettings) -> OpenPipeline:
+    """Return the open pipeline of a run. It stays open in this process, until a later run has the same file."""
     kept = _pipelines.get()
-    one = kept.get((file, fingerprint))
-    if one is None:
-        pipeline = load_pipeline(locate(file))
-        if fingerprint_of(pipeline.own) != fingerprint:
-            raise ConfigError(f"{file} has changed since the pipeline was started: restart the pipeline")
-        with ExitStack() as stack:
-            parts = stack.enter_context(open_parts(pipeline))
-            settings = ReadSettings(columns=COLUMNS)
-            reader = stack.enter_context(TopicReader(lambda: parts.source, query_of(pipeline), settings))
-            one = kept[file, fingerprint] = OpenPipeline(pipeline, recipe_of(pipeline), parts, stack.pop_all(), reader)
-    return one
+    known, earlier = kept.get(run.file, (None, None))
+    if earlier is not None and known == run:
+        return earlier
+    pipeline = load_pipeline(locate(run.file))
+    if fingerprint_of(pipeline.own) != run.fingerprint:
+        raise ConfigError(f"{run.file} has changed since the pipeline was started: restart the pipeline")
+    with ExitStack() as stack:
+        parts = stack.enter_context(open_parts(pipeline))
+        settings = ReadSettings(columns=COLUMNS)
+        reader = stack.enter_context(TopicReader(lambda: parts.source, query_of(pipeline), settings))
+        opened = OpenPipeline(pipeline, recipe_of(pipeline), parts, stack.pop_all(), reader)
+    kept[run.file] = run, opened
+    if earlier is not None:
+        earlier.stack.close()
+    return opened
