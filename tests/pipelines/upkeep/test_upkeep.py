@@ -362,18 +362,24 @@ def test_gc_takes_what_nobody_will_publish_and_leaves_what_is_committed(topic: S
         list(collect_garbage(SMALL, store, min_age_ms=5, dry_run=False))
 
 
-def test_gc_leaves_what_a_pipeline_with_a_root_below_has_committed(topic: StoredTopic, store: ObjectStore) -> None:
+@pytest.mark.parametrize("below", ["out/", f"{TOPIC}/", f"{TOPIC}/more/"])
+def test_gc_leaves_what_a_pipeline_with_a_root_below_has_committed(
+    topic: StoredTopic, store: ObjectStore, below: str
+) -> None:
     outer = pipeline_of(pipeline__name="outer", output__key__prefix="")
     run_once(topic, store, outer)
+    outside = set(listed(store, ""))
+    inner = pipeline_of(secor__max__file__size__bytes="9000", output__key__prefix=below)
     with pytest.raises(TieredStoreError):
-        run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), SMALL)
+        run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), inner)
     # The records have been deleted by retention, so the uploads are their only copy.
     for metadata in topic.copied:
         topic.manager.delete_log_segment_data(metadata)
     later = ScriptedStore(store).change("now_ms", change=lambda now_ms: now_ms and now_ms + 2 * DAY_MS)
     assert list(collect_garbage(outer, later, min_age_ms=DAY_MS, dry_run=False)) == []
-    run_once(topic, store, SMALL)
-    assert listed_offsets(store) == list(range(300))
+    run_once(topic, store, inner)
+    written = sorted(set(listed(store, below)) - outside)
+    assert sorted(offset for key in written for offset in offsets_of(store, key)) == list(range(300))
 
 
 def test_changes_are_told_entry_by_entry(topic: StoredTopic, store: ObjectStore) -> None:

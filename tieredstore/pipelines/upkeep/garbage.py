@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -52,6 +53,7 @@ def collect_garbage(
         if not dry_run and outcome is Outcome.DELETED:
             store.delete([info.key])
         yield Step(info, outcome)
+    nested = _NestedRoots(store)
     own = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
     for write in (write for prefix in naming.places.prefixes for write in find_abandoned_writes(store, prefix)):
         name = write.key.rpartition("/")[2]
@@ -59,10 +61,33 @@ def collect_garbage(
         is_of_data = inner.partition("/")[0] in folders and (name.startswith(DRAFT_PREFIX) or own.fullmatch(name))
         if not (write.key.startswith(naming.folder) or is_of_data):
             continue
+        if is_of_data and nested.has(inner, write.key.removesuffix(inner)):
+            continue
         outcome = _outcome(write.started_ms, now_ms - min_age_ms, is_waiting=bool({write.key, name} & waiting))
         if outcome is Outcome.DELETED:
             outcome = _discard(store, write, dry_run=dry_run)
         yield Step(write, outcome)
+
+
+class _NestedRoots:
+    """Finds the roots (key prefixes) of pipelines below another pipeline's root. A topic may have the name of such a
+    root.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._known: dict[str, bool] = {}
+
+    def has(self, inner: str, root: str) -> bool:
+        """Return True if the key ``inner`` below ``root`` is below the root of another pipeline."""
+        folders = itertools.accumulate(f"{part}/" for part in inner.split("/")[:-1])
+        return any(self._is_root(f"{root}{folder}") for folder in folders)
+
+    def _is_root(self, folder: str) -> bool:
+        if folder not in self._known:
+            claims = self._store.list(f"{folder}{OWN_FOLDER}/generations/")
+            self._known[folder] = next(iter(claims), None) is not None
+        return self._known[folder]
 
 
 def _outcome(modified_ms: int | None, older_than_ms: int, *, is_waiting: bool) -> Outcome:
