@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.support.pipelines.iceberg_tables import SMALL, Folder, rewrite_by_ano
 from tests.support.pipelines.pipeline_runs import TOPIC, listed, run_once
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.errors import ConfigError, ResourceNotFoundError, StoreError
+from tieredstore.pipelines.upkeep.backfill import Backfill
+from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.topic_backup import PipelineBackup
 
 
@@ -79,7 +82,7 @@ DELETED = "10 committed records are not in the table: they were deleted there, q
 def test_a_restore_reads_the_rows_that_the_table_has_now(
     topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch, window_bytes: int
 ) -> None:
-    monkeypatch.setattr("tieredstore.pipelines.run.iceberg._WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr("tieredstore.pipelines.run.iceberg_rows._WINDOW_BYTES", window_bytes)
     run_once(topic, folder.store, folder.pipeline(**SMALL))
     assert rows_of(folder) == (list(range(300)), [])
     rewrite_by_another(folder)
@@ -105,6 +108,37 @@ def test_a_row_that_is_twice_in_the_table_is_restored_once(topic: StoredTopic, f
     run_once(topic, folder.store, folder.pipeline(pipeline__name="other", output__key__prefix="beside/"))
     assert len(folder.offsets()) == 600
     assert rows_of(folder) == (list(range(300)), [])
+
+
+def replace_offsets(folder: Folder, topic: StoredTopic, start: int, stop: int) -> None:
+    new = folder.pipeline(secor__generation="2")
+    with closing(LogSource(new, topic.manager, TOPIC)) as source:
+        list(Backfill(new, folder.store, source, replaces=1, threads=1).run(Selected(TOPIC, start, stop)))
+
+
+def test_a_restore_reads_rows_of_the_table_whose_files_another_generation_replaced(
+    topic: StoredTopic, folder: Folder
+) -> None:
+    run_once(topic, folder.store, folder.pipeline(**SMALL))
+    replace_offsets(folder, topic, 100, 200)
+    assert rows_of(folder) == (list(range(300)), [])
+    with folder.table() as table:
+        table.delete("offset >= 290")
+    assert rows_of(folder) == (list(range(290)), [DELETED])
+
+
+def test_a_restore_from_files_lacks_those_that_another_generation_replaced(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline(table="none", **SMALL))
+    replace_offsets(folder, topic, 100, 200)
+    backup = PipelineBackup(folder.pipeline(table="none"), folder.store, [TOPIC])
+    assert backup.extents() == {(TOPIC, 0): (0, 300)}
+    ((start, stop),) = backup.holes((TOPIC, 0), 0, 300)
+    assert start <= 100 < 200 <= stop
+    assert list(backup.lacks) == [
+        f"offsets {start} to {stop - 1} of {TOPIC}-0 are not in these files: generation 2 has replaced them"
+    ]
+    batches = [*backup.records((TOPIC, 0), 0, start), *backup.records((TOPIC, 0), stop, 300)]
+    assert [at for one in batches for at in one.column("offset").to_pylist()] == [*range(start), *range(stop, 300)]
 
 
 def drop_column(folder: Folder) -> None:

@@ -178,7 +178,7 @@ class KeptFiles(RecordSource):
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
         """``window_bytes`` is the approximate size of the files read for one offset window."""
-        self._pipeline, self._store, self._window_bytes = pipeline, store, window_bytes
+        self._pipeline, self._store, self._topic, self._window_bytes = pipeline, store, topic, window_bytes
         self._log = commit_log_of(pipeline, store)
         self._topic_ids: dict[int, str] = {}
         self.repeats = 0
@@ -196,17 +196,28 @@ class KeptFiles(RecordSource):
 
         Raises ConfigError if another generation of the output has replaced files of these offsets.
         """
-        selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._pieces.items())})
-        windows = [
-            Window(selected.topic, self._topic_ids.get(number, ""), number, *self._extent(number, selected))
-            for number in sorted(self._pieces)
-            if selected.has(selected.topic, number)
-        ]
+        windows = self.spans(selected)
         for window in windows:
             for piece in self._pieces[window.partition]:
                 if piece.given_to != _UNKNOWN and piece.start < window.stop and window.start < piece.stop:
                     raise self._error_of_given(window, piece)
         return windows
+
+    def spans(self, selected: Selected) -> list[Window]:
+        """Return the selected offsets by partition, including those whose files another generation has replaced."""
+        selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._pieces.items())})
+        return [
+            Window(selected.topic, self._topic_ids.get(number, ""), number, *self._extent(number, selected))
+            for number in sorted(self._pieces)
+            if selected.has(selected.topic, number)
+        ]
+
+    def holders(self) -> Iterator[tuple[Window, int]]:
+        """Yield all offsets in ranges, each with the generation that has replaced its files, or -1."""
+        for number, pieces in sorted(self._pieces.items()):
+            for generation, its in itertools.groupby(pieces, key=lambda piece: piece.given_to):
+                inside = list(its)
+                yield Window(self._topic, "", number, inside[0].start, inside[-1].stop), generation
 
     def _error_of_given(self, window: Window, piece: _Piece) -> ConfigError:
         """Return the error for offsets whose files were replaced. The error names the generation that holds the offsets
@@ -264,8 +275,8 @@ class KeptFiles(RecordSource):
             )
 
     def holes(self, window: Window) -> list[tuple[int, int]]:
-        """Return the ranges of a window's offsets that are in no file or in a missing file. The end of a range is
-        exclusive."""
+        """Return the ranges of a window's offsets that are in no file, in a missing file, or in files of another
+        generation, which have replaced files of this one. The end of a range is exclusive."""
         holes: list[tuple[int, int]] = []
         reached = window.start
         for piece in self._pieces.get(window.partition, []):
@@ -275,7 +286,7 @@ class KeptFiles(RecordSource):
         return [*holes, (reached, window.stop)] if reached < window.stop else holes
 
     def _is_there(self, piece: _Piece, /) -> bool:
-        return self._there.issuperset(piece.needs)
+        return piece.given_to == _UNKNOWN and self._there.issuperset(piece.needs)
 
     @functools.cached_property
     def _there(self) -> set[str]:
@@ -428,15 +439,14 @@ class KeptRows(KeptFiles):
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, table: IcebergTable) -> None:
         super().__init__(pipeline, store, topic, 1)
-        self._topic = topic
         self.rows: Final = table.rows(self._log, topic)
 
     @functools.cached_property
     def missing(self) -> int:
         """Number of committed records that are not in the table."""
         committed = sum(piece.records for pieces in self._pieces.values() for piece in pieces)
-        windows = self.extents(Selected(self._topic))
-        return max(0, committed - sum(map(self.rows.count, windows)))
+        own = (window for window, generation in self.holders() if generation == _UNKNOWN)
+        return max(0, committed - sum(map(self.rows.count, own)))
 
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
         """Yield the records in order of offsets, each once."""

@@ -47,9 +47,7 @@ class PipelineBackup:
             topic: KeptFiles(pipeline, store, topic, _WINDOW_BYTES) for topic in topics
         }
         self._windows = {
-            (topic, one.partition): one
-            for topic, files in self._files.items()
-            for one in files.extents(Selected(topic))
+            (topic, one.partition): one for topic, files in self._files.items() for one in files.spans(Selected(topic))
         }
 
     @property
@@ -73,6 +71,13 @@ class PipelineBackup:
             yield f"records are restored as {self._own.transformer} changed them, without the records that it dropped"
         if missing := sum(rows.missing for rows in self._rows.values()):
             yield f"{missing} committed records are not in the table: they were deleted there, quarantined, or are lost"
+        for files in () if self._rows else self._files.values():
+            for window, generation in files.holders():
+                if generation >= 0:
+                    yield (
+                        f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are not in "
+                        f"these files: generation {generation} has replaced them"
+                    )
         if all(files.is_committed for files in self._files.values()):
             return
         yield "without a commit log, missing files cannot be detected, nor records of two topics that had the same name"
