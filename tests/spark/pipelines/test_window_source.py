@@ -28,7 +28,7 @@ from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.spark.pipelines.window_planning import Planning
+from tieredstore.spark.pipelines.window_planning import Planning, give_plan
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
 from tieredstore.spark.pipelines.window_tasks import REPORT, Job, RunSettings, WindowTask, error_named, unpack
 
@@ -138,6 +138,19 @@ def test_a_batch_that_is_repeated_has_the_leader_epochs_it_was_planned_with(kept
         with closing_reader(kept) as other:
             windows = [task.window for task in tasks_between(other, start, offset)]
             assert [(window.stop, window.leader_epoch) for window in windows] == [(20, epoch), (20, epoch)]
+
+
+def test_the_same_windows_of_another_run_are_another_offset(kept: Kept) -> None:
+    """If the output was deleted and the checkpoint was not, Spark must not take the new plan for a finished batch."""
+    begin(kept)
+    ends: list[Offset] = []
+    for _ in range(2):
+        with closing_reader(kept) as reader:
+            ends.append(forced(reader, ends[0] if ends else reader.initialOffset()))
+            tasks = tasks_between(reader, reader.initialOffset(), ends[-1])
+        ends.append(give_plan(tasks).end)
+    assert {json.dumps(end["windows"]) for end in ends} == {json.dumps(ends[0]["windows"])}
+    assert len({json.dumps(end) for end in ends}) == 4
 
 
 def test_how_much_windows_read_is_learnt_where_a_backlog_is_cut_by_it() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import TieredStoreError
@@ -47,6 +49,7 @@ class Planning:
     ) -> None:
         self._planner, self._parts, self._outage, self._read_log, self._clock = planner, parts, outage, read_log, clock
         self._read_s = -_SIZES_HOLD_S
+        self._offset = partial(_offset, plan=uuid.uuid4().hex)
         self._positions: dict[TopicPartition, Progress] | None = None
         self._fixed: LogSnapshot | None = None
         self._last: tuple[Json, list[WindowTask]] | None = None
@@ -73,7 +76,7 @@ class Planning:
             self._outage.note_failure(error)
             return start
         self._outage.note_success()
-        return _offset(windows) if windows else start
+        return self._offset(windows) if windows else start
 
     def tasks(self, end: Json) -> list[WindowTask]:
         """Return the tasks of the batch that ends at ``end``."""
@@ -93,7 +96,7 @@ class Planning:
         positions = self._positions_at(start)
         snapshot = self._fixed or self._planner.snapshot()
         windows = self._planner.find_due(snapshot, positions, is_last=self._fixed is not None)
-        self._last = _offset(windows), self._tasks_of(snapshot, windows)
+        self._last = self._offset(windows), self._tasks_of(snapshot, windows)
         return windows
 
     def _positions_at(self, start: Json) -> dict[TopicPartition, Progress]:
@@ -172,10 +175,14 @@ def whole_plan(
 
 def give_plan(tasks: Sequence[WindowTask]) -> GivenPlan:
     """Return the complete plan of a run in the form that the data source of offset windows takes."""
-    return GivenPlan(_offset([task.window for task in tasks]), tuple(pack(task) for task in tasks))
+    return GivenPlan(_offset([task.window for task in tasks], uuid.uuid4().hex), tuple(pack(task) for task in tasks))
 
 
-def _offset(windows: Sequence[Window]) -> Json:
-    """Return the Spark offset that contains these offset windows, each window as a list of its fields."""
+def _offset(windows: Sequence[Window], plan: str) -> Json:
+    """Return the Spark offset that contains these offset windows, each window as a list of its fields.
+
+    ``plan`` is different in each run. Otherwise, if the output was deleted but not the checkpoint, Spark would take a
+    new plan of the same windows for a batch that it has finished.
+    """
     rows = [[one.topic, one.topic_id, one.partition, one.start, one.stop, one.leader_epoch] for one in windows]
-    return {"version": PIPELINE_OFFSETS.version, "windows": rows}
+    return {"version": PIPELINE_OFFSETS.version, "windows": rows, "plan": plan}
