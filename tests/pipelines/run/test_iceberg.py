@@ -9,12 +9,14 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
 from sqlalchemy.exc import OperationalError
 
 from tests.support.pipelines.iceberg_tables import SMALL, Folder, rewrite_by_another
@@ -107,6 +109,12 @@ def answer_lost(commit: Callable[[], Any]) -> Any:
     raise CommitStateUnknownException("no answer")
 
 
+def refused_by_repetition(commit: Callable[[], Any]) -> Any:
+    """Commit, but answer as to a request that a proxy has sent twice: its second copy conflicts with the first."""
+    commit()
+    raise CommitFailedException("main has changed")
+
+
 def killed_before(_: Callable[[], Any]) -> Any:
     raise Killed
 
@@ -130,7 +138,12 @@ def fail_commit(monkeypatch: pytest.MonkeyPatch, failure: Failure, at: int = 0) 
     return seen
 
 
-@pytest.mark.parametrize("failure", [before, conflict, answer_lost, killed_before, killed_after])
+FAILURES = pytest.mark.parametrize(
+    "failure", [before, conflict, answer_lost, refused_by_repetition, killed_before, killed_after]
+)
+
+
+@FAILURES
 def test_a_snapshot_that_failed_or_lost_its_answer_is_there_once(
     topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch, failure: Failure
 ) -> None:
@@ -216,6 +229,62 @@ def test_a_generation_that_took_over_brings_the_one_before(topic: StoredTopic, f
     assert folder.offsets() == list(range(350))
 
 
+def test_a_table_that_is_dropped_while_a_driver_runs_is_rebuilt_whole(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline())
+    topic.copy_plain(300, 50, size=100)
+    second = folder.pipeline(secor__generation="2")
+    with Runner(
+        second, Parts(folder.store, topic.manager), threads=1, take_over=1, clock=count(step=60).__next__
+    ) as runner:
+        list(runner.run_once())
+        folder.drop_table()
+        topic.copy_plain(350, 50, size=100)
+        list(runner.run_once())
+        folder.is_whole()
+    assert folder.offsets() == list(range(400))
+
+
+def test_a_dropped_table_is_rebuilt_with_rows_that_have_replaced_others(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline(**SMALL))
+    backfill(folder, topic)
+    folder.drop_table()
+    topic.copy_plain(300, 50, size=100)
+    run_once(topic, folder.store, folder.pipeline(**SMALL))
+    folder.is_whole()
+    assert folder.offsets() == list(range(350))
+    # The table never had the replaced files, so it has lost none of them.
+    drop(folder)
+    assert folder.offsets() == list(range(300))
+
+
+def dropped_after(folder: Folder, commit: Callable[[], Any]) -> Any:
+    answer = commit()
+    folder.drop_table()
+    return answer
+
+
+def dropped_before(folder: Folder, _: Callable[[], Any]) -> Any:
+    folder.drop_table()
+    raise NoSuchTableError("the catalog has no such table")
+
+
+@pytest.mark.parametrize("dropped", [dropped_after, dropped_before])
+def test_a_table_that_is_dropped_between_two_snapshots_is_rebuilt_whole(
+    topic: StoredTopic,
+    folder: Folder,
+    monkeypatch: pytest.MonkeyPatch,
+    dropped: Callable[[Folder, Callable[[], Any]], Any],
+) -> None:
+    for start in (300, 350):
+        run_once(topic, folder.store, folder.pipeline(table="none"))
+        topic.copy_plain(start, 50, size=100)
+
+    fail_commit(monkeypatch, partial(dropped, folder))
+    run_once(topic, folder.store, folder.pipeline())
+    folder.is_whole()
+    assert folder.offsets() == list(range(400))
+
+
 def backfill(folder: Folder, topic: StoredTopic, store: ObjectStore | None = None) -> None:
     """Replace the first generation by the second."""
     new = folder.pipeline(secor__generation="2")
@@ -239,7 +308,7 @@ def test_files_that_give_way_leave_the_table_as_the_others_come(topic: StoredTop
     assert folder.offsets() == list(range(350))
 
 
-@pytest.mark.parametrize("failure", [before, conflict, answer_lost, killed_before, killed_after])
+@FAILURES
 def test_a_snapshot_of_a_replacement_is_there_once(
     topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch, failure: Failure
 ) -> None:
@@ -294,6 +363,20 @@ def test_a_dropped_generation_leaves_the_table(
     # Rows of another pipeline stay.
     assert folder.offsets() == list(range(300))
     drop(folder)
+
+
+def test_a_snapshot_that_comes_behind_a_drop_names_no_deleted_file(
+    topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overtaken(commit: Callable[[], Any]) -> Any:
+        drop(folder)
+        return commit()
+
+    fail_commit(monkeypatch, overtaken)
+    with pytest.raises(FencedError):
+        run_once(topic, folder.store, folder.pipeline())
+    assert listed_offsets(folder.store) == []
+    assert folder.offsets() == []
 
 
 def test_an_output_that_cannot_be_a_table_is_refused(topic: StoredTopic, folder: Folder) -> None:

@@ -205,12 +205,12 @@ class Family:
         """
         return [
             self._log.state,
-            *(log.state for log in self._read_others().values() if log.state.life is not Life.DROPPED),
+            *(log.state for log in self.read_others().values() if log.state.life is not Life.DROPPED),
         ]
 
     def has_said(self, statement: Statement) -> bool:
         """Return True if a generation of this family wrote the statement (a generation's counts in a ``_SUCCESS``)."""
-        ours = {self._log.generation, *self._read_others()}
+        ours = {self._log.generation, *self.read_others()}
         return statement.pipeline == self._log.pipeline and statement.generation in ours
 
     def is_own(self, statement: Statement) -> bool:
@@ -220,7 +220,7 @@ class Family:
     @property
     def has_dropped(self) -> bool:
         """True if a generation of the output that is linked to this one was dropped."""
-        return any(log.state.life is Life.DROPPED for log in self._read_others().values())
+        return any(log.state.life is Life.DROPPED for log in self.read_others().values())
 
     @property
     def finalized(self) -> set[str]:
@@ -236,7 +236,7 @@ class Family:
 
     def find_unpublished(self) -> list[WrittenWindow]:
         """Return the offset windows whose files may still be invisible, as of the last refresh."""
-        logs = [self._log, *self._read_others().values()]
+        logs = [self._log, *self.read_others().values()]
         last = [
             log.entry(log.state.unpublished)
             for log in logs
@@ -248,7 +248,7 @@ class Family:
         """Return the logs of the generations that this generation continues, oldest first. Dropped generations are left
         out."""
         chain: dict[int, CommitLog] = {}
-        number, known = self._log.generation, self._read_others()
+        number, known = self._log.generation, self.read_others()
         while before := [
             other for other, log in known.items() if (log.state.life, log.state.other) == (Life.SEALED, number)
         ]:
@@ -265,9 +265,9 @@ class Family:
         """
         entries: list[Entry] = []
         seen, log = {self._log.generation}, self._log
-        while log.state.closed and (number := log.state.other) not in seen and number in self._read_others():
+        while log.state.closed and (number := log.state.other) not in seen and number in self.read_others():
             seen.add(number)
-            log = self._read_others()[number]
+            log = self.read_others()[number]
             filed = (entry for entry in log.entries() if effects(entry).redrives)
             entries += [replace(one, windows=()) if log.state.life is Life.DROPPED else one for one in filed]
         return entries
@@ -278,7 +278,7 @@ class Family:
 
         Skip generations in ``but``. Dropped generations hold no offset windows.
         """
-        logs = [log for log in (self._log, *self._read_others().values()) if log.generation not in but]
+        logs = [log for log in (self._log, *self.read_others().values()) if log.generation not in but]
         pieces = sorted(
             (max(window.start, one.window.start), min(window.stop, one.window.stop), log.generation)
             for log in logs
@@ -306,7 +306,8 @@ class Family:
                         held[above] = files + one.files, records + one.records
         return held
 
-    def _read_others(self) -> dict[int, CommitLog]:
+    def read_others(self) -> dict[int, CommitLog]:
+        """Return the logs of the linked generations of the output, as of the last refresh."""
         if self._others is None:
             self._others = self._read({})
         return self._others

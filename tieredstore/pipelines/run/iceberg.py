@@ -1,5 +1,5 @@
-"""An Iceberg table that lists a pipeline's published files, and the rows of such a table. No file is added twice,
-because a table property has the number of the last commit log entry whose files are in the table.
+"""An Iceberg table that lists a pipeline's published files. No file is added twice, because a table property has the
+number of the last commit log entry whose files are in the table.
 """
 
 from __future__ import annotations
@@ -7,17 +7,17 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tieredstore.errors import (
     AccessDeniedError,
     ConfigError,
+    FencedError,
     ResourceNotFoundError,
     StoreError,
     StoreUnavailableError,
@@ -25,22 +25,21 @@ from tieredstore.errors import (
     excerpt,
 )
 from tieredstore.installation import Extra
-from tieredstore.pipelines.files.reading import as_records
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
-from tieredstore.pipelines.log.entries import Window, WrittenWindow, effects
+from tieredstore.pipelines.log.entries import WrittenWindow, effects
+from tieredstore.pipelines.log.holdings import Family
+from tieredstore.pipelines.run.iceberg_rows import TableRows
 from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
-    from pyiceberg.table import FileScanTask, Table, Transaction
+    from pyiceberg.table import Table, Transaction
 
     from tieredstore.config import Settings
     from tieredstore.pipelines.config.settings import Pipeline
 
 _logger: Final = logging.getLogger(__name__)
-
-Column = TypeVar("Column")
 
 _NUMBER: Final = "tieredstore.commit."
 _REMOVED: Final = "tieredstore.removed."
@@ -63,9 +62,6 @@ _COLUMNS: Final[Mapping[str, str | tuple[str, ...]]] = {
     "timestamp": "timestamp", "headers": "list<struct<",
 }  # fmt: skip
 """Columns that a table needs to restore records unchanged, each with the beginning of its type's name."""
-
-_WINDOW_BYTES: Final = 16 << 20
-"""Approximate limit for the compressed size of rows that are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +121,23 @@ class IcebergTable:
         self._do(self._load)
 
     def enter(self, log: CommitLog) -> None:
-        """Add published files that the table lacks: first those of the logs that ``log`` continues, then those of
-        ``log``."""
-        if log.folder not in self._entered:
-            for before in _logs_before(log):
-                self._do(partial(self._enter, log=before))
-        if self._entered.get(log.folder, -1) < _last(log):
-            self._do(partial(self._enter, log=log))
+        """Add published files of ``log`` that the table lacks. At the first call, and if the table was dropped since,
+        first add those of the generations to which log entries link this one.
+        """
+        if self._entered.get(log.folder, -1) >= _last(log):
+            return
+
+        def enter_all(catalog: Catalog) -> None:
+            if log.folder not in self._entered or self._number(self._load(catalog), log) < 0:
+                for other in _ended_logs(log):
+                    try:
+                        self._enter(catalog, other)
+                    except FencedError as error:
+                        # A new entry of the other log does not fence the driver of ``log``.
+                        raise _ConflictError(f"{error}: read that log again") from error
+            self._enter(catalog, log)
+
+        self._do(enter_all)
 
     def refuse_rewritten(self, log: CommitLog, keys: Iterable[str] | None = None) -> None:
         """Raise ConfigError if another writer has moved rows of the files ``keys`` to other files. Without ``keys``,
@@ -148,15 +154,14 @@ class IcebergTable:
 
         def swap(catalog: Catalog) -> None:
             table = self._load(catalog)
-            if table is not None and self._number(table, old, _REMOVED) >= number:
-                keys.clear()
+            is_done = table is not None and self._number(table, old, _REMOVED) >= number
             pending = _pending(new, self._number(table, new), new.state.number)
             added = [key for _, files in pending for key in files]
-            going = self._find_going(table, old, keys)
-            properties = {self._property(old, _REMOVED): str(number)}
+            going = [] if is_done else self._find_going(table, old, keys)
+            properties = {} if is_done else {self._property(old, _REMOVED): str(number)}
             if pending:
                 properties[self._property(new)] = str(pending[-1][0])
-            if added or going:
+            if added or (table is not None and not is_done):
                 self._overwrite(table or self._create(catalog, added), added, going, properties, new)
 
         self._do(swap)
@@ -193,12 +198,13 @@ class IcebergTable:
             table = self._load(catalog)
             if table is None or self._number(table, log, _REMOVED) >= log.state.number:
                 return
-            if going := self._find_going(table, log, None):
-                self._overwrite(table, [], going, {self._property(log, _REMOVED): str(log.state.number)}, log)
+            # Commit even if there is nothing to remove, so that a commit of a suspended driver conflicts with it.
+            going = self._find_going(table, log, None)
+            self._overwrite(table, [], going, {self._property(log, _REMOVED): str(log.state.number)}, log)
 
         self._do(clear)
 
-    def _enter(self, catalog: Catalog, *, log: CommitLog) -> None:
+    def _enter(self, catalog: Catalog, log: CommitLog) -> None:
         table, last = self._load(catalog), _last(log)
         number = self._number(table, log)
         pending = _pending(log, number, last)
@@ -211,13 +217,19 @@ class IcebergTable:
             log.check_alone()
             self._append(table, files, piece[-1][0], log, is_first=is_first)
             table, is_first = self._load(catalog), False
+            if self._number(table, log) != piece[-1][0]:
+                raise _ConflictError(f"the table {self._name} was dropped while files were added to it")
         self._entered[log.folder] = last
 
     def _append(self, table: Table, keys: Sequence[str], number: int, log: CommitLog, *, is_first: bool) -> None:
         paths = [self._place.path(key) for key in keys]
+        properties = {self._property(log): str(number)}
+        if is_first:
+            # The table never gets files that were replaced before.
+            properties[self._property(log, _REMOVED)] = str(_last_given(log))
         with table.transaction() as transaction:
             _widen(transaction, table, paths)
-            transaction.set_properties({self._property(log): str(number)})
+            transaction.set_properties(properties)
             # Check for duplicates in the first commit, because a user may have added files to the table by hand.
             transaction.add_files(paths, _snapshot_properties(log, number), check_duplicate_files=is_first)
 
@@ -325,7 +337,31 @@ class IcebergTable:
             module = importlib.import_module("pyiceberg.catalog")
             catalog = module.load_catalog(self._catalog, **self._properties)
         with contextlib.closing(catalog):
+            self._check_conflicts(catalog)
             yield catalog
+
+    def _check_conflicts(self, catalog: Any) -> None:
+        """Let the catalog report a conflict only if the snapshot is not in the table.
+
+        If a proxy repeats a request whose response was lost, the repetition conflicts with the commit itself. After a
+        conflict, pyiceberg deletes the snapshot's manifests, which would make the table unreadable.
+        """
+        module, commit = importlib.import_module("pyiceberg.table"), catalog.commit_table
+        errors = importlib.import_module("pyiceberg.exceptions")
+
+        def commit_table(table: Table, requirements: Sequence[Any], updates: Sequence[Any]) -> Any:
+            try:
+                return commit(table, requirements, updates)
+            except errors.CommitFailedException:
+                made = [update.snapshot.snapshot_id for update in updates if update.action == "add-snapshot"]
+                present = self._find(catalog)
+                if present is None or not any(map(present.snapshot_by_id, made)):
+                    raise
+                return module.CommitTableResponse(
+                    metadata=present.metadata, metadata_location=present.metadata_location
+                )
+
+        catalog.commit_table = commit_table
 
     @contextlib.contextmanager
     def _translate_errors(self, *, is_read: bool = False) -> Generator[None]:
@@ -357,7 +393,7 @@ class IcebergTable:
             )
         if isinstance(error, FileNotFoundError):
             return StoreError(f"a committed file has disappeared and cannot be added to the table {self._name}: {says}")
-        if "CommitFailedException" in kinds:
+        if kinds & {"CommitFailedException", "NoSuchTableError"}:
             return _ConflictError(f"other writers kept changing the table {self._name}: {says}")
         if kinds & _AWAY and not kinds & _PERMANENT:
             return StoreUnavailableError(f"the catalog or a store of the table {self._name} is unavailable: {says}")
@@ -371,84 +407,6 @@ class IcebergTable:
 
 class _ConflictError(StoreUnavailableError):
     """Another writer committed to the table first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A file of a snapshot, with its first and last offset (-1: unknown). ``size`` is the approximate number of the
-    file's bytes that belong to one partition."""
-
-    first: int
-    last: int
-    size: float
-    scan: FileScanTask
-
-
-class TableRows:
-    """The rows of a topic in the snapshot that was current when this object was made. Deleted rows are left out."""
-
-    def __init__(
-        self, table: Table, topic: str, translate_errors: Callable[[], contextlib.AbstractContextManager[None]]
-    ) -> None:
-        self._table, self._translate_errors = table, translate_errors
-        self._expressions = importlib.import_module("pyiceberg.expressions")
-        self._is_topic: Any = self._expressions.EqualTo("topic", topic)
-        self._files = list(table.scan(self._is_topic).plan_files())
-
-    @property
-    def identity(self) -> str:
-        """The table's id, which stays the same when rows move to other files."""
-        return str(self._table.metadata.table_uuid)
-
-    def records(self, window: Window) -> Iterator[list[pa.RecordBatch]]:
-        """Yield the records of an offset window by ascending ranges of offsets. Within a range, the records are
-        unordered."""
-        names = ("offset", "timestamp", "key", "value", "headers")
-        yield from self._read(window, names, _as_records)
-
-    def count(self, window: Window) -> int:
-        """Return the number of different offsets in an offset window."""
-
-        def offsets_of(batch: pa.RecordBatch) -> pa.Array:
-            return batch.column("offset")
-
-        ranges = self._read(window, ("offset",), offsets_of)
-        return sum(pc.count_distinct(pa.chunked_array(offsets)).as_py() for offsets in ranges)
-
-    def _read(
-        self, window: Window, names: tuple[str, ...], change: Callable[[pa.RecordBatch], Column]
-    ) -> Iterator[list[Column]]:
-        arrow = importlib.import_module("pyiceberg.io.pyarrow")
-        by, table = self._expressions, self._table
-        for start, stop, tasks in _cut(self._tasks(window.partition), window.start, window.stop):
-            rows = by.And(
-                self._is_topic,
-                by.EqualTo("partition", window.partition),
-                by.GreaterThanOrEqual("offset", start),
-                by.LessThan("offset", stop),
-            )
-            schema = table.scan(selected_fields=names).projection()
-            scan = arrow.ArrowScan(table.metadata, table.io, schema, rows)
-            with self._translate_errors():
-                batches = [change(batch) for batch in scan.to_record_batches([task.scan for task in tasks])]
-            if batches:
-                yield batches
-
-    def _tasks(self, partition: int) -> list[_Task]:
-        tasks: list[_Task] = []
-        for scan in self._files:
-            lowest, highest = self._bounds(scan, "partition")
-            if min(lowest, highest) < 0 or lowest <= partition <= highest:
-                count = highest - lowest + 1
-                tasks.append(_Task(*self._bounds(scan, "offset"), scan.file.file_size_in_bytes / count, scan))
-        return tasks
-
-    def _bounds(self, scan: FileScanTask, name: str) -> tuple[int, int]:
-        """Return the lowest and the highest value of a column in a file. Both are -1 if the file has no statistics."""
-        at = self._table.schema().find_field(name).field_id
-        bounds = ((bounds or {}).get(at) for bounds in (scan.file.lower_bounds, scan.file.upper_bounds))
-        low, high = (-1 if value is None else int.from_bytes(value, "little", signed=True) for value in bounds)
-        return low, high
 
 
 def table_of(pipeline: Pipeline) -> IcebergTable | None:
@@ -470,18 +428,19 @@ def _last(log: CommitLog) -> int:
     return state.backfill
 
 
-def _logs_before(log: CommitLog) -> list[CommitLog]:
-    """Return the logs of the earlier generations that this log's generation continues, oldest first."""
-    logs: list[CommitLog] = []
-    while log.state.number >= 0:
-        before = effects(log.entry(0)).neighbour
-        if before < 0:
-            break
-        log = log.of_generation(before)
-        if log.read().life is Life.DROPPED:
-            break
-        logs.insert(0, log)
-    return logs
+def _ended_logs(log: CommitLog) -> list[CommitLog]:
+    """Return the logs of the linked generations that are completely published and read no new records, by number."""
+    others = Family(log).read_others()
+    return [
+        other
+        for _, other in sorted(others.items())
+        if other.state.life is Life.SEALED or (other.state.life is Life.FILLED and other.state.unpublished < 0)
+    ]
+
+
+def _last_given(log: CommitLog) -> int:
+    """Return the number of the last log entry that lists replaced files, or -1."""
+    return max((entry.number for entry in log.entries() if effects(entry).gives), default=-1)
 
 
 def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str]]]:
@@ -554,27 +513,3 @@ def _arrow_schema(io: FileIO, path: str) -> pa.Schema:
     with io.new_input(path).open() as stream:
         schema: pa.Schema = parquet.read_schema(stream)
         return schema
-
-
-def _as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows as records. pyiceberg reads null headers as empty lists: make them null again."""
-    records = as_records(batch)
-    headers = records.column("headers")
-    headers = pc.if_else(pc.equal(pc.list_value_length(headers), 0), None, headers)
-    return records.set_column(records.schema.get_field_index("headers"), records.schema.field("headers"), headers)
-
-
-def _cut(tasks: Sequence[_Task], start: int, stop: int) -> Iterator[tuple[int, int, list[_Task]]]:
-    """Yield ranges of offsets, each with its files. A range has at most about ``_WINDOW_BYTES`` of compressed rows."""
-    size, inside = 0.0, list[_Task]()
-    for task in tasks:
-        first, end = (task.first, task.last + 1) if min(task.first, task.last) >= 0 else (start, stop)
-        if (common := min(stop, end) - max(start, first)) > 0:
-            inside.append(task)
-            size += task.size * common / (end - first)
-    if size > _WINDOW_BYTES and stop - start > 1:
-        middle = (start + stop) // 2
-        yield from _cut(inside, start, middle)
-        yield from _cut(inside, middle, stop)
-    elif inside:
-        yield start, stop, inside
