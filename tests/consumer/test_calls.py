@@ -47,7 +47,7 @@ def code_of(call: Callable[[], object]) -> int:
 def test_a_fatal_error_of_the_client_is_an_exception(
     bucket: Bucket, call: Callable[[Consumer], object], mode: str
 ) -> None:
-    """confluent-kafka raises a bare KafkaError, which is no exception and would end the process."""
+    """confluent-kafka raises a bare KafkaError. This is not an exception class, so raising it would end the process."""
     properties: dict[str, Any] = {
         "bootstrap.servers": "127.0.0.1:9", "group.id": "none", "log_level": 0, "statistics.interval.ms": 1,
         "stats_cb": raise_fatal, "tiered.storage.settings": bucket.options, "tiered.storage.mode": mode,
@@ -121,7 +121,9 @@ def test_manually_assigned_partitions_stay_when_a_group_is_left(bucket: Bucket) 
 
 
 def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket) -> None:
-    """The call raises the client's error and is retried for that partition. The other one's look-up result is kept."""
+    """The call raises the client's error. A later call tries this partition again, and uses the result that the look-up
+    had for the other partition.
+    """
     broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in BOTH})
     with broker.consumer(bucket, *BOTH) as (consumer, member):
         member.fetching[ORDERS] = 0

@@ -243,7 +243,7 @@ class Calls:
         self.protocol, self.twins, self.source = protocol, twins, source
         self.committed: dict[Spot, int] = {}
         self.paused: dict[Spot, bool] = {}
-        """Whether each partition that was ever assigned is paused."""
+        """Every partition that was ever assigned, with True if it is paused."""
         self.mode = mode
         self.done: list[object] = []
         """The last steps, shown with an error."""
