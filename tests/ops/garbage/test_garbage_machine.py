@@ -269,7 +269,8 @@ def test_a_copy_that_is_frozen_while_garbage_is_collected_commits_whole_or_not_a
                 layout = KeyLayout(PREFIX, masked=False)
                 SegmentWriter(store, layout, options, pool=pool, clock=clock.seconds).copy(metadata, files)
 
-        # Only the last call has a limit. Before it, the age of the attempt must be enough to stop the copy.
+        # Only the write of the manifest has a time limit. If the copy is frozen before another call, the attempt's age
+        # alone must stop the copy.
         actor = Actor(world, work, call_limit_ms=CALL_LIMIT_MS if frozen_at == 5 else 1000 * HOUR_MS)
         for _ in range(frozen_at):
             actor.step()

@@ -212,7 +212,7 @@ def test_one_by_hand_has_a_name_of_its_own_and_the_latest_of_an_hour_is_found() 
     assert snapshots.find().taken_ms == NOON_MS
     assert snapshots.write(at(NOON_MS + 60_000), is_hourly=True)
     assert [each.name for each in snapshots.find_all()] == ["2026-11-28T12Z", "2026-11-28T122000Z"]
-    assert snapshots.find().taken_ms == NOON_MS + 60_000, "the hourly one is later, although its name is not"
+    assert snapshots.find().taken_ms == NOON_MS + 60_000, "the hourly snapshot is later, although its name sorts first"
     assert snapshots.find(NOON_MS).taken_ms == NOON_MS
     snapshots.write(dataclasses.replace(at(NOON_MS + HOUR_MS), schemas=None), is_hourly=True)
     assert snapshots.find(has_schemas=True).taken_ms == NOON_MS + 60_000

@@ -55,7 +55,9 @@ def test_so_is_a_snapshot_that_does_not_know_what_is_open(topic: StoredTopic) ->
 
 
 def test_a_snapshot_that_a_power_failure_left_empty_is_named(topic: StoredTopic) -> None:
-    """A broker does not sync its snapshots, and copies them unread. No reader of committed records accepts this one."""
+    """A broker does not sync its snapshots, and copies them without reading them. Readers of committed records refuse
+    an empty one.
+    """
     segment = write_segment(topic.folder, [build_batch([Record(b"v")])])
     (snapshot,) = topic.folder.rglob("*.snapshot")
     snapshot.write_bytes(b"")
