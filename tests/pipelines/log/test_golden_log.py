@@ -1,7 +1,7 @@
 """Compatibility of stored pipeline data: logs, snapshots, claims, object names and fingerprints.
 
-``golden_log.json`` has all internal objects after :func:`written_life`, and the names of all other objects;
-``fingerprints.json`` has for each setting that affects files a value, and the fingerprint with that setting alone.
+``golden_log.json`` has all internal objects after :func:`written_life`, and the names of all other objects. For each
+setting that affects files, ``fingerprints.json`` has a value and the fingerprint of a pipeline with only this setting.
 """
 
 from __future__ import annotations

@@ -525,12 +525,12 @@ def test_bad_messages_are_redriven_or_replaced_and_never_both(topic: StoredTopic
     run_once(topic, store, third, take_over=1)
     slow = ScriptedStore(store)
     if sleeper == "redrive":
-        # It has looked for replacements, and is about to commit its files.
+        # The redrive has looked for replacements, and is about to commit its files.
         slow.on("put", "*/kept/3/commits/*", lambda _: backfill(topic, store, replaces=1), skip=1, times=1)
         with pytest.raises(FencedError):
             redrive(topic, slow, third)
     else:
-        # It has looked for redriven messages, and is about to announce the replacement.
+        # The backfill has looked for redriven messages, and is about to announce the replacement.
         slow.on("put", "*/kept/1/commits/*", lambda _: redrive(topic, store, third), times=1)
         with pytest.raises(ConfigError, match="were written by a later generation"):
             backfill(topic, slow, replaces=1)
@@ -549,7 +549,7 @@ def test_of_two_backfills_at_once_only_one_replaces_files(topic: StoredTopic, sk
         with pytest.raises(Killed):
             backfill(topic, ScriptedStore(store).on("prepare", do=Killed()), replaces=1)
 
-    # Generation 4 has found nothing that replaces files of generation 1, and is about to fence or to announce.
+    # Generation 4 has found no other replacement. It is about to fence generation 1, or to announce its replacement.
     slow = ScriptedStore(store).on("put", "*/kept/1/commits/*", begin_another, skip=skip, times=1)
     with pytest.raises((ConfigError, FencedError)):
         backfill(topic, slow, generation=4, replaces=1)
