@@ -79,19 +79,19 @@ ENDINGS: Final = {
         for signum in (TERM, INT)
     },
     **{
-        f"a second signal, {signum.name}, ends it at once": Ending(
+        f"a second signal, {signum.name}, ends the process at once": Ending(
             SLOW, 128 + signum, (("working", 1, TERM), ("draining", 1, signum)), never="lost"
         )
         for signum in (TERM, INT)
     },
     # Send the second signal after the other thread has drained: by then the first was handled, so they cannot merge.
-    "a second signal ends it though a thread holds the log's lock": Ending(
+    "a second signal ends the process although a thread holds the log's lock": Ending(
         LOG_IS_STUCK.replace("DRAIN_S", "3600"), 143, (("working", 2, TERM), ("drained", 1, TERM))
     ),
-    "a log that nobody can write to holds up neither the drain nor its end": Ending(
+    "a log whose lock is held delays neither the drain nor its end": Ending(
         LOG_IS_STUCK.replace("DRAIN_S", "1"), 75, (("working", 2, TERM),), ("drained",)
     ),
-    "a thread that does not come back in time is named": Ending(
+    "a thread that does not end in time is named": Ending(
         """
         def stuck(stop):
             say("working")
@@ -102,12 +102,12 @@ ENDINGS: Final = {
         never="loop did not",
     ),
     **{
-        f"threads that have nothing under way are not waited for after {signum.name}": Ending(
+        f"{signum.name} does not wait for threads that have nothing under way": Ending(
             NOTHING_UNDER_WAY, 0, (("waiting", 1, None), ("working", 1, signum)), ("all of it",)
         )
         for signum in (TERM, INT)
     },
-    "threads that hold up an interpreter's end do not hold up this one's": Ending(
+    "threads that would delay an interpreter's end do not delay the service's end": Ending(
         """
         from concurrent.futures import ThreadPoolExecutor
         pool = ThreadPoolExecutor(1)
@@ -117,7 +117,7 @@ ENDINGS: Final = {
         """,
         75, (("working", 1, TERM),), never="Traceback",
     ),
-    "the error of one thread stops all, and its code is the end": Ending(
+    "the error of one thread stops all threads and gives the exit code": Ending(
         """
         def denied(stop):
             raise AccessDeniedError("the bucket says no")
@@ -125,7 +125,7 @@ ENDINGS: Final = {
         """,
         6, lines=("tester: denied: the bucket says no", "drained"), never="Traceback",
     ),
-    "an error that is none of the library's is told with its traceback": Ending(
+    "an error of another class than the library's is logged with its traceback": Ending(
         """
         def broken(stop):
             raise ValueError("a bug")
@@ -167,7 +167,7 @@ ENDINGS: Final = {
         75, (("working", 1, HUP),), ("tester: reload did not end within 0.5 s; its unfinished work is lost",),
         never="work did not",
     ),
-    "without anything to reload a hangup is left to the system": Ending(
+    "without a reload function, the system handles a hangup": Ending(
         """
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run where a hangup is ignored
         sys.exit(Service("tester", {"loop": loop}).run())
@@ -189,7 +189,7 @@ def test_how_it_ends(name: str) -> None:
         assert set(ending.lines) <= set(run.lines), run.lines
         assert not any(ending.never in line for line in run.lines), run.lines
         if "is named" in name:
-            assert any("in stuck" in line for line in run.lines), "where it stood is not told"
+            assert any("in stuck" in line for line in run.lines), "the log has no traceback of the stuck thread"
 
 
 def test_a_hangup_reloads_one_at_a_time_and_an_error_of_it_leaves_all_as_it_is() -> None:
