@@ -77,13 +77,15 @@ WAIT_FOR_FUTURES = {
     "tieredstore.live.broker_state",
     "tieredstore.live.clients",
 }
-"""Modules that wait for futures: the one that waits for all others; ``transform.pipeline``, which may not import that
-one; and two modules that wait for librdkafka's futures.
+"""Modules that wait for futures: ``process.futures``, which other modules use; ``transform.pipeline``, which may not
+import ``process``; and two modules that wait for librdkafka's futures.
 """
 
 
 def test_futures_are_waited_for_in_one_place() -> None:
-    """If a future is dropped and no thread serves it, any other kind of wait for it never ends."""
+    """A wait by ``process.futures`` also ends if the work is dropped. A wait by ``concurrent.futures`` would never end
+    then.
+    """
     elsewhere: set[str] = set()
     for name, path in product_sources().items():
         if path.suffix != ".py" or name in WAIT_FOR_FUTURES or ".testing" in name:
