@@ -92,7 +92,8 @@ def test_memqs_own_packets_are_answered_byte_for_byte_in_its_own_form() -> None:
         assert metadata[19:27] == b"\0\6orders"
         assert metadata[27:42] == b"\0\1\0\0\0\x09127.0.0.1"[:15]
         assert struct.pack(">h", address.port) in metadata
-        # MemQ's sample request is refused, because its bytes are no Message. The refusal has its version and id.
+        # MemQ's sample request is refused, because its payload is not a Message. The refusal has the request's version
+        # and id.
         client.socket.sendall(written)
         refused = client.raw_answer()
         assert refused[4:17] == b"\0\5" + (42).to_bytes(8, "big") + b"\0" + struct.pack(">h", 400)

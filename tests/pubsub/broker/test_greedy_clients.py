@@ -306,8 +306,9 @@ class Taker:
 
 
 def test_slow_senders_hold_the_room_for_a_minute_and_not_one_after_the_other() -> None:
-    """Each slow client sends only the beginning of a large Message, and the buffer has room for three. A client that is
-    ready to send, and waits for room, is served afterwards, however long it has waited.
+    """Each slow client sends only the beginning of a large Message. The buffer has room for three, and an honest client
+    waits behind all of them. A request's minute includes its wait for room, so a slow client that gets room late is
+    disconnected after seconds. The honest client is served although it has waited for more than a minute.
     """
     loop, room = SteppedLoop(), Room(16 * MIB)
     handler = Taker(room)
@@ -329,7 +330,7 @@ def test_slow_senders_hold_the_room_for_a_minute_and_not_one_after_the_other() -
         if isinstance(honest.connection._coming, _Arriving):
             honest.feed(large[100:])
         assert honest.connection.is_open
-        assert loop.now_s < 200, "one has its minute after the other"
+        assert loop.now_s < 200, "each slow client in turn had a whole minute"
     loop.run()
     assert not any(each.connection.is_open for each in slow[:-3])
     assert loop.now_s > LEAST_PACE_S

@@ -134,7 +134,7 @@ class AsMemqs:
 
 @dataclass
 class Two:
-    """Two brokers of one cluster. At first, the first one has the topic."""
+    """Two brokers of one cluster. At first, the broker ``first`` has the topic."""
 
     first: Service
     second: Service
@@ -202,7 +202,7 @@ def stop_one_of_two(topics: Topics) -> None:
 
 def test_a_broker_without_another_one_does_not_wait_for_any() -> None:
     topics = orders_on(batch_ms="5", broker_coordinator="store")
-    # If it waited, it would do so for half of this time.
+    # A broker that waits for another one to take its topics waits for half of this time.
     with served(listening_anywhere(topics, drain_ms=240_000)) as broker:
         broker.until(lambda: broker.is_ready)
         client = AsMemqs(broker.place)

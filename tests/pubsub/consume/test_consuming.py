@@ -277,7 +277,7 @@ def test_a_backlog_is_asked_for_ahead_more_and_more_at_a_time_and_its_end_once()
         store.operations.clear()
         asked: list[int] = []
         for _ in range(6):
-            reader.look()  # each call finds an entry; nothing waits for the queue during the fetch
+            reader.look()  # each call finds an entry, because the test waits for the requests of the call before
             if reader.lookout.looking is not None:
                 reader.lookout.looking.exception(LONG_S)
             asked.append(sum("/queues/" in operation.keys[0] for operation in store.operations))

@@ -68,7 +68,9 @@ class Link(DelegatingObjectStore):
 
 
 class Coordinator:
-    """Coordination of brokers by a store or by ZooKeeper. It also tells how silent and dead brokers are noticed."""
+    """Coordination of brokers by a store. A subclass coordinates by ZooKeeper, where tests must end the sessions of
+    silent and dead brokers.
+    """
 
     generations: list[int]
     """Generations of governors that wrote assignments into the store, in order."""

@@ -150,7 +150,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
             old.governor._govern(sleeping, candidate)  # pyright: ignore[reportPrivateUsage]
         assert client.get("/brokers/10.0.0.1") == before
         served = {topic.name for topic in topics if old.governor.serves(topic.name)}
-        assert served, "what was assigned holds until something else is known"
+        assert served, "a broker keeps its topics until it learns of another assignment"
         eventually(lambda: try_tick(old))
         assert generation(old) is None
         tick(all_members)
