@@ -53,7 +53,7 @@ def by_pandas(manager: RemoteStorageManager, topic: str) -> list[Row]:
 
 
 def by_datafusion(manager: RemoteStorageManager, topic: str) -> list[Row]:
-    # The tests' requirements include it, but an older environment may lack it.
+    # The tests' requirements include DataFusion, but an older environment may lack it.
     datafusion: Any = pytest.importorskip("datafusion")
     frame = datafusion.SessionContext().from_arrow(read_topic(manager, topic))
     rows: list[Row] = frame.to_arrow_table().to_pylist()
