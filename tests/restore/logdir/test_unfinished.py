@@ -145,7 +145,7 @@ def test_another_log_of_the_topic_is_never_emptied(bucket: ts.Bucket, tmp_path: 
 
 
 def test_another_log_outside_of_the_window_is_refused(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """If this restore were killed, one with another window would empty the partition."""
+    """If this restore were killed, a restore with another window would empty the partition."""
     write(tmp_path / "more", replace(ORDERS, partition=1), 0)
     bucket.upload(tmp_path / "more")
     log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 2}), prepared(ORDERS, replace(ORDERS, partition=1))
@@ -167,7 +167,9 @@ def logs(log_dir: Path) -> dict[str, bytes | set[bytes]]:
 
 
 def test_a_bucket_that_has_shrunk_meanwhile(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """The last segment is gone. Name the loss, because another broker's host may have restored it."""
+    """The last segment is gone. The error names the loss, because the host of another broker may have restored this
+    segment before.
+    """
     log_dir, plan = make_log_dir(tmp_path / "logs", TOPICS), with_logs(prepared(ORDERS, SALES), bucket)
     stop_after(4, bucket, log_dir, plan)
     bucket.remove("orders", partitions=0, segment=200).apply()

@@ -222,5 +222,5 @@ def _restore(store: str, backup: Path | None, servers: str, topics: dict[str, st
 
 
 _PROCESSES: Final = multiprocessing.get_context("forkserver")
-# Import this module once in the fork server, because it takes a second or more, and before it has any clients.
+# The import takes a second or more, so do it once, in the fork server, which has no clients yet.
 _PROCESSES.set_forkserver_preload([__name__])
