@@ -84,13 +84,13 @@ def check_story(mended: Mended, spark: SparkSession | None) -> None:
         live.catch_up()
         assert mended.keys(1) == []
         mended.check(0, 320, 2, 3)
-        # The broker has only the last offsets; the bucket has the others.
+        # The broker has only the last offsets. The bucket has all earlier ones.
         for partition, end in mended.stored().items():
             assert end > 200
             delete_records(mended.topic.server, topic, end, partition=partition)
         mended.backfill(4, Selected(topic, 10, 320))
         mended.check(10, 320, 4)
-        # Now the bucket has lost its offsets too, but the backup still has them.
+        # Now the bucket has lost the earlier offsets, but the backup still has them.
         mended.delete_copied(200)
         with pytest.raises(DataLossError, match=rf"offsets 10 to \d+ of {topic}-0"):
             mended.backfill(5, Selected(topic, 10, 320))

@@ -144,7 +144,7 @@ def test_a_driver_that_is_there_by_now_ends_it(kept: Kept) -> None:
         with pytest.raises(FencedError):
             first.sink(batch, 0)
         second.sink(batch, 0)
-        # A driver without a batch notices too that another has taken over.
+        # Even a driver without a batch notices that another driver has taken over.
         with closing(Driven(kept)), pytest.raises(FencedError):
             second.sink.mark_published(idle_s=0)
         assert isinstance(second.sink.failure, FencedError)

@@ -30,7 +30,8 @@ PADDING = b"k" * 300
 class Traffic:
     """Producer to a topic of two partitions, the first with transactions. It also copies and deletes closed segments.
 
-    The last copied segment stays on the broker, as with any retention there: it may end inside a transaction.
+    The last copied segment stays on the broker. It may end inside a transaction, whose records readers then take from
+    the broker.
     """
 
     def __init__(self, tiered: TieredTopic, seed: int) -> None:

@@ -148,11 +148,11 @@ class Clock:
 
 # For each step: elapsed seconds, pending offsets, and whether the trigger still waits for 100 offsets or 60 s.
 DELAYS: dict[str, list[tuple[float, int, bool]]] = {
-    "the first trigger does not wait, others wait for enough": [(0, 1, False), (0, 99, True), (0, 100, False)],
-    "the delay begins anew with each trigger, not with each one that waited": [
+    "the first trigger does not wait; others wait for enough offsets": [(0, 1, False), (0, 99, True), (0, 100, False)],
+    "the delay begins again with each trigger that took offsets, not with one that still waits": [
         (0, 500, False), (59.9, 1, True), (0.2, 1, False), (59.9, 1, True),
     ],
-    "nothing is no trigger, and what comes after the delay does not wait for another one": [
+    "a trigger without offsets does not count, and offsets after the delay do not wait again": [
         (0, 0, False), (0, 1, False), (61, 0, False), (0, 1, False), (0, 1, True),
     ],
 }  # fmt: skip
