@@ -477,7 +477,9 @@ def test_a_segment_that_is_gone_after_it_was_stored_is_no_hole(
 def test_a_partition_that_moves_before_its_end_is_closed_has_no_hole(
     tmp_path: Path, disk: BrokerDisk, store: MemoryObjectStore
 ) -> None:
-    """The uploader cannot list the folder that it knows, so a segment that it missed is not lost."""
+    """The uploader cannot list the partition's old folder, so it must not record the segment that it missed there as a
+    hole.
+    """
     (elsewhere := tmp_path / "elsewhere").mkdir()
     with uploader_of(disk.log_dir, store, log_dirs=f"{disk.log_dir},{elsewhere}") as uploader:
         miss(disk, uploader)

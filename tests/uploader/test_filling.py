@@ -273,8 +273,9 @@ def test_a_mark_removed_before_its_hole_is_recorded_is_set_again(tmp_path: Path,
 def test_a_hole_that_another_uploader_has_stored_meanwhile_is_removed(
     tmp_path: Path, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both uploaders believe to lead. The other one stores the segment just before the hole is recorded, and is stopped
-    before it can move the watermark. No disk needs to have the segment any more.
+    """Both uploaders believe that they lead. The other uploader stores the segment just before the leader records the
+    hole, and is stopped before it can move the watermark. The hole is removed although the leader's copy of the segment
+    is damaged.
     """
     leader, other = replicas(tmp_path)
     damage(leader, 10)

@@ -220,7 +220,9 @@ def test_who_is_deposed_goes_on_holding_what_it_had_not_shipped(replica: Replica
 def test_what_is_held_from_before_the_first_stored_segment_is_shipped(
     tmp_path: Path, store: MemoryObjectStore, is_restarted: bool, leads_again: bool
 ) -> None:
-    """A leader could ship nothing before it was deposed. The next leader's log begins later, so its uploader too."""
+    """A leader's uploader could ship nothing before the leader was deposed. The next leader's log begins later, so the
+    first segments come only from the uploader of the old leader.
+    """
     (hold_dir := tmp_path / "held").mkdir()
     first = Replica(tmp_path / "replica", FaultyStore(store, always), str(hold_dir))
     first.disk.grow(5)
@@ -295,7 +297,7 @@ def test_nothing_is_let_go_of_what_a_worker_reads(replica: Replica) -> None:
 def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the client would ask the previous leader and, if that is dead, wait ten seconds."""
+    """Without this, the client would ask the previous leader and, if that broker is dead, wait ten seconds."""
     replica.look()
     (partition,) = replica.uploader.disk.partitions
     asked: list[bool] = []
@@ -303,7 +305,7 @@ def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
     monkeypatch.setattr(replica.uploader.roles, "_broker", broker)
     replica.lead()
     replica.uploader.ask_leadership()
-    assert asked == [True], "once, and while the partition is not taken for led yet"
+    assert asked == [True], "asked once, before the uploader counts the partition as led"
     assert partition.role is Role.LED
 
 

@@ -278,7 +278,9 @@ def test_segments_shipped_by_the_new_leader_are_let_go(tmp_path: Path, store: Me
 def test_other_records_of_a_later_leader_are_not_filled_with_what_is_held(
     tmp_path: Path, store: MemoryObjectStore, hold_dir: str, epoch: int
 ) -> None:
-    """Held segments belong to a new log that begins with their epoch. If it begins with a later one, they may not."""
+    """If the new log begins with the held segments' epoch, the segments belong to it. If the log begins with a later
+    epoch, they may not.
+    """
     run = Reassigned(tmp_path, store, hold_dir)
     shutil.rmtree(run.new.folder)
     run.new.bases, run.new.end, run.new.epochs = [], 30, ((epoch, 30), (2, 40))

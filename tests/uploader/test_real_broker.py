@@ -85,7 +85,9 @@ class HangingTransaction:
         assert self._producer.flush(TIMEOUT_S) == 0
 
     def is_passed(self, store: FilesystemObjectStore) -> bool:
-        """Return True if a segment is shipped. While the transaction hangs, only those that retention reached are."""
+        """Return True if a segment is shipped. While the transaction hangs, only segments that retention has reached
+        are shipped.
+        """
         return any(not segment.missing for segment in list_segments(store, topic=self.topic, partition=0))
 
     def end(self) -> None:

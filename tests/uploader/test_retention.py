@@ -57,9 +57,9 @@ def test_records_that_are_too_old_go_and_the_watermark_stays(disk: BrokerDisk, s
     # The second segment's newest timestamp is 1,019 ms, and the third segment's is 1,029 ms.
     before = watermark_of(store)
     keep_a_second(disk, store, 2025)
-    assert extents(store) == ALL, "it is a dry run unless it is told otherwise"
+    assert extents(store) == ALL, "retention is a dry run by default"
     keep_a_second(disk, store, 9999, dry_run="false", leadership="tests.uploader.test_filling.Follower")
-    assert extents(store) == ALL, "another broker leads it"
+    assert extents(store) == ALL, "another broker leads the partition"
     keep_a_second(disk, store, 2025, dry_run="false")
     assert extents(store) == ALL[2:]
     assert watermark_of(store) == before

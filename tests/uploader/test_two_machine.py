@@ -151,8 +151,9 @@ class TwoUploaders(RuleBasedStateMachine):
 
     @rule(number=BROKERS, knows=st.booleans())
     def believe(self, number: int, knows: bool) -> None:
-        """Let an uploader learn who leads, and the high watermark: from the leader, or from its own broker's files. If
-        it does not know better, it believes that its own broker leads."""
+        """If ``knows``, let an uploader learn from the cluster who leads, and the leader's high watermark and epoch.
+        Otherwise the uploader believes that its own broker leads, and takes watermark and epoch from its own broker.
+        """
         broker = self.brokers[number]
         if not broker.is_stopped:
             Belief.leads[number] = not knows or number == self.leader
@@ -200,8 +201,9 @@ class TwoUploaders(RuleBasedStateMachine):
         self._note_lost()
 
     def _note_begin(self) -> None:
-        """Once anything is stored, earlier segments may stay away if a disk lists them: uploaders take them for
-        segments that were stored and deleted. Those that only pins keep must be stored.
+        """When the store gets its first segment, excuse missing earlier segments that a disk lists: uploaders take
+        these for segments that were stored and deleted before. Earlier segments that only pins keep must still be
+        stored.
         """
         if not self.has_begun and self.stored_to:
             self.has_begun, begin = True, min(self._stored() | self._in_holes())
