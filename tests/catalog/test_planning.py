@@ -12,6 +12,7 @@ from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import metadata_of, settings_of
 from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, manager_of, partition_of, run_of
 from tests.support.stores.doubles import CountingStore, ScriptedStore
+from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, ProblemKind, load_catalog
 from tieredstore.errors import (
@@ -142,6 +143,27 @@ def test_a_segment_deleted_while_the_listing_is_read_is_left_out(manager: Remote
         catalog = load_catalog(of_vanishing)
     assert catalog.problems == ()
     assert extents(catalog) == [(0, 10), (20, 30)]
+
+
+def test_a_segment_committed_between_two_pages_of_the_listing_is_whole() -> None:
+    """A page ends at a segment's log. Then this segment and the next one are committed, before the next page."""
+    first, torn, last = run_of(3, EVENTS)
+
+    class Pages(MemoryObjectStore):
+        def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+            yield from list(super().list(prefix, start_after))
+            for segment in (torn, last):
+                segment.put(store)
+            yield from super().list(prefix, torn.key(Suffix.LOG))
+
+    store = Pages()
+    for segment in (first, torn):
+        segment.put(store)
+    store.delete([torn.key(Suffix.INDEXES), torn.key(Suffix.MANIFEST)])
+    with manager_of(store) as manager:
+        catalog = load_catalog(manager)
+    assert extents(catalog) == [(0, 10), (10, 20), (20, 30)]
+    assert catalog.problems == ()
 
 
 def test_an_unavailable_store_is_an_error_not_an_empty_catalog() -> None:

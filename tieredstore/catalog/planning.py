@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Executor
@@ -15,10 +16,12 @@ from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentStates
 from tieredstore.catalog.problems import Problem, ProblemKind
-from tieredstore.catalog.stored import StoredSegment, load_each
+from tieredstore.catalog.stored import StoredSegment, load_batch, load_each
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
 from tieredstore.errors import (
     CorruptDataError,
+    InvalidKeyError,
+    ObjectNotFoundError,
     SegmentNotFoundError,
     StoreError,
     TieredStoreError,
@@ -27,7 +30,7 @@ from tieredstore.errors import (
 )
 from tieredstore.format.keys import Suffix, main_path, object_key, parse_key
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
-from tieredstore.process.parallel import READERS
+from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
@@ -58,8 +61,9 @@ def load_catalog(
     ``update_file`` is False.
 
     Some segments take further requests. A manifest without segment metadata takes a few, and an overlapping segment
-    takes three. A partition takes two more if it has older leader epochs than its newest segment. Only these further
-    requests need private keys. Segments that cannot be used are in the catalog's ``problems``.
+    takes three. A segment with a manifest takes one for each object that the listing lacks. A partition takes two more
+    if it has older leader epochs than its newest segment. Only these further requests need private keys. Segments that
+    cannot be used are in the catalog's ``problems``.
 
     Raise StoreError if the store fails. If only the write of the catalog file fails, log the error and continue.
     """
@@ -101,9 +105,10 @@ def catalog_of_metadata_topic(
 @dataclass(slots=True)
 class _Survey:
     """Results of a listing: valid segments by path, and problems. ``changed`` tells if the catalog file must be
-    updated."""
+    updated. ``incomplete`` are segments of which the listing lacks objects."""
 
     rows: dict[str, SegmentRow] = field(default_factory=dict[str, SegmentRow])
+    incomplete: list[SegmentObjects] = field(default_factory=list[SegmentObjects])
     problems: list[Problem] = field(default_factory=list[Problem])
     changed: bool = False
 
@@ -135,7 +140,10 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
         lambda objects, loaded: _read(source, objects, loaded),
         at_once=_AHEAD * readers,
     )
-    for read in reads:
+    found_again = in_parallel(
+        pool, lambda objects: _look_again(source, objects), survey.incomplete, at_once=_AHEAD * readers
+    )
+    for read in itertools.chain(reads, found_again):
         if isinstance(read, SegmentRow):
             survey.keep(read)
         elif read is not None:
@@ -147,13 +155,11 @@ def _unknown(
     source: SegmentSource, scope: Scope, cursor: RowCursor | None, survey: _Survey
 ) -> Iterator[SegmentObjects]:
     """Yield the complete segments whose manifests must be read. Add the other segments to ``survey``: incomplete
-    segments as problems, known segments with their rows from the catalog file."""
+    segments, and known segments with their rows from the catalog file."""
     for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
-        # Report an incomplete segment as a problem. A segment without its manifest was never committed. A segment
-        # without another object is unreadable.
         if manifest is None or objects.missing:
-            survey.problems.append(_incomplete(objects))
+            survey.incomplete.append(objects)
             continue
         row = cursor.find(objects.main_path, objects.segment_id, objects.start_offset) if cursor is not None else None
         if row is not None and row.stamp.matches(Stamp.of(manifest)):
@@ -179,6 +185,27 @@ def _read(
     except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
         kind = ProblemKind.DAMAGED if isinstance(error, CorruptDataError) else ProblemKind.UNREADABLE
         return Problem(kind, objects.segment_id, objects.start_offset, str(error))
+
+
+def _look_again(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Problem | None:
+    """Look up the objects that a listing lacks, with one request each, and return the result of ``_read``.
+
+    A listing takes many requests, and a segment may be committed between two of them: then the listing has the manifest
+    without the objects before it. A segment without its manifest was not committed, so it is a problem without a
+    request.
+    """
+    found = dict(objects.objects)
+    try:
+        for suffix in objects.missing if Suffix.MANIFEST in found else ():
+            found[suffix] = source.store.head(object_key(source.layout.prefix, objects.main_path, suffix))
+    # A store in a folder raises InvalidKeyError for a special file, which no reader opens.
+    except (ObjectNotFoundError, InvalidKeyError):
+        return _incomplete(objects)
+    whole = dataclasses.replace(objects, objects=tuple(found.items()))
+    if whole.missing:
+        return _incomplete(objects)
+    (loaded,) = load_batch(source.store, [whole], source.manifest_rules)
+    return _read(source, whole, loaded)
 
 
 def _incomplete(objects: SegmentObjects) -> Problem:
