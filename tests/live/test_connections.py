@@ -19,12 +19,13 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificat
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates as serialize_key_store
 
 from tests.support.kafka.kafka_topics import Produced, allow_to_read, make_topic, produce
+from tests.support.kafka.live_reads import read_live
 from tests.support.kafka.mock_kafka import mock_kafka
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer, start_kafka
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import unanswered_port
 from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ResourceNotFoundError, TieredStoreError
-from tieredstore.live import LiveCluster, LiveFollower, faults, read_live
+from tieredstore.live import LiveCluster, LiveFollower, faults
 
 pytestmark = pytest.mark.slow
 

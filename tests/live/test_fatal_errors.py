@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaError, Producer
 
+from tests.support.kafka.live_reads import read_live
 from tests.support.kafka.mock_kafka import FETCH, LIST_OFFSETS, MockKafka, mock_kafka
 from tieredstore.errors import (
     BrokerDeniedError,
@@ -20,7 +21,7 @@ from tieredstore.errors import (
     ResourceNotFoundError,
     TieredStoreError,
 )
-from tieredstore.live import LiveCluster, LiveFollower, faults, read_live
+from tieredstore.live import LiveCluster, LiveFollower, faults
 from tieredstore.model import TopicPartition
 
 pytestmark = pytest.mark.slow

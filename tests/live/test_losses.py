@@ -20,9 +20,10 @@ from tests.support.kafka.kafka_topics import (
     make_topic,
     produce,
 )
+from tests.support.kafka.live_reads import read_live
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import BatchCorruptError, BrokerUnavailableError, DataLossError, ResourceNotFoundError
-from tieredstore.live import LiveCluster, faults, read_live
+from tieredstore.live import LiveCluster, faults
 from tieredstore.model import Uuid
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.kafka.live_reads import read_live
 from tieredstore.errors import ConfigError
-from tieredstore.live import LiveCluster, read_live
+from tieredstore.live import LiveCluster
 from tieredstore.live.properties import client_configuration, login_of_jaas
 
 SERVERS = {"bootstrap.servers": "broker:9092"}

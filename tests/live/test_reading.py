@@ -25,10 +25,11 @@ from tests.support.kafka.kafka_topics import (
     random_produced,
     send,
 )
+from tests.support.kafka.live_reads import read_live
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
-from tieredstore.live import Isolation, LiveCluster, read_live
+from tieredstore.live import Isolation, LiveCluster
 from tieredstore.records import ReadSettings
 
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")

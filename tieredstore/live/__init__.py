@@ -10,7 +10,7 @@ with Extra("reading from a broker", "kafka"):
     from tieredstore.live.cluster import LiveCluster, LiveEnd, LiveTopic
     from tieredstore.live.epochs import EpochEnd
     from tieredstore.live.follower import LiveEvent, LiveFollower
-    from tieredstore.live.reader import LiveReader, read_live
+    from tieredstore.live.reader import LiveReader
 
 __all__ = [
     "EpochEnd",
@@ -21,5 +21,4 @@ __all__ = [
     "LiveFollower",
     "LiveReader",
     "LiveTopic",
-    "read_live",
 ]

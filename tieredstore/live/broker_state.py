@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, admin
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -22,9 +22,6 @@ from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import ClusterMetadata
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -66,7 +63,8 @@ class BrokerState(Closing):
 
     def leaders(self) -> dict[TopicPartition, int]:
         """Return the leader's broker id for each partition of the cluster, -1 for no leader. This takes one request."""
-        listed = self._metadata(f"the leaders at {self._servers} cannot be looked up")
+        doing = f"the leaders at {self._servers} cannot be looked up"
+        listed = self._clients.get().metadata(self._timeout_s, doing)
         return {
             (name, number): partition.leader
             for name, topic in listed.topics.items()
@@ -75,14 +73,9 @@ class BrokerState(Closing):
 
     def members(self) -> ClusterMembers:
         """Return the cluster's id, and the ids of its running brokers. This takes one request."""
-        listed = self._metadata(f"the cluster at {self._servers} cannot be looked up")
+        doing = f"the cluster at {self._servers} cannot be looked up"
+        listed = self._clients.get().metadata(self._timeout_s, doing)
         return ClusterMembers(listed.cluster_id, frozenset(listed.brokers))
-
-    def _metadata(self, doing: str) -> ClusterMetadata:
-        try:
-            return self._clients.get().metadata(self._timeout_s, doing)
-        except KafkaException as error:
-            raise fault(error.args[0], doing) from error
 
     def ends(self, partitions: Iterable[TopicPartition], *, stable: bool) -> dict[TopicPartition, PartitionEnd]:
         """Return the high watermarks, or with ``stable`` the last stable offsets. The result omits partitions without

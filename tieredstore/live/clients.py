@@ -172,7 +172,7 @@ class LiveAdmin(AdminClient):
             raise final
 
     def metadata(self, timeout_s: float, doing: str) -> ClusterMetadata:
-        """Return the cluster's metadata. Raise KafkaException if no broker answers in time, and the errors of
+        """Return the cluster's metadata. Raise BrokerUnavailableError if no broker answers in time, and the errors of
         :meth:`listen`."""
         end = time.monotonic() + timeout_s
         while True:
@@ -181,7 +181,7 @@ class LiveAdmin(AdminClient):
             except KafkaException as error:
                 self.listen(doing)
                 if kind_of(error.args[0]) is not BrokerUnavailableError or time.monotonic() > end:
-                    raise
+                    raise self.trouble.failure(error.args[0], doing, timeout_s) from error
                 time.sleep(_POLL_S)
             else:
                 self.hear()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar, cast
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -49,10 +49,6 @@ _INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__tr
 
 _EARLIEST: Final = admin.OffsetSpec.earliest()
 _LATEST: Final = admin.OffsetSpec.latest()
-
-_SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
-"""If a call fails with one of these codes, the client's last connection error explains more than the call's own
-error."""
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -104,7 +100,7 @@ class LiveCluster(Closing):
         self._clients = PerProcess(partial(LiveAdmin, configuration))
         self._login: tuple[str, str] | None = None
 
-    def within(self, timeout_s: float) -> LiveCluster:
+    def within(self, timeout_s: float) -> Self:
         """Return this cluster with another timeout. Both share a client, which only the original closes."""
         cluster = copy.copy(self)
         cluster._timeout_s = timeout_s
@@ -112,12 +108,7 @@ class LiveCluster(Closing):
 
     def topics(self) -> tuple[str, ...]:
         """Return the sorted names of all topics except Kafka's internal topics. This takes one request."""
-        doing = f"the topics of {self._servers} cannot be listed"
-        client = self._clients.get()
-        try:
-            listed = client.metadata(self._timeout_s, doing)
-        except KafkaException as error:
-            raise self._failure(client, error, doing) from error
+        listed = self._client.metadata(self._timeout_s, f"the topics of {self._servers} cannot be listed")
         return tuple(sorted(name for name in listed.topics if name not in _INTERNAL))
 
     def topic(self, topic: str) -> LiveTopic:
@@ -429,19 +420,13 @@ class LiveCluster(Closing):
         named = _name_of(what)
         of = f"{doing}, for {named}" if named else doing
         if error.args[0].code() != KafkaError._NOENT or not isinstance(what, tuple):
-            return self._name_absent(self._failure(client, error, of), named)
+            return self._name_absent(client.trouble.failure(error.args[0], of, self._timeout_s), named)
         # This error of librdkafka does not include a reason, so ask the brokers why the partition has no leader.
         topic, partition = cast("TopicPartition", what)
         why = TopicWatch(client, self._timeout_s).errors(topic, [partition]).get(partition)
         if why is None or kind_of(why) is BrokerUnavailableError:
             return BrokerUnavailableError(f"{doing}: {named} has no leader now")
         return self._name_absent(fault(why, of), named)
-
-    def _failure(self, client: LiveAdmin, error: KafkaException, doing: str) -> TieredStoreError:
-        """Return the error of a call, or the connection's error if that error explains more."""
-        if error.args[0].code() in _SILENCE:
-            return client.trouble.unavailable(doing, self._timeout_s)
-        return fault(error.args[0], doing)
 
     def _name_absent(self, error: TieredStoreError, named: str) -> TieredStoreError:
         """If the error says that a topic or partition does not exist, return an error that names it and the brokers."""
@@ -558,9 +543,7 @@ class GroupClient(Closing):
             final = trouble.final(doing)
             if final is not None:
                 raise final from error
-            if error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
-                raise trouble.unavailable(doing, timeout_s) from error
-            raise fault(error.args[0], doing) from error
+            raise trouble.failure(error.args[0], doing, timeout_s) from error
         for place in places:
             if place.error is not None:
                 raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")

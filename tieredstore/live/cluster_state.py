@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -12,9 +12,8 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaExceptio
 
 from tieredstore.errors import BrokerError, BrokerUnavailableError
 from tieredstore.format.cluster_snapshot import AclEntry, CommittedOffset, GroupOffsets, NotHeld, TopicSettings
-from tieredstore.live.cluster import GroupClient, LiveCluster, is_of_topic, uuid_of
+from tieredstore.live.cluster import LiveCluster, is_of_topic, uuid_of
 from tieredstore.live.faults import fault
-from tieredstore.model import TopicPartition
 from tieredstore.process.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -118,6 +117,7 @@ class ClusterState(LiveCluster):
         partitions = [(each.topic, number) for each in topics for number in range(each.partition_count)]
         held: list[GroupOffsets] = []
         not_held = [NotHeld("group", name, _OTHER_GROUP) for name, each in listed.items() if each.kind == "other"]
+        brief = self.within(min(_GROUP_S, self._timeout_s))
         end = time.monotonic() + _GROUPS_S
         for name, group in listed.items():
             if group.kind == "other":
@@ -125,20 +125,14 @@ class ClusterState(LiveCluster):
             if time.monotonic() > end:
                 raise BrokerUnavailableError(f"{doing}: reading their offsets takes longer than {_GROUPS_S:g} s")
             try:
-                offsets = tuple(self._offsets_of(name, partitions))
+                commits = brief.commits(name, partitions)
             except BrokerError as error:
                 not_held.append(NotHeld("group", name, str(error)))
-            else:
-                if offsets:
-                    held.append(GroupOffsets(name, group.kind, offsets))
+                continue
+            offsets = [CommittedOffset(*where, each.offset, each.metadata or "") for where, each in commits.items()]
+            if offsets:
+                held.append(GroupOffsets(name, group.kind, tuple(offsets)))
         return held, not_held
-
-    def _offsets_of(self, group: str, partitions: Sequence[TopicPartition]) -> Iterator[CommittedOffset]:
-        doing = f"the offsets of the group {group} at {self._servers} cannot be looked up"
-        with GroupClient({**self._configuration, "group.id": group}, self._login) as client:
-            for place in client.committed(partitions, doing, min(_GROUP_S, self._timeout_s)):
-                if place.offset >= 0:
-                    yield CommittedOffset(place.topic, place.partition, place.offset, place.metadata or "")
 
     def _list_groups(self) -> dict[str, LiveGroup]:
         doing = f"the groups of {self._servers} cannot be listed"
@@ -146,14 +140,13 @@ class ClusterState(LiveCluster):
         for error in listed.errors:
             raise fault(error, doing)
         found = {each.group_id: _live_group(each) for each in listed.valid}
-        client = self._clients.get()
         try:
             with warnings.catch_warnings():
                 # Use the deprecated call, because its replacement hides groups that are not consumer groups.
                 warnings.filterwarnings("ignore", "list_groups", DeprecationWarning)
                 names = {each.id for each in self._client.list_groups(timeout=self._timeout_s)}
         except KafkaException as error:
-            raise self._failure(client, error, doing) from error
+            raise self._client.trouble.failure(error.args[0], doing, self._timeout_s) from error
         others = {name: LiveGroup("other", has_members=True) for name in names - found.keys()}
         return dict(sorted((found | others).items()))
 

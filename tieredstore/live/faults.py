@@ -134,6 +134,10 @@ compaction has removed the last records of that batch. The error calls the recor
 continues by itself.
 """
 
+_SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
+"""If a call fails with one of these codes, the client's last connection error explains more than the call's own
+error."""
+
 _DAMAGED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError.INVALID_MSG})
 
 
@@ -175,6 +179,10 @@ class Trouble:
             return False
         # A failed TLS handshake is final only before the first answer: later, a lost connection may be the reason.
         return self.noted.code() != KafkaError._SSL or not self._answered
+
+    def failure(self, error: KafkaError, doing: str, timeout_s: float) -> TieredStoreError:
+        """Return the error of a call, or the connection's error if that error explains more."""
+        return self.unavailable(doing, timeout_s) if error.code() in _SILENCE else fault(error, doing)
 
     def unavailable(self, doing: str, timeout_s: float) -> TieredStoreError:
         """Return the error to raise if no broker answered within ``timeout_s`` seconds."""

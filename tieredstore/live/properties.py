@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, get_args
 
@@ -156,21 +156,9 @@ def _translate(given: dict[str, Any]) -> dict[str, Any]:
     return renamed | settings
 
 
-def is_translated(name: str) -> bool:
-    """Return True if librdkafka never gets this property, because it is ignored, refused, or translated from Java's
-    login.
-    """
-    return name in _WITHOUT_EFFECT or name in _OF_JAVA or name in _REFUSED or name == "sasl.jaas.config"
-
-
 def is_never_text(name: str) -> bool:
     """Return True if this property takes a Python object, which no properties file can hold."""
     return name in _NOT_FROM_TEXT or name.endswith("_cb")
-
-
-def librdkafka_name(name: str) -> str:
-    """Return librdkafka's name for a Java property."""
-    return _RENAMED.get(name, name)
 
 
 def shared_properties(properties: Mapping[str, object]) -> dict[str, str]:
@@ -204,7 +192,7 @@ def _check(given: Mapping[str, str], isolation: Isolation) -> None:
 
 
 def _login(given: dict[str, str]) -> dict[str, str]:
-    jaas = given.pop("sasl.jaas.config", None)
+    jaas = given.pop(_JAAS, None)
     if jaas is None:
         return {}
     return login_of_jaas(jaas, given.get("sasl.mechanism", given.get("sasl.mechanisms", "GSSAPI")))
@@ -324,9 +312,10 @@ _IN_WORDS: Final = {
 _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.crl.location", "ssl.key.location")
 _TYPES: Final = ("JKS", "PKCS12", "PEM")
 _PARTS: Final = ("location", "type", "password")
-OF_JAVAS_STORES: Final = frozenset(_IN_WORDS) | {
-    f"{store}.{part}" for store in ("ssl.truststore", "ssl.keystore") for part in _PARTS
-}
+_OF_STORES: Final = (
+    *_IN_WORDS,
+    *(f"{store}.{part}" for store in ("ssl.truststore", "ssl.keystore") for part in _PARTS),
+)
 """Properties that :func:`translate_stores` handles."""
 
 
@@ -348,9 +337,15 @@ def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
     # ``ssl.keystore.type``) as its own.
     key = _take_store(given, "ssl.keystore")
     if "location" in trust:
-        settings |= _by_type("ssl.truststore", trust, {"PEM": _pem_trust, "PKCS12": _pkcs12_trust})
+        kind, content = _read_store("ssl.truststore", trust)
+        settings |= {"ssl.ca.location": trust["location"]} if kind == "PEM" else _pkcs12_trust(trust, content)
     if "location" in key:
-        settings |= _by_type("ssl.keystore", key, {"PEM": _pem_key, "PKCS12": _pkcs12_key})
+        kind, _ = _read_store("ssl.keystore", key)
+        if kind == "PEM":
+            # Both properties name the same file, because Java expects key and certificate chain in one file.
+            settings |= {"ssl.key.location": key["location"], "ssl.certificate.location": key["location"]}
+        else:
+            settings |= {f"ssl.keystore.{part}": key[part] for part in ("location", "password") if part in key}
     return settings
 
 
@@ -358,14 +353,12 @@ def _take_store(given: MutableMapping[str, str], store: str) -> dict[str, str]:
     return {part: given.pop(f"{store}.{part}") for part in _PARTS if f"{store}.{part}" in given}
 
 
-_Translation = Callable[[Mapping[str, str], bytes], dict[str, str]]
-
-
-def _by_type(store: str, given: Mapping[str, str], known: Mapping[str, _Translation]) -> dict[str, str]:
+def _read_store(store: str, given: Mapping[str, str]) -> tuple[str, bytes]:
+    """Return the type of a store's file (``PEM`` or ``PKCS12``), and its content."""
     written = given.get("type", "").upper()
     if written and written not in _TYPES:
         raise ConfigError(f"{store}.type is {given['type']}; only PEM and PKCS12 are supported")
-    content = _read_store(f"{store}.location", given["location"])
+    content = _content_of(f"{store}.location", given["location"])
     if content.startswith(_JKS_MAGICS):
         raise ConfigError(
             f"{store}.location names a JKS file, which only Java can read: convert it to PKCS12 with "
@@ -375,10 +368,10 @@ def _by_type(store: str, given: Mapping[str, str], known: Mapping[str, _Translat
     kind = "PEM" if _PEM_MARK in content else "PKCS12"
     if written in {"PEM", "PKCS12"} and written != kind:
         raise ConfigError(f"{store}.type is {written}, but the file of {store}.location is {kind}")
-    return known[kind](given, content)
+    return kind, content
 
 
-def _read_store(name: str, location: str) -> bytes:
+def _content_of(name: str, location: str) -> bytes:
     try:
         with Path(location).open("rb") as file:
             content = file.read(_MAX_STORE_BYTES + 1)
@@ -387,21 +380,6 @@ def _read_store(name: str, location: str) -> bytes:
     if len(content) > _MAX_STORE_BYTES:
         raise ConfigError(f"{name} is larger than {_MAX_STORE_BYTES} bytes, so it is no key store: {location}")
     return content
-
-
-def _pem_trust(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
-    return {"ssl.ca.location": given["location"]}
-
-
-def _pem_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
-    """Return librdkafka's properties for the key and the certificate chain. Both properties name the same file, because
-    Java expects key and chain in one file.
-    """
-    return {"ssl.key.location": given["location"], "ssl.certificate.location": given["location"]}
-
-
-def _pkcs12_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
-    return {f"ssl.keystore.{part}": given[part] for part in ("location", "password") if part in given}
 
 
 def _pkcs12_trust(given: Mapping[str, str], content: bytes) -> dict[str, str]:
@@ -421,6 +399,9 @@ def _pkcs12_trust(given: Mapping[str, str], content: bytes) -> dict[str, str]:
     return {"ssl.ca.pem": "".join(each.public_bytes(Encoding.PEM).decode("ascii") for each in certificates)}
 
 
+_TRANSLATED: Final = frozenset({*_WITHOUT_EFFECT, *_OF_JAVA, *_REFUSED, _JAAS, *_OF_STORES})
+"""Properties that librdkafka never gets, because they are ignored, refused, or translated."""
+
 _NO_PROPERTY: Final = "tieredstore.no.such.property"
 _UNKNOWN: Final = "No such configuration property"
 
@@ -431,14 +412,14 @@ def unknown_properties(names: Iterable[str]) -> list[str]:
 
 
 def _is_known(name: str) -> bool:
-    if is_translated(name) or name in OF_JAVAS_STORES:
+    if name in _TRANSLATED:
         return True
     if is_never_text(name):
         return False
     try:
         # The last name is unknown on purpose, so that no client starts. librdkafka checks the names in order, and fails
         # at the last name at the latest.
-        Consumer({"group.id": "names", librdkafka_name(name): "", _NO_PROPERTY: ""})
+        Consumer({"group.id": "names", _RENAMED.get(name, name): "", _NO_PROPERTY: ""})
     except KafkaException as error:
         words: str = error.args[0].str()
         return not words.startswith(_UNKNOWN) or _NO_PROPERTY in words

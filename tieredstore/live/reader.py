@@ -113,30 +113,6 @@ class LiveReader(Closing):
         self.cluster.close()
 
 
-def read_live(
-    properties: Mapping[str, str],
-    topic: str,
-    partition: int,
-    start: int,
-    stop: int,
-    *,
-    isolation: Isolation,
-    columns: Sequence[str] = COLUMNS,
-    topic_id: Uuid | None = None,
-    timeout_s: float = 60.0,
-) -> Generator[pa.RecordBatch, None, None]:
-    """Read like :meth:`LiveReader.read`, but with new Kafka clients that no other read shares."""
-    reader = LiveReader(properties, isolation=isolation, timeout_s=timeout_s)
-    return _read_and_close(reader, reader.read(topic, partition, start, stop, columns=columns, topic_id=topic_id))
-
-
-def _read_and_close(
-    reader: LiveReader, batches: Generator[pa.RecordBatch, None, None]
-) -> Generator[pa.RecordBatch, None, None]:
-    with reader:
-        yield from batches
-
-
 _WAIT_S: Final = 0.1
 
 

@@ -1,0 +1,27 @@
+"""Tests of the clients of a restore with brokers that do not answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tieredstore.errors import BrokerUnavailableError
+from tieredstore.restore.logdir.cluster import RestoreCluster
+from tieredstore.restore.produce.target import TargetCluster
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+def test_prepare_says_that_no_broker_answers() -> None:
+    with (
+        RestoreCluster(NOWHERE) as cluster,
+        pytest.raises(BrokerUnavailableError, match=r"^topics cannot be created at 127\.0\.0\.1:1: "),
+    ):
+        cluster.within(1.0).prepare({"orders": ("", [(0, 1)])}, replication_factor=1, on_topic=print)
+
+
+def test_a_target_says_that_no_broker_answers() -> None:
+    with (
+        TargetCluster(NOWHERE, timeout_s=1.0) as cluster,
+        pytest.raises(BrokerUnavailableError, match=r"^the brokers of 127\.0\.0\.1:1 cannot be listed: "),
+    ):
+        cluster.longest_transaction_ms()
