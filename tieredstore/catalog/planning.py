@@ -16,12 +16,10 @@ from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentStates
 from tieredstore.catalog.problems import Problem, ProblemKind
-from tieredstore.catalog.stored import StoredSegment, load_batch, load_each
+from tieredstore.catalog.stored import StoredSegment, load_batch, load_each, look_again
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
 from tieredstore.errors import (
     CorruptDataError,
-    InvalidKeyError,
-    ObjectNotFoundError,
     SegmentNotFoundError,
     StoreError,
     TieredStoreError,
@@ -188,24 +186,15 @@ def _read(
 
 
 def _look_again(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Problem | None:
-    """Look up the objects that a listing lacks, with one request each, and return the result of ``_read``.
-
-    A listing takes many requests, and a segment may be committed between two of them: then the listing has the manifest
-    without the objects before it. A segment without its manifest was not committed, so it is a problem without a
-    request.
+    """Look up the objects that the listing lacks, and return the result of ``_read``. A segment without its manifest
+    was not committed, so it is a problem without a request.
     """
-    found = dict(objects.objects)
-    try:
-        for suffix in objects.missing if Suffix.MANIFEST in found else ():
-            found[suffix] = source.store.head(object_key(source.layout.prefix, objects.main_path, suffix))
-    # A store in a folder raises InvalidKeyError for a special file, which no reader opens.
-    except (ObjectNotFoundError, InvalidKeyError):
+    if objects.find(Suffix.MANIFEST) is not None:
+        objects = look_again(source.store, source.layout.prefix, objects)
+    if objects.missing:
         return _incomplete(objects)
-    whole = dataclasses.replace(objects, objects=tuple(found.items()))
-    if whole.missing:
-        return _incomplete(objects)
-    (loaded,) = load_batch(source.store, [whole], source.manifest_rules)
-    return _read(source, whole, loaded)
+    (loaded,) = load_batch(source.store, [objects], source.manifest_rules)
+    return _read(source, objects, loaded)
 
 
 def _incomplete(objects: SegmentObjects) -> Problem:

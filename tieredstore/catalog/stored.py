@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
@@ -13,12 +13,13 @@ from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.errors import (
     CorruptDataError,
+    InvalidKeyError,
     ManifestCorruptError,
     ObjectNotFoundError,
     SegmentNotFoundError,
     TieredStoreError,
 )
-from tieredstore.format.keys import Suffix
+from tieredstore.format.keys import Suffix, object_key
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata
@@ -218,6 +219,20 @@ def known_segment(objects: SegmentObjects) -> KnownSegment:
     """Return the facts that a listing has about a segment, for a check of the segment's manifest."""
     log = objects.find(Suffix.LOG)
     return KnownSegment(objects.segment_id, objects.start_offset, None if log is None else log.size)
+
+
+def look_again(store: ObjectStore, prefix: str, objects: SegmentObjects) -> SegmentObjects:
+    """Return a committed segment with the objects that the listing lacks, if they exist. Each takes one request.
+
+    A listing takes many requests, and a segment may be committed between two of them: then the listing has the manifest
+    without the objects before it.
+    """
+    found = dict(objects.objects)
+    for suffix in objects.missing:
+        # A store in a folder raises InvalidKeyError for a special file, which no reader opens.
+        with contextlib.suppress(ObjectNotFoundError, InvalidKeyError):
+            found[suffix] = store.head(object_key(prefix, objects.main_path, suffix))
+    return replace(objects, objects=tuple(found.items()))
 
 
 def manifest_size(objects: SegmentObjects) -> int:

@@ -14,7 +14,7 @@ from tieredstore.catalog.lineage import Lineage
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.problems import Problem, ProblemKind
-from tieredstore.catalog.stored import load_segment
+from tieredstore.catalog.stored import load_segment, look_again
 from tieredstore.catalog.tracing import KnownProofs, trace_partitions
 from tieredstore.errors import (
     ConfigError,
@@ -154,6 +154,7 @@ class StoredLogs:
     def _read(self, objects: SegmentObjects, new: list[RemoteLogSegmentMetadata], problems: list[Problem]) -> None:
         if objects.find(Suffix.MANIFEST) is None:
             return  # the copy is in progress
+        objects = look_again(self._source.store, self._source.layout.prefix, objects)
         if objects.missing:
             lost = ", no ".join(f".{suffix.value}" for suffix in objects.missing)
             kind, detail = ProblemKind.INCOMPLETE, f"it has no .{lost.removeprefix('.')}"
