@@ -200,7 +200,7 @@ class StoreGovernor(Governor):
         key = self._key("assignments")
         etag = self._etag_of(key)
         if etag is not None and etag != self._view_etag:
-            view = self._read_view(key)
+            view = self._folder.read(key, ASSIGNMENTS, _VIEW, _MOST_BYTES)
             if view.generation >= self._view.generation:
                 self._view, self._view_etag = view, etag
 
@@ -329,8 +329,7 @@ class StoreGovernor(Governor):
         """Assign topics, and write the assignments if they changed. Raise FencedError if a later generation governs."""
         assert self.generation is not None
         key = self._key("assignments")
-        etag = self._etag_of(key)
-        before = _NOTHING if etag is None else self._read_view(key)
+        before, etag = self._folder.read_with_etag(key, ASSIGNMENTS, _VIEW, _MOST_BYTES) or (_NOTHING, None)
         if before.generation > self.generation:
             raise FencedError(f"another broker governs now, in generation {before.generation}")
         topics = self._strategy.assign(self._topics(), living, before.topics, self._wall_ms())
@@ -341,11 +340,7 @@ class StoreGovernor(Governor):
         after = _View(self.generation, brokers, topics)
         if after == before:
             return
-        body = ASSIGNMENTS.to_bytes(asdict(after))
-        if etag is None:
-            self._folder.store.put(key, body, if_absent=True)
-        else:
-            self._folder.store.replace(key, body, etag)
+        self._folder.write(key, ASSIGNMENTS.to_bytes(asdict(after)), etag)
         _logger.info("assigned %d topics to %d brokers", len(topics), len(brokers))
 
     def _etag_of(self, key: str) -> str | None:
@@ -353,9 +348,6 @@ class StoreGovernor(Governor):
             return self._folder.store.head(key).etag
         except ObjectNotFoundError:
             return None
-
-    def _read_view(self, key: str) -> _View:
-        return ASSIGNMENTS.parse(_VIEW, self._folder.store.get_small(key, _MOST_BYTES), key)
 
     def _key(self, *parts: str) -> str:
         return self._folder.key("governor", *parts)

@@ -48,7 +48,6 @@ from tieredstore.pubsub.format.messages import Compression, Headers, ProducerReq
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedBatch
 from tieredstore.pubsub.produce.outbox import OpenMessage
-from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.pubsub.queue.store_queue import ENTRY_NOTIFICATIONS
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.versions import SINK
@@ -222,26 +221,22 @@ class SinkCommits:
         self._topics.store.delete([batch.key for batch in batches if batch.key not in kept])
 
     def _read(self) -> tuple[SinkRecord, str] | None:
-        try:
-            etag = self._topics.store.head(self._key).etag
-            record = read_sink(self._topics.folder, self._key)
-        except ObjectNotFoundError:
-            return None
-        if etag is None:
-            raise CorruptDataError(f"{self._key}: the store returned no etag, which a conditional replace needs")
-        return record, etag
+        stored = self._topics.folder.read_with_etag(self._key, SINK, _RECORD, _MOST_RECORD_BYTES)
+        if stored is not None:
+            _check_record(stored[0], self._key)
+        return stored
 
     def _write(self, record: SinkRecord, etag: str | None) -> None:
         body = SINK.to_bytes(_RECORD.dump_python(record, mode="json", by_alias=True))
-        if etag is None:
-            self._topics.store.put(self._key, body, if_absent=True)
-        else:
-            self._topics.store.replace(self._key, body, etag)
+        self._topics.folder.write(self._key, body, etag)
 
 
-def read_sink(folder: OwnFolder, key: str) -> SinkRecord:
+def _read_record(topics: Topics, key: str) -> SinkRecord:
     """Return a query's record. Raise CorruptDataError if it is invalid, ObjectNotFoundError if it is absent."""
-    record = SINK.parse(_RECORD, folder.store.get_small(key, _MOST_RECORD_BYTES), key)
+    return _check_record(topics.folder.read(key, SINK, _RECORD, _MOST_RECORD_BYTES), key)
+
+
+def _check_record(record: SinkRecord, key: str) -> SinkRecord:
     try:
         list(record.keys())
     except NotificationCorruptError as error:
@@ -263,7 +258,7 @@ def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
     beginning = topics.folder.key("sinks", topic.name, "")
     for info in topics.store.list(beginning):
         try:
-            record = read_sink(topics.folder, info.key)
+            record = _read_record(topics, info.key)
         except ObjectNotFoundError:
             continue
         if not record.is_done:
@@ -274,7 +269,7 @@ def list_finished_batch_queries(topics: Topics, topic: Topic, before_ms: int) ->
     """Yield the keys of records that are no longer needed, because their batch queries ended before ``before_ms``."""
     beginning = topics.folder.key("sinks", topic.name, BATCH_QUERY)
     for info in topics.store.list(beginning):
-        if info.modified_ms is not None and info.modified_ms < before_ms and read_sink(topics.folder, info.key).is_done:
+        if info.modified_ms is not None and info.modified_ms < before_ms and _read_record(topics, info.key).is_done:
             yield info.key
 
 

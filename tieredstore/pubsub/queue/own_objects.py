@@ -27,12 +27,14 @@ class OwnFolder:
         """Return the key of an object."""
         return f"{self.prefix}!tieredstore/pubsub/{self.cluster}/{'/'.join(parts)}"
 
-    def read(self, key: str, state: StateKind, kind: TypeAdapter[_Kind]) -> _Kind:
-        """Return the object at ``key``. Raise ObjectNotFoundError if it does not exist, and CorruptDataError if it does
-        not match ``kind``."""
-        return state.parse(kind, self.store.get_small(key, _MOST_BYTES), key)
+    def read(self, key: str, state: StateKind, kind: TypeAdapter[_Kind], most: int = _MOST_BYTES) -> _Kind:
+        """Return the object at ``key``, which has at most ``most`` bytes. Raise ObjectNotFoundError if it does not
+        exist, and CorruptDataError if it does not match ``kind``."""
+        return state.parse(kind, self.store.get_small(key, most), key)
 
-    def read_with_etag(self, key: str, state: StateKind, kind: TypeAdapter[_Kind]) -> tuple[_Kind, str] | None:
+    def read_with_etag(
+        self, key: str, state: StateKind, kind: TypeAdapter[_Kind], most: int = _MOST_BYTES
+    ) -> tuple[_Kind, str] | None:
         """Return the object and its etag for a conditional replace; None if the object does not exist.
 
         The etag is requested before the content, so that a write between the two requests makes the etag old, and the
@@ -40,9 +42,17 @@ class OwnFolder:
         """
         try:
             etag = self.store.head(key).etag
-            found = self.read(key, state, kind)
+            found = self.read(key, state, kind, most)
         except ObjectNotFoundError:
             return None
         if etag is None:
             raise CorruptDataError(f"{key}: the store returned no etag, which a conditional replace needs")
         return found, etag
+
+    def write(self, key: str, body: bytes, etag: str | None) -> None:
+        """Replace the object that has ``etag``; without an etag, create it. Raise PreconditionFailedError if another
+        write was faster."""
+        if etag is None:
+            self.store.put(key, body, if_absent=True)
+        else:
+            self.store.replace(key, body, etag)

@@ -332,11 +332,8 @@ class StoreQueue(NotificationQueue):
         if number > self._search_tail(partition, start):
             raise InvalidRangeError(f"{self._where(partition)} ends before offset {offset}")
         if number > start:
-            body = QUEUE_START.to_bytes({"number": number})
-            if stored is None:
-                self._store.put(key, body, if_absent=True)
-            else:
-                self._store.replace(key, body, stored[1])
+            etag = None if stored is None else stored[1]
+            self._folder.write(key, QUEUE_START.to_bytes({"number": number}), etag)
         # Delete all entries before the start, because a killed run may have left some, and a delayed writer may have
         # added some.
         self._store.delete(list(self._list_freed_keys(partition, max(number, start))))

@@ -317,6 +317,5 @@ def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_
 def list_retired(log: BatchLog, partition: int) -> Iterator[Retired]:
     """Yield a partition's records of retired batches (see :func:`free_expired`) whose objects are not deleted yet."""
     for info in log.store.list(log.topics.folder.key("retired", log.topic.name, str(partition), "")):
-        raw = log.store.get_small(info.key, _MOST_RECORD_BYTES)
-        record = RETIRED.parse(_RECORD, raw, info.key)
+        record = log.topics.folder.read(info.key, RETIRED, _RECORD, _MOST_RECORD_BYTES)
         yield Retired(info.key, record.ms if info.modified_ms is None else info.modified_ms, record.batches)
