@@ -38,7 +38,7 @@ from tieredstore.pubsub.format.packets import (
     request_bytes,
 )
 from tieredstore.pubsub.produce.batch_writer import SealedMessage
-from tieredstore.pubsub.produce.outbox import OpenMessage, Outbox, PlainPacker, Sending
+from tieredstore.pubsub.produce.outbox import OpenMessage, Outbox, Packer, Sending
 from tieredstore.pubsub.settings import BatchClientSettings, BatchSettings
 
 _logger: Final = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def message_bytes_of(settings: BatchSettings) -> int:
 def open_broker_outbox(sending: Sending, *, topic: str, client: BatchClientSettings) -> Outbox:
     """Return an outbox that delivers to the brokers of a topic. The outbox learns these brokers from the brokers that
     ``client`` names."""
-    return Outbox(sending, PlainPacker(sending.message_bytes), BrokerDelivery(sending, topic, client))
+    return Outbox(sending, Packer(sending.message_bytes), BrokerDelivery(sending, topic, client))
 
 
 class BrokerDelivery:

@@ -84,50 +84,30 @@ class BatchEnd:
     """Marks the end of a batch, after its last Message."""
 
 
-class Packer(Protocol):
-    """Allocates the memory of Messages. The outbox holds its lock when it calls the packer, so the packer must not call
-    the outbox."""
+class Packer:
+    """Gives each Message separate memory, so that the delivery combines Messages into batches later.
 
-    def open(self) -> tuple[BodyWriter, BatchMemory | None]:
-        """Return a writer for the next Message, and the batch's memory if the Message is written in place."""
-        ...
-
-    def close(self, message: OpenMessage) -> bool:
-        """Finish a Message. Return True if its batch has no room for another Message."""
-        ...
-
-    def has_other_room(self) -> bool:
-        """Try to make room for a record that was too large for an empty Message of this batch. If a new batch may have
-        more room, end this batch and return True.
-        """
-        ...
-
-    def end_batch(self) -> None:
-        """Finish the batch: the next Message begins a new batch."""
-        ...
-
-
-class PlainPacker:
-    """Gives each Message separate memory."""
+    The outbox holds its lock when it calls the packer, so the packer must not call the outbox."""
 
     def __init__(self, message_bytes: int) -> None:
         self._message_bytes = message_bytes
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
-        """Return a writer into new memory."""
+        """Return a writer for the next Message, and the batch's memory if the Message is written in place."""
         return BodyWriter(self._message_bytes), None
 
-    def close(self, message: OpenMessage) -> bool:
-        """Return False, because the delivery forms the batches later."""
-        del message
+    def close(self, message: OpenMessage) -> bool:  # noqa: ARG002  a subclass uses it
+        """Finish a Message. Return True if its batch has no room for another Message."""
         return False
 
     def has_other_room(self) -> bool:
-        """Return False: a new batch has no more room, because every Message gets the same amount of memory."""
+        """Try to make room for a record that was too large for an empty Message of this batch. If a new batch may have
+        more room, end this batch and return True.
+        """
         return False
 
     def end_batch(self) -> None:
-        """Do nothing: the delivery combines Messages into batches later."""
+        """Finish the batch: the next Message begins a new batch."""
 
 
 class Delivery(Protocol):

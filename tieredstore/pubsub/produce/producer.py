@@ -25,7 +25,7 @@ from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, Headers, ProducerRequest, message_header
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedBatch, room_for
 from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
-from tieredstore.pubsub.produce.outbox import Acks, OpenMessage, Outbox, Packer, PlainPacker, Sending
+from tieredstore.pubsub.produce.outbox import Acks, OpenMessage, Outbox, Packer, Sending
 from tieredstore.pubsub.queue.auditor import auditor_of
 from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics, check_topic_name
@@ -192,12 +192,12 @@ _LEAST_SHARE: Final = 8
 """A batch is closed once its free space is smaller than a Message's maximum size divided by this number."""
 
 
-class BatchPacker:
+class BatchPacker(Packer):
     """Writes records of uncompressed Messages in place, directly into their batch."""
 
     def __init__(self, sending: Sending, pool: SlabPool) -> None:
+        super().__init__(sending.message_bytes)
         self._settings = sending.settings
-        self._message_bytes = sending.message_bytes
         self._pool = pool
         self._memory: BatchMemory | None = None
 
@@ -253,7 +253,7 @@ class StoreDelivery:
         self._topics = topics
         self._topic = topic
         is_plain = sending.compression is Compression.NONE
-        self.packer: Packer = BatchPacker(sending, topics.memory) if is_plain else PlainPacker(sending.message_bytes)
+        self.packer: Packer = BatchPacker(sending, topics.memory) if is_plain else Packer(sending.message_bytes)
         self._started: tuple[BatchWriter, ThreadPool] | None = None
 
     def start(self, outbox: Outbox) -> None:
