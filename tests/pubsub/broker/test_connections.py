@@ -242,24 +242,25 @@ def test_one_that_is_gone_gives_back_what_it_was_granted() -> None:
 def test_whatever_comes_and_goes_the_room_is_never_over_full_and_empty_in_the_end() -> None:
     source = random.Random(7)
     for _ in range(50):
-        room, held, waiting = Room(100), list[int](), list[Waiter]()
-        for _ in range(200):
+        room, held, waiting, granted = Room(100), list[int](), dict[int, Waiter](), list[int]()
+        for number in range(200):
             size = source.randrange(1, 101)
             action = source.random()
             if action < 0.5:
-                waiter = room.take(size, lambda: None)
+                waiter = room.take(size, partial(granted.append, number))
                 if waiter is None:
                     held.append(size)
                 else:
-                    waiting.append(waiter)
+                    waiting[number] = waiter
             elif action < 0.8 and held:
                 room.give_back(held.pop(source.randrange(len(held))))
             elif waiting:
-                room.forget(waiting.pop(source.randrange(len(waiting))))
-            held += [waiter.size for waiter in waiting if waiter.is_granted]
-            waiting = [waiter for waiter in waiting if not waiter.is_granted]
-            assert room.taken == sum(held) <= 100
-        for waiter in waiting:
+                room.forget(waiting.pop(source.choice(list(waiting))))
+            while granted:
+                held.append(waiting.pop(granted.pop()).size)
+            assert (room.taken, room.waiting) == (sum(held), len(waiting))
+            assert room.taken <= 100
+        for waiter in waiting.values():
             room.forget(waiter)
         for size in held:
             room.give_back(size)

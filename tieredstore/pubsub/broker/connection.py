@@ -16,7 +16,7 @@ import enum
 import logging
 import socket
 import ssl
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -475,7 +475,7 @@ MESSAGE_COST: Final = 1024
 """Memory of a Message in bytes besides its data: callbacks, header and bookkeeping."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Waiter:
     """A waiting request for ``size`` bytes of memory. ``granted`` is called once, after the bytes have been
     reserved.
@@ -483,8 +483,6 @@ class Waiter:
 
     size: int
     granted: Callable[[], None]
-    is_granted: bool = False
-    is_gone: bool = False
 
 
 class Room:
@@ -498,7 +496,7 @@ class Room:
     def __init__(self, size: int) -> None:
         self.size = size
         self.taken = 0
-        self._waiting: deque[Waiter] = deque()
+        self._waiting: OrderedDict[Waiter, None] = OrderedDict()  # in order of arrival
 
     @property
     def waiting(self) -> int:
@@ -513,7 +511,7 @@ class Room:
             self.taken += size
             return None
         waiter = Waiter(size, granted)
-        self._waiting.append(waiter)
+        self._waiting[waiter] = None
         return waiter
 
     def give_back(self, size: int) -> None:
@@ -523,22 +521,20 @@ class Room:
 
     def forget(self, waiter: Waiter) -> None:
         """Remove a waiter, and free its bytes if they were already reserved."""
-        waiter.is_gone = True
-        if waiter.is_granted:
+        if waiter in self._waiting:
+            del self._waiting[waiter]
+        else:
             self.taken -= waiter.size
         self._serve()
 
     def _serve(self) -> None:
         while self._waiting:
-            waiter = self._waiting[0]
-            if not waiter.is_gone:
-                if self.taken + waiter.size > self.size:
-                    return
-                self.taken += waiter.size
-            self._waiting.popleft()
-            if not waiter.is_gone:
-                waiter.is_granted = True
-                waiter.granted()
+            waiter = next(iter(self._waiting))
+            if self.taken + waiter.size > self.size:
+                return
+            self.taken += waiter.size
+            del self._waiting[waiter]
+            waiter.granted()
 
 
 FRAMES_AN_ADDRESS: Final = 256
