@@ -38,7 +38,6 @@ from tieredstore.pubsub.format.packets import (
     Request,
     Response,
     WriteRequest,
-    error_response,
     read_response_head,
     request_head,
     response_bytes,
@@ -254,7 +253,7 @@ class Broker:
             self.counts.invalid_requests += 1
             version, request_id, kind = request_head(frame)
             self.room.give_back(held)
-            connection.send(error_response(request_id, version, kind, Code.BAD_REQUEST, str(error)))
+            connection.send(response_bytes(Response(version, request_id, kind, Code.BAD_REQUEST, str(error))))
             return
         match request.payload:
             case WriteRequest() as payload:
@@ -273,7 +272,7 @@ class Broker:
 
     def _write(self, write: _Write) -> None:
         topic = write.payload.topic
-        if not self._may(write.connection, write.request, PacketType.WRITE, topic):
+        if not self._may(write.connection, write.request, topic):
             self.room.give_back(write.held)
             return
         if not self._processors.is_ready(topic):
@@ -334,7 +333,7 @@ class Broker:
         known = self.directory.known(read.topic)
         if not self.own.serve_reads:
             _refuse(connection, request, Code.BAD_REQUEST, "this broker does not serve reads")
-        elif not self._may(connection, request, PacketType.READ, read.topic):
+        elif not self._may(connection, request, read.topic):
             return
         elif known is None or known.topic is None or known.topics is None:
             _refuse(connection, request, Code.NOT_FOUND, f"there is no topic {read.topic}")
@@ -344,8 +343,9 @@ class Broker:
 
     # --- all requests ---
 
-    def _may(self, connection: Connection, request: Request, operation: PacketType, topic: str) -> bool:
-        """Return True if the authorizer allows the operation; else refuse the request."""
+    def _may(self, connection: Connection, request: Request, topic: str) -> bool:
+        """Return True if the authorizer allows the request; else refuse it."""
+        operation = request.payload.kind
         try:
             if self._authorizer.allows(Client(connection.address, connection.principal), operation, topic):
                 return True
@@ -381,16 +381,8 @@ class Broker:
         }
 
 
-_KINDS: Final = {
-    WriteRequest: PacketType.WRITE,
-    MetadataRequest: PacketType.METADATA,
-    ReadRequest: PacketType.READ,
-}
-
-
 def _refuse(connection: Connection, request: Request, code: Code, why: str) -> None:
-    kind = _KINDS[type(request.payload)]
-    connection.send(error_response(request.request_id, request.version, kind, code, why))
+    connection.send(response_bytes(Response(request.version, request.request_id, request.payload.kind, code, why)))
 
 
 async def _wait_until(holds: Callable[[], bool], end_s: float) -> None:
@@ -542,7 +534,7 @@ class ReadAnswers:
         request_id = request.request_id
 
         def refuse(code: Code, why: str) -> None:
-            connection.send(error_response(request_id, READ_VERSION, PacketType.READ, code, why))
+            connection.send(response_bytes(Response(READ_VERSION, request_id, PacketType.READ, code, why)))
 
         async with self._turns:
             try:

@@ -29,8 +29,9 @@ from tieredstore.pubsub.format.packets import (
     REQUEST_HEAD_SIZE,
     Code,
     PacketType,
-    error_response,
+    Response,
     request_head,
+    response_bytes,
 )
 
 _logger: Final = logging.getLogger(__name__)
@@ -386,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
         is_write = kind is PacketType.WRITE
         if not is_write and size > _SMALL_BYTES:
             why = f"a request of {size} bytes is too large: only a write may exceed {_SMALL_BYTES}"
-            self.send(error_response(request_id, version, kind, Code.BAD_REQUEST, why))
+            self.send(response_bytes(Response(version, request_id, kind, Code.BAD_REQUEST, why)))
             self._refuse(why)
             return 0
         if available < size <= _SMALL_BYTES:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from tieredstore.kafka.batches import Buffer
 from tieredstore.limits import MAX_INT32
@@ -66,6 +66,7 @@ class WriteRequest:
     """``1 no-acks · str topic · 4 CRC-32 of data · [v4: str producer id · 2 n · n × {str ip, 4 slots}] · 4 length ·
     data``; ``data`` is one Message."""
 
+    kind: ClassVar[PacketType] = PacketType.WRITE
     topic: str
     crc: int
     data: Buffer
@@ -78,6 +79,7 @@ class WriteRequest:
 class MetadataRequest:
     """``str topic``, repeated; none means all topics."""
 
+    kind: ClassVar[PacketType] = PacketType.METADATA
     topics: tuple[str, ...] = ()
 
 
@@ -86,6 +88,7 @@ class ReadRequest:
     """``str topic · str notification · 1 header only · 4 offset · 4 size``; an offset and a size of −1 mean the whole
     object."""
 
+    kind: ClassVar[PacketType] = PacketType.READ
     topic: str
     notification: str
     header_only: bool = False
@@ -353,19 +356,17 @@ def request_bytes(request: Request) -> bytes:
     """Return the packet of a request, including the size field."""
     payload, version = request.payload, request.version
     if isinstance(payload, WriteRequest):
-        kind = PacketType.WRITE
         body = bytes([payload.no_acks]) + _text(payload.topic) + struct.pack(">I", payload.crc)
         if version >= SLOTS_FROM:
             body += _text(payload.producer_id) + struct.pack(">h", len(payload.connections))
             body += b"".join(_text(ip) + struct.pack(">i", slots) for ip, slots in payload.connections)
         body += struct.pack(">i", len(payload.data)) + bytes(payload.data)
     elif isinstance(payload, MetadataRequest):
-        kind, body = PacketType.METADATA, b"".join(map(_text, payload.topics))
+        body = b"".join(map(_text, payload.topics))
     else:
-        kind = PacketType.READ
         body = _text(payload.topic) + _text(payload.notification)
         body += struct.pack(">?ii", payload.header_only, payload.offset, payload.size)
-    return _with_size(struct.pack(">hqb", version, request.request_id, kind.value) + body)
+    return _with_size(struct.pack(">hqb", version, request.request_id, payload.kind.value) + body)
 
 
 def response_bytes(response: Response) -> bytes:
@@ -387,11 +388,6 @@ def read_response_head(version: int, request_id: int, size: int) -> bytes:
     store."""
     head = struct.pack(">hqbh", version, request_id, PacketType.READ.value, Code.OK.value) + _text("")
     return struct.pack(">i", len(head) + 4 + size) + head + struct.pack(">i", size)
-
-
-def error_response(request_id: int, version: int, kind: PacketType, code: Code, why: str) -> bytes:
-    """Return the packet that reports a failure, without payload."""
-    return response_bytes(Response(version, request_id, kind, code, why))
 
 
 def _payload_bytes(response: Response) -> bytes:

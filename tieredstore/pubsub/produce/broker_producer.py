@@ -172,7 +172,7 @@ class BrokerDelivery:
             return str(error), False, True
         timeout_s = min(self._client.request_timeout_ms / 1000, max(0.1, deadline.remaining_s()))
         try:
-            response = await link.ask(request, PacketType.WRITE, timeout_s)
+            response = await link.ask(request, timeout_s)
         except BrokerUnavailableError as error:
             self._brokers.drop(link, str(error))
             return str(error), True, False
@@ -341,7 +341,7 @@ class TopicBrokers:
             link = await self._open_link(place)
         try:
             request = Request(VERSION, next(self._ids), MetadataRequest((self._topic,)))
-            response = await link.ask(request, PacketType.METADATA, _CONNECT_S)
+            response = await link.ask(request, _CONNECT_S)
         finally:
             if own:
                 link.lose("it was opened for metadata only")
@@ -412,11 +412,11 @@ class BrokerLink:
             raise BrokerUnavailableError(f"cannot connect to broker {host}:{port}: {why}") from error
         return cls(place, reader, writer)
 
-    async def ask(self, request: Request, kind: PacketType, timeout_s: float) -> Response:
+    async def ask(self, request: Request, timeout_s: float) -> Response:
         """Send a request and return its answer. A timeout ends the connection, so all requests on it fail."""
         if self.is_lost:
             raise self._loss_error("the connection was lost")
-        name = (kind, request.request_id)
+        name = (request.payload.kind, request.request_id)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._waiting[name] = answer
         try:
