@@ -17,7 +17,7 @@ from tieredstore.errors import BrokerUnavailableError, ConfigError, FencedError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity
-from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics, metadata_of
+from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.governor.zookeeper_nodes import ZooKeeperTopics
 from tieredstore.pubsub.queue.topics import Topics
@@ -245,7 +245,7 @@ def test_memqs_topics_are_assigned_to_both_kinds_by_their_traffic_and_others_to_
         for member in all_members:
             assert member.governor.serves("clicks")
             assert not member.governor.serves("elsewhere"), "its bucket is another one"
-        metadata = metadata_of(clicks, all_members[0].governor)
+        metadata = clicks.metadata(all_members[0].governor)
         assert [broker.ip for broker in metadata.write_brokers] == ["10.0.0.0", "10.0.0.1", "10.0.9.9"]
         assert (metadata.handler, dict(metadata.properties)["enableHashing"]) == ("customs3aync2", "true")
     session.close()

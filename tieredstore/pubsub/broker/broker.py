@@ -10,8 +10,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -44,7 +43,7 @@ from tieredstore.pubsub.format.packets import (
     view_request,
     write_acknowledgement,
 )
-from tieredstore.pubsub.governor.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics, metadata_of
+from tieredstore.pubsub.governor.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
 
@@ -65,7 +64,6 @@ class _Serving:
 
     loop: asyncio.AbstractEventLoop
     inlet: Inlet
-    reads: ReadAnswers
     handshakes: Handshakes | None
     server: asyncio.Server
     port: int
@@ -112,12 +110,12 @@ class Broker:
         self._assignment = assignment or AllTopics(lambda: self.address, serves_reads=self.own.serve_reads)
         self._authorizer = authorizer or EverybodyMay()
         self._lookups = ThreadPool(_LOOKUPS, "tieredstore-broker-lookup")
-        self._metadata = MetadataAnswers(self.directory, self._assignment, self._lookups)
         self._processors = TopicProcessors(
             self.directory, self._assignment, self.own, topics.batches.uploads, self._lookups
         )
         self.room, self.counts = self._processors.room, self._processors.counts
         self._read_threads = ThreadPool(_READS_AT_ONCE, "tieredstore-broker-read")
+        self._read_turns = asyncio.Semaphore(_READS_AT_ONCE)
         self._serving: _Serving | None = None
         self._is_ending = False
         self._connections: set[Connection] = set()
@@ -160,8 +158,7 @@ class Broker:
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(f"cannot listen on {host}:{port}: {reason}; see pubsub.broker.listen") from error
-        reads = ReadAnswers(self._read_threads, at_once=_READS_AT_ONCE)
-        self._serving = _Serving(loop, inlet, reads, handshakes, server, server.sockets[0].getsockname()[1])
+        self._serving = _Serving(loop, inlet, handshakes, server, server.sockets[0].getsockname()[1])
         self._look_at_pace(loop)
         address = self.address
         _logger.info("broker: listens on %s:%d, advertised as %s:%d", host, self._port, address.ip, address.port)
@@ -262,8 +259,10 @@ class Broker:
             case MetadataRequest(topics=names):
                 self.counts.metadata_requests += 1
                 self._asked_s = asyncio.get_running_loop().time()
-                if (looking := self._metadata.answer(connection, request, names)) is not None:
-                    self._begin(connection, looking)
+                if all(map(self.directory.has_looked, names)):
+                    self._tell_metadata(connection, request, names)
+                else:
+                    self._begin(connection, self._look_and_tell(connection, request, names))
             case ReadRequest() as read:
                 self.counts.read_requests += 1
                 self._read(connection, request, read)
@@ -327,6 +326,33 @@ class Broker:
             return Code.REDIRECT, f"topic {topic} is served by other brokers: ask for its metadata again"
         return Code.NOT_FOUND, f"there is no topic {topic}"
 
+    # --- METADATA: every client may ask, as in MemQ ---
+
+    async def _look_and_tell(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
+        loop = asyncio.get_running_loop()
+        for name in names:
+            if not self.directory.has_looked(name):
+                try:
+                    if await loop.run_in_executor(self._lookups, self.directory.look, name) is None:
+                        break  # refuse the request as soon as one of its topics does not exist
+                except TieredStoreError as error:
+                    _refuse(connection, request, Code.REQUEST_FAILED, str(error))
+                    return
+        self._tell_metadata(connection, request, names)
+
+    def _tell_metadata(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
+        topics: list[KnownTopic] = [] if names else self.directory.all()
+        for name in names:
+            known = self.directory.known(name)
+            if known is None:
+                _refuse(connection, request, Code.NOT_FOUND, f"there is no topic {name}")
+                return
+            topics.append(known)
+        answer = MetadataAnswer(tuple(known.metadata(self._assignment) for known in topics))
+        connection.send(
+            response_bytes(Response(request.version, request.request_id, PacketType.METADATA, Code.OK, payload=answer))
+        )
+
     # --- READ ---
 
     def _read(self, connection: Connection, request: Request, read: ReadRequest) -> None:
@@ -338,8 +364,46 @@ class Broker:
         elif known is None or known.topic is None or known.topics is None:
             _refuse(connection, request, Code.NOT_FOUND, f"there is no topic {read.topic}")
         else:
-            assert self._serving is not None
-            self._begin(connection, self._serving.reads.answer(connection, request, read, known.topic, known.topics))
+            self._begin(connection, self._answer_read(connection, request.request_id, read, known.topic, known.topics))
+
+    async def _answer_read(
+        self, connection: Connection, request_id: int, read: ReadRequest, topic: Topic, topics: Topics
+    ) -> None:
+        """Answer one request. If the store fails after the answer has begun, abort the connection.
+
+        A connection sends one answer at a time, so that parts of different answers do not mix."""
+        loop = asyncio.get_running_loop()
+
+        def get(start: int, stop: int) -> Awaitable[bytes]:
+            return loop.run_in_executor(self._read_threads, topics.store.get, key, start, stop)
+
+        def answer(code: Code, why: str = "", payload: ReadAnswer | None = None) -> None:
+            connection.send(response_bytes(Response(READ_VERSION, request_id, PacketType.READ, code, why, payload)))
+
+        async with self._read_turns:
+            try:
+                key, begin, end = plan_read(read, topic, topics)
+                ranges = ((start, min(start + _RANGE_BYTES, end)) for start in range(begin, end, _RANGE_BYTES))
+                first = next(ranges, None)
+                data = b"" if first is None else await get(*first)
+            except (NotificationCorruptError, InvalidRangeError) as error:
+                answer(Code.BAD_REQUEST, str(error))
+                return
+            except ObjectNotFoundError:
+                answer(Code.NO_DATA, payload=ReadAnswer(b""))  # as MemQ does
+                return
+            except TieredStoreError as error:
+                answer(Code.REQUEST_FAILED, str(error))
+                return
+            try:
+                async with asyncio.timeout(_ANSWER_S), connection.stream() as send:
+                    await send(read_response_head(READ_VERSION, request_id, end - begin))
+                    await send(data)
+                    for span in ranges:
+                        if not await send(await get(*span)):
+                            return
+            except (TieredStoreError, TimeoutError):
+                connection.abort()
 
     # --- all requests ---
 
@@ -430,49 +494,6 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-class MetadataAnswers:
-    """Answers metadata requests on the broker's event loop. As in MemQ, every client may ask for metadata."""
-
-    def __init__(self, directory: Directory, assignment: Assignment, lookups: Executor) -> None:
-        self._directory = directory
-        self._assignment = assignment
-        self._lookups = lookups
-
-    def answer(
-        self, connection: Connection, request: Request, names: tuple[str, ...]
-    ) -> Coroutine[object, object, None] | None:
-        """If all topics are known, answer at once and return None. Otherwise, return a coroutine that answers."""
-        if all(self._directory.known(name) is not None or self._directory.is_unknown(name) for name in names):
-            self._tell(connection, request, names)
-            return None
-        return self._look_and_tell(connection, request, names)
-
-    async def _look_and_tell(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
-        for name in names:
-            if self._directory.known(name) is None and not self._directory.is_unknown(name):
-                try:
-                    loop = asyncio.get_running_loop()
-                    if await loop.run_in_executor(self._lookups, self._directory.look, name) is None:
-                        break  # refuse the request as soon as one of its topics does not exist
-                except TieredStoreError as error:
-                    _refuse(connection, request, Code.REQUEST_FAILED, str(error))
-                    return
-        self._tell(connection, request, names)
-
-    def _tell(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
-        topics: list[KnownTopic] = [] if names else self._directory.all()
-        for name in names:
-            known = self._directory.known(name)
-            if known is None:
-                _refuse(connection, request, Code.NOT_FOUND, f"there is no topic {name}")
-                return
-            topics.append(known)
-        answer = MetadataAnswer(tuple(metadata_of(known, self._assignment) for known in topics))
-        connection.send(
-            response_bytes(Response(request.version, request.request_id, PacketType.METADATA, Code.OK, payload=answer))
-        )
-
-
 READ_VERSION: Final = 5
 """The version of every READ answer, whatever the request's version."""
 
@@ -482,22 +503,9 @@ _ANSWER_S: Final = 600.0
 answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPlan:
-    """The bytes ``start:stop`` of an object. The object's key is within the topic's prefix."""
-
-    key: str
-    start: int
-    stop: int
-
-    def ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges to fetch, in order."""
-        for start in range(self.start, self.stop, _RANGE_BYTES):
-            yield start, min(start + _RANGE_BYTES, self.stop)
-
-
-def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
-    """Return the byte range that a request asks for, without fetching it.
+def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> tuple[str, int, int]:
+    """Return the key and the byte range (end exclusive) that a request asks for, without fetching them. The key is
+    within the topic's prefix.
 
     Raise NotificationCorruptError if the request points outside of the topic, and InvalidRangeError if it points
     outside of the object.
@@ -505,7 +513,7 @@ def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
     notification = parse_notification(read.notification.encode(), "a READ")
     key = topics.check_place(notification, topic, "a READ")
     if read.header_only:
-        return ReadPlan(key, 0, notification.header_size)
+        return key, 0, notification.header_size
     start, stop = (0, notification.total_size) if read.offset == -1 else (read.offset, read.offset + read.size)
     if start < 0 or not start <= stop <= notification.total_size:
         raise InvalidRangeError(
@@ -515,56 +523,4 @@ def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
         raise InvalidRangeError(
             f"{stop - start} bytes requested, but an answer holds at most {MOST_READ_BYTES}: ask for ranges"
         )
-    return ReadPlan(key, start, stop)
-
-
-class ReadAnswers:
-    """READ answers of one broker. A connection sends one answer at a time, so that parts of different answers do not
-    mix."""
-
-    def __init__(self, threads: Executor, *, at_once: int) -> None:
-        self._threads = threads
-        self._turns = asyncio.Semaphore(at_once)
-
-    async def answer(
-        self, connection: Connection, request: Request, read: ReadRequest, topic: Topic, topics: Topics
-    ) -> None:
-        """Answer one request. If the store fails after the answer has begun, abort the connection."""
-        loop = asyncio.get_running_loop()
-        request_id = request.request_id
-
-        def refuse(code: Code, why: str) -> None:
-            connection.send(response_bytes(Response(READ_VERSION, request_id, PacketType.READ, code, why)))
-
-        async with self._turns:
-            try:
-                plan = plan_read(read, topic, topics)
-                ranges = plan.ranges()
-                first = next(ranges, None)
-                data = (
-                    b"" if first is None else await loop.run_in_executor(self._threads, _get, topics, plan.key, *first)
-                )
-            except (NotificationCorruptError, InvalidRangeError) as error:
-                refuse(Code.BAD_REQUEST, str(error))
-                return
-            except ObjectNotFoundError:
-                # Answer as MemQ does: NO_DATA with an empty payload.
-                empty = Response(READ_VERSION, request_id, PacketType.READ, Code.NO_DATA, payload=ReadAnswer(b""))
-                connection.send(response_bytes(empty))
-                return
-            except TieredStoreError as error:
-                refuse(Code.REQUEST_FAILED, str(error))
-                return
-            try:
-                async with asyncio.timeout(_ANSWER_S), connection.stream() as send:
-                    await send(read_response_head(READ_VERSION, request_id, plan.stop - plan.start))
-                    await send(data)
-                    for span in ranges:
-                        if not await send(await loop.run_in_executor(self._threads, _get, topics, plan.key, *span)):
-                            return
-            except (TieredStoreError, TimeoutError):
-                connection.abort()
-
-
-def _get(topics: Topics, key: str, start: int, stop: int) -> bytes:
-    return bytes(topics.store.get(key, start, stop))
+    return key, start, stop

@@ -82,6 +82,11 @@ class KnownTopic:
         """The topic's name."""
         return self.load.topic
 
+    def metadata(self, assignment: Assignment) -> TopicMetadata:
+        """Return the metadata for clients: the topic's brokers and storage."""
+        writers, readers = assignment.writers(self.name), assignment.readers(self.name)
+        return TopicMetadata(self.name, writers, self.handler, self.properties, readers)
+
 
 class TopicSource(ABC):
     """A source of topics, such as a store or ZooKeeper. Its methods may block, so brokers call them on a thread."""
@@ -194,15 +199,13 @@ class Directory:
         """Return True if a recent lookup found no topic of this name."""
         return self._unknown.get(name, 0.0) > self._monotonic()
 
+    def has_looked(self, name: str) -> bool:
+        """Return True if the topic is known, or a recent lookup found no such topic."""
+        return name in self._known or self.is_unknown(name)
+
     def all(self) -> list[KnownTopic]:
         """Return all topics that were read, by name."""
         return sorted(self._known.values(), key=lambda known: known.name)
-
-
-def metadata_of(known: KnownTopic, assignment: Assignment) -> TopicMetadata:
-    """Return a topic's metadata for clients: its brokers and storage."""
-    writers, readers = assignment.writers(known.name), assignment.readers(known.name)
-    return TopicMetadata(known.name, writers, known.handler, known.properties, readers)
 
 
 def _handler(topic: Topic, settings: Settings) -> tuple[str, dict[str, str]]:
