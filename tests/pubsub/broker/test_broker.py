@@ -440,3 +440,12 @@ def test_batches_grow_to_what_comes_and_begin_as_large_as_the_last() -> None:
         stored = topics.store.get(key)
         read += [bytes(message) for _, message in BatchIndex(stored, key, len(stored)).messages(stored)]
     assert sorted(read) == sorted(sent)
+
+
+def test_a_topic_that_was_just_missing_is_served_once_it_is_known() -> None:
+    topics = fresh()
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        assert client.ask(write_of(message_of([b"v"]), "others")).code is Code.NOT_FOUND
+        topics.create("others")
+        running.broker.directory.refresh()
+        assert client.ask(write_of(message_of([b"v"]), "others")).code is Code.OK

@@ -355,7 +355,7 @@ def test_who_waits_for_room_is_not_taken_for_slow() -> None:
         now_s = running.loop.time()
         running.ask(lambda: only(running).check_pace(now_s + 10 * LEAST_PACE_S))
         assert running.broker.connections == 1
-        running.ask(running.broker._processors.seal_all)
+        running.call(running.broker._processors.drain())
         assert [client.answer().code for _ in range(4)] == [Code.OK] * 4
 
 

@@ -165,14 +165,11 @@ class TopicProcessor:
         if header.request is not None and len(self._empty) < _MOST_EMPTY:
             self._empty[header.request] = None
 
-    def seal_all(self) -> None:
-        """Write all held Messages now, even if their batches are not full."""
+    async def drain(self) -> None:
+        """Write all held Messages now, even if their batches are not full. Wait until every Message is stored or has
+        failed, and its client has an answer."""
         for lane in list(self._open):
             self._seal(lane)
-
-    async def drain(self) -> None:
-        """Wait until every Message is stored or has failed, and its client has an answer."""
-        self.seal_all()
         await self._is_idle.wait()
 
     def close(self) -> None:
@@ -284,8 +281,9 @@ class TopicProcessors:
         return name in self._processors or self._has_none(name)
 
     def _has_none(self, name: str) -> bool:
-        is_elsewhere = self._directory.known(name) is not None and not self._assignment.serves(name)
-        return is_elsewhere or (name not in self._preparing and self._directory.is_unknown(name))
+        if self._directory.known(name) is not None:
+            return not self._assignment.serves(name)
+        return name not in self._preparing and self._directory.is_unknown(name)
 
     def ask(self, name: str, then: Waiting, begin: Callable[[Coroutine[object, object, None]], None]) -> None:
         """Call ``then`` with the topic's processor, or None if this broker does not serve the topic. Look up an unknown
@@ -293,25 +291,18 @@ class TopicProcessors:
 
         ``begin`` schedules a coroutine on the loop for the caller.
         """
-        if self._directory.known(name) is not None and not self._assignment.serves(name):
+        if self._has_none(name):
             then(None, None)
         elif (processor := self._processors.get(name)) is not None:
             then(processor, None)
         elif name in self._preparing:
             self._preparing[name].append(then)
-        elif self._directory.is_unknown(name):
-            then(None, None)
         else:
             self._preparing[name] = [then]
             begin(self._prepare(name))
 
-    def seal_all(self) -> None:
-        """Write all held Messages now, even if their batches are not full."""
-        for processor in self._processors.values():
-            processor.seal_all()
-
     async def drain(self) -> None:
-        """Wait until every Message is stored or has failed, and its client has an answer."""
+        """Store all held Messages (see :meth:`TopicProcessor.drain`)."""
         await asyncio.gather(*(processor.drain() for processor in self._processors.values()))
 
     def close(self) -> None:
