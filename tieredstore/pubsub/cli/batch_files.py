@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -18,13 +19,32 @@ from tieredstore.model import human_bytes
 from tieredstore.pubsub.cli.records import RECORD
 from tieredstore.pubsub.consume.partition_state import records_of, with_places
 from tieredstore.pubsub.errors import MessageCorruptError
-from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
+from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size, read_index
 from tieredstore.pubsub.format.decoder import BatchDecoder
+from tieredstore.pubsub.format.messages import MessageHeader, MessagePlace, parse_message_header
 from tieredstore.pubsub.format.notifications import parse_batch_key
-from tieredstore.pubsub.upkeep.inspection import BatchSource, InspectedMessage, decode_messages, inspect_messages
 
 if TYPE_CHECKING:
     from tieredstore.pubsub.format.messages import ProducerRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One object; ``read`` returns its bytes ``start:stop``."""
+
+    name: str
+    size: int
+    read: Callable[[int, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """One Message: its place, its header and its damage. The header is None if it cannot be parsed."""
+
+    place: MessagePlace
+    size: int
+    header: MessageHeader | None
+    damage: str | None
 
 
 def is_batch(asked: Asked) -> bool:
@@ -47,9 +67,10 @@ def show_batch(asked: Asked) -> Generator[Shown]:
     """Show a batch's records, or its Messages. Every Message is decoded completely; for a damaged Message, show the
     reason."""
     with _open(asked) as source:
-        index = source.index()
+        index = read_index(source.read, source.name, source.size)
         if asked.view is View.RECORDS:
-            batches = decode_messages(source, index, BatchDecoder())
+            messages = ((index.place(at), memoryview(source.read(*index.byte_range(at)))) for at in range(len(index)))
+            batches = BatchDecoder().decode_messages(messages)
             yield Rows(RECORD, (record for batch in batches for record in records_of(with_places(batch, 0, 0))))
             return
         heading = f"{source.name}: {counted(len(index), 'Message')}, {human_bytes(index.object_size)}"
@@ -57,17 +78,26 @@ def show_batch(asked: Asked) -> Generator[Shown]:
         yield Rows(_MESSAGE, _inspect(source, index), heading, sums=lambda: sizes)
 
 
-def _inspect(source: BatchSource, index: BatchIndex) -> Iterator[InspectedMessage]:
-    damaged = 0
-    for message in inspect_messages(source, index, BatchDecoder(("message",))):
-        damaged += message.damage is not None
-        yield message
+def _inspect(source: _Source, index: BatchIndex) -> Iterator[_Message]:
+    """Read and yield each Message in order. A Message counts as undamaged only if all of its records can be decoded."""
+    decoder, damaged = BatchDecoder(("message",)), 0
+    for at in range(len(index)):
+        start, stop = index.byte_range(at)
+        place, header, damage = index.place(at), None, None
+        message = source.read(start, stop)
+        try:
+            header = parse_message_header(message, place)
+            for _ in decoder.decode_message(message, place):
+                pass
+        except MessageCorruptError as error:
+            damage, damaged = str(error), damaged + 1
+        yield _Message(place, stop - start, header, damage)
     if damaged:
         raise MessageCorruptError(f"{source.name}: {damaged} of {counted(len(index), 'Message')} damaged")
 
 
 @contextlib.contextmanager
-def _open(asked: Asked) -> Generator[BatchSource]:
+def _open(asked: Asked) -> Generator[_Source]:
     if asked.path is not None:
         with asked.path.open("rb") as file:
 
@@ -75,29 +105,27 @@ def _open(asked: Asked) -> Generator[BatchSource]:
                 file.seek(start)
                 return file.read(stop - start)
 
-            yield BatchSource(asked.name, asked.path.stat().st_size, read)
+            yield _Source(asked.name, asked.path.stat().st_size, read)
         return
     with asked.store.open() as bucket:
         store = bucket.opened().store
         size = store.head(asked.name).size
-        yield BatchSource(
-            asked.name, size, lambda start, stop: store.get(asked.name, start, stop) if stop > start else b""
-        )
+        yield _Source(asked.name, size, lambda start, stop: store.get(asked.name, start, stop))
 
 
-def _request(message: InspectedMessage) -> ProducerRequest | None:
+def _request(message: _Message) -> ProducerRequest | None:
     return None if message.header is None else message.header.request
 
 
-def _request_id(message: InspectedMessage) -> int | None:
+def _request_id(message: _Message) -> int | None:
     return None if (request := _request(message)) is None else request.request_id
 
 
-def _compression(message: InspectedMessage) -> str | None:
+def _compression(message: _Message) -> str | None:
     return None if message.header is None else message.header.compression.name.lower()
 
 
-def _address(message: InspectedMessage) -> str | None:
+def _address(message: _Message) -> str | None:
     if (request := _request(message)) is None:
         return None
     try:
@@ -106,7 +134,7 @@ def _address(message: InspectedMessage) -> str | None:
         return request.address.hex()
 
 
-_MESSAGE: Final[Row[InspectedMessage]] = Row(
+_MESSAGE: Final[Row[_Message]] = Row(
     field("message", lambda message: message.place.number, number("MESSAGE")),
     field("position", lambda message: message.place.start, number("BYTE", rank=5)),
     field("size", lambda message: message.size, number("SIZE")),
