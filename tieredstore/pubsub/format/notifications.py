@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, NamedTuple, cast
+from typing import Annotated, Final, cast
 
 from Crypto.Hash import MD2
 from pydantic import AfterValidator, Field, Strict, TypeAdapter, ValidationError
@@ -51,7 +51,8 @@ _Number = Annotated[int, Strict(), Field(ge=-_MAX_INT64, le=_MAX_INT64)]
 _Timestamp = Annotated[int, Strict(), Field(ge=-_MAX_INT64 - 1, le=_MAX_INT64)]
 
 
-class RequestRuns(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RequestRuns:
     """A producer's address in hexadecimal, its epoch, and the first and last request id of each sequence of consecutive
     ids."""
 
@@ -130,7 +131,9 @@ class Notification:
         if self.path is None:
             fields["numAttempts"] = self.attempts
         if self.facts is not None:
-            fields |= _facts_fields(self.facts)
+            fields |= _FACTS.dump_python(self.facts, by_alias=True)
+            if not self.facts.empty:
+                del fields["empty"]
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -183,19 +186,6 @@ def _check(notification: Notification, header_size: object) -> None:
     named = sum(last - first + 1 for each in facts.producers for first, last in each.pairs)
     if named > count:
         raise ValueError(f"producers list {named} requests for {count} Messages")
-
-
-def _facts_fields(facts: BatchFacts) -> dict[str, object]:
-    empty: dict[str, object] = {"empty": [runs._asdict() for runs in facts.empty]} if facts.empty else {}
-    return {
-        "batchId": facts.batch_id,
-        "records": facts.records,
-        "minTimestamp": facts.min_timestamp,
-        "maxTimestamp": facts.max_timestamp,
-        "totalSize": facts.total_size,
-        "crc32": facts.crc32,
-        "producers": [runs._asdict() for runs in facts.producers],
-    } | empty
 
 
 def _parse_object(raw: bytes, where: str) -> dict[str, object]:

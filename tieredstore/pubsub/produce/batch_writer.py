@@ -163,8 +163,8 @@ class BatchWriter:
         facts = BatchFacts(
             batch_id=uuid.uuid4().hex,
             records=sum(message.record_count for message in messages),
-            min_timestamp=_over_all(min, (message.min_timestamp for message in messages)),
-            max_timestamp=_over_all(max, (message.max_timestamp for message in messages)),
+            min_timestamp=_over_all(min, [message.min_timestamp for message in messages]),
+            max_timestamp=_over_all(max, [message.max_timestamp for message in messages]),
             total_size=len(body),
             crc32=batch_checksum(body, [message.stored for message in messages]),
             # Leave out a list that would make the notification too large: readers then read the object's headers
@@ -182,14 +182,10 @@ class BatchWriter:
         )
 
 
-def _over_all(choose: Callable[[list[int]], int], timestamps: Iterable[int | None]) -> int | None:
+def _over_all(choose: Callable[[list[int]], int], timestamps: Sequence[int | None]) -> int | None:
     """Return the timestamp that ``choose`` selects (min or max); None if any of the timestamps is unknown."""
-    known: list[int] = []
-    for timestamp in timestamps:
-        if timestamp is None:
-            return None
-        known.append(timestamp)
-    return choose(known)
+    known = [timestamp for timestamp in timestamps if timestamp is not None]
+    return choose(known) if len(known) == len(timestamps) else None
 
 
 def request_runs(requests: Iterable[ProducerRequest | None]) -> tuple[RequestRuns, ...]:
@@ -204,7 +200,7 @@ def request_runs(requests: Iterable[ProducerRequest | None]) -> tuple[RequestRun
 
 
 def _values(named: tuple[RequestRuns, ...]) -> int:
-    return sum(_VALUES_A_PRODUCER + len(runs) for _, _, runs in named)
+    return sum(_VALUES_A_PRODUCER + len(runs.requests) for runs in named)
 
 
 def _runs(numbers: Sequence[int]) -> list[int]:
