@@ -51,13 +51,14 @@ class BatchTable:
     ) -> None:
         self.topic: str = topic.name
         self._log = BatchLog(topics, topic)
-        self._settings = topics.batches
+        self.fetches: int = topics.batches.fetches
+        self._max_expanded_bytes = topics.batches.max_expanded_bytes
         self._types = {"key": key, "value": value}
         self._keeps_snapshot = keeps_snapshot
         self._batches: list[QueuedBatch] | None = None
         self._scans: list[BatchScan] = []
         self.is_closed: bool = False
-        self.schema: pa.Schema = _schema(key, value)
+        self.schema: pa.Schema = BatchTables.schema(key, value)
 
     @property
     def error(self) -> TieredStoreError | None:
@@ -113,7 +114,7 @@ class BatchTable:
     def decoder(self, columns: Sequence[str]) -> BatchDecoder:
         """Return a decoder of these columns."""
         names = [_DECODED.get(name, name) for name in columns if name not in _OF_THE_BATCH]
-        return BatchDecoder(names or ["record"], max_expanded_bytes=self._settings.max_expanded_bytes)
+        return BatchDecoder(names or ["record"], max_expanded_bytes=self._max_expanded_bytes)
 
     def convert(self, records: pa.RecordBatch, batch: QueuedBatch, columns: Sequence[str]) -> pa.RecordBatch:
         """Return decoded records with these columns and the table's types."""
@@ -136,10 +137,6 @@ class BatchTable:
 
         converted: pa.Array = self._types[name].convert(column, place)
         return converted
-
-    def fetches(self) -> int:
-        """Return the number of objects to prefetch."""
-        return self._settings.fetches
 
 
 class BatchScan(Closing):
@@ -183,12 +180,12 @@ class BatchScan(Closing):
             wanted += [name for name in _columns_in(self._filter, table.schema) if name not in wanted]
         waiting, ahead = deque(table.batches(self._filter)), deque[tuple[QueuedBatch, Future[bytes]]]()
         decoder = table.decoder(wanted)
-        pool = ThreadPool(table.fetches(), "tieredstore-pubsub-scan")
+        pool = ThreadPool(table.fetches, "tieredstore-pubsub-scan")
         try:
             while waiting or ahead:
                 if self.is_closed:
                     raise AlreadyClosedError("this scan was closed before its end; begin a new one")
-                while waiting and len(ahead) < table.fetches():
+                while waiting and len(ahead) < table.fetches:
                     batch = waiting.popleft()
                     ahead.append((batch, pool.submit(table.fetch, batch)))
                 batch, fetched = ahead.popleft()
@@ -218,7 +215,15 @@ class BatchTables:
     @staticmethod
     def schema(key: ValueType, value: ValueType) -> pa.Schema:
         """Return the schema for keys and values of these types."""
-        return _schema(key, value)
+        header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+        return pa.schema(
+            [
+                ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
+                ("message", pa.int32()), ("record", pa.int32()), ("timestamp", _TIME),
+                ("key", key.arrow_type), ("value", value.arrow_type), ("headers", pa.list_(header)),
+                ("messageId", pa.binary()),
+            ]
+        )  # fmt: skip
 
     def names(self) -> Iterator[str]:
         """Yield the names of all topics."""
@@ -231,19 +236,6 @@ class BatchTables:
     def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
         """Return a topic's table. Raise TopicNotFoundError if the topic does not exist."""
         return BatchTable(self._topics, self._topics.get(name), key, value, keeps_snapshot=keeps_snapshot)
-
-
-def _schema(key: ValueType, value: ValueType) -> pa.Schema:
-    """Return the schema of a topic whose keys and values have these types."""
-    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    return pa.schema(
-        [
-            ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
-            ("message", pa.int32()), ("record", pa.int32()), ("timestamp", _TIME),
-            ("key", key.arrow_type), ("value", value.arrow_type), ("headers", pa.list_(header)),
-            ("messageId", pa.binary()),
-        ]
-    )  # fmt: skip
 
 
 def _prune_batches(
