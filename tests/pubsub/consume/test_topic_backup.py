@@ -10,7 +10,7 @@ from tests.support.pubsub.pubsub_topics import batch_keys, orders_on, sealed_mes
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.topic_backup import BatchBackup
-from tieredstore.pubsub.format.messages import Compression, ProducerRequest, message_header
+from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.records.columns import int64_values
@@ -121,7 +121,7 @@ def test_repeated_messages_keep_their_numbers(topics: Topics, log: BatchLog) -> 
 
 def test_records_without_fields_have_no_time(topics: Topics, log: BatchLog) -> None:
     body = bytes.fromhex("0000 00000000 00000001 76")
-    stored = message_header(body, 1, None, Compression.NONE).to_bytes() + body
+    stored = seal_message(body, 1, None, Compression.NONE)
     write(topics, SealedMessage(stored, None, 1, None, None))
     (records,) = BatchBackup(topics, {"orders": log}).records(WHERE, 3 * BATCH, 4 * BATCH)
     row = {"offset": 3 * BATCH, "timestamp": -1, "key": None, "value": b"v", "headers": None}
@@ -129,7 +129,7 @@ def test_records_without_fields_have_no_time(topics: Topics, log: BatchLog) -> N
 
 
 def test_a_batch_with_too_many_records_is_refused(topics: Topics, log: BatchLog) -> None:
-    stored = message_header(b"", 1 << 24, None, Compression.NONE).to_bytes()
+    stored = seal_message(b"", 1 << 24, None, Compression.NONE)
     write(topics, SealedMessage(stored, None, 1 << 24, None, None), message(9, b"x"))
     with pytest.raises(
         ConfigError, match="has 16777217 records, but at most 16777216 records of a batch can be restored"

@@ -30,10 +30,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import zstandard
 
-from tieredstore.errors import ConfigError
 from tieredstore.kafka.batches import Buffer
-from tieredstore.limits import MAX_INT32
-from tieredstore.pubsub.errors import InvalidRecordError, MessageCorruptError
+from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format._checksums import joined_crc
 
 if TYPE_CHECKING:
@@ -77,11 +75,7 @@ class Compression(enum.Enum):
     @classmethod
     def of(cls, name: str) -> Compression:
         """Return the compression named ``none``, ``gzip`` or ``zstd``."""
-        try:
-            return cls[name.upper()]
-        except KeyError:
-            names = ", ".join(each.name.lower() for each in cls)
-            raise ConfigError(f"unknown compression {name!r}: MemQ has {names}") from None
+        return cls[name.upper()]
 
 
 _COMPRESSIONS: Final[tuple[Compression, ...]] = tuple(Compression)  # the index of a compression is its number
@@ -236,19 +230,7 @@ def seal_message(
     interpreter's lock."""
     with memoryview(body) as view:
         stored = _COMPRESS[compression](view)
-    return message_header(stored, record_count, request, compression).to_bytes() + stored
-
-
-def message_header(
-    stored: Buffer, record_count: int, request: ProducerRequest | None, compression: Compression
-) -> MessageHeader:
-    """Return the header of a stored body. Raise ConfigError or InvalidRecordError if the format cannot hold the
-    body."""
-    if request is not None and len(request.address) > _MOST_ADDRESS:
-        raise ConfigError(f"a producer's address has {len(request.address)} bytes, at most {_MOST_ADDRESS} are allowed")
-    if len(stored) > MAX_INT32 // 2:
-        raise InvalidRecordError(f"a Message of {len(stored)} bytes is too large for MemQ's format")
-    return MessageHeader(request, crc32(stored), compression, record_count, len(stored))
+    return MessageHeader(request, crc32(stored), compression, record_count, len(stored)).to_bytes() + stored
 
 
 def seal_body(body: BodyWriter, request: ProducerRequest | None, compression: Compression) -> bytes | memoryview:
@@ -259,7 +241,7 @@ def seal_body(body: BodyWriter, request: ProducerRequest | None, compression: Co
     if compression is not Compression.NONE:
         return seal_message(body, body.count, request, compression)
     with memoryview(body) as view:
-        header = message_header(view, body.count, request, compression)
+        header = MessageHeader(request, crc32(view), compression, body.count, len(view))
     return body.add_header(header.to_bytes())
 
 

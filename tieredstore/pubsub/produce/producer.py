@@ -22,7 +22,7 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.counts import PRODUCERS, ProducerCounts
 from tieredstore.pubsub.errors import DeliveryFailedError
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, Headers, ProducerRequest, message_header
+from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, Headers, MessageHeader, ProducerRequest
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedBatch, room_for
 from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
 from tieredstore.pubsub.produce.outbox import Acks, OpenMessage, Outbox, Packer, Sending
@@ -187,7 +187,7 @@ def _open_store_outbox(sending: Sending, *, topics: Topics, topic: Topic) -> Out
     return Outbox(sending, delivery.packer, delivery)
 
 
-_HEADER_BYTES: Final = message_header(b"", 0, ProducerRequest(bytes(ADDRESS_BYTES), 0, 0), Compression.NONE).size
+_HEADER_BYTES: Final = MessageHeader(ProducerRequest(bytes(ADDRESS_BYTES), 0, 0), 0, Compression.NONE, 0, 0).size
 _LEAST_SHARE: Final = 8
 """A batch is closed once its free space is smaller than a Message's maximum size divided by this number."""
 
