@@ -108,15 +108,14 @@ class StoreGroup(GroupMember):
         self._next_tick_s = now_s + self._beat_s
         if slept_s >= self._patience_s and self._forget_lost():
             return True  # the reader must drop these partitions before this member takes them again
-        members = self._find_living(now_s)
-        changed = False
+        members, before = self._find_living(now_s), self._version
         for partition in range(self._partitions()):
-            meant_for = members[partition % len(members)]
-            if meant_for == self.member:
-                changed |= partition not in self._owned and self._take(partition, members)
-            elif partition in self._owned:
-                changed |= self._give_up(partition)
-        return changed
+            is_own = members[partition % len(members)] == self.member
+            if is_own and partition not in self._owned:
+                self._take(partition, members)
+            elif not is_own and partition in self._owned:
+                self._give_up(partition)
+        return self._version != before
 
     def commit(self, positions: dict[int, Position]) -> None:
         """Commit the positions, one partition at a time.
@@ -206,40 +205,38 @@ class StoreGroup(GroupMember):
                 self._drop(partition)
         return len(self._owned) < had
 
-    def _take(self, partition: int, members: list[str]) -> bool:
+    def _take(self, partition: int, members: list[str]) -> None:
         key = self._partition_key(partition)
         stored = self._read_state(partition)
         try:
             if stored is None:
                 self._folder.store.put(key, GROUP_PARTITION.to_bytes(_document(self.member, 1, None)), if_absent=True)
                 stored = self._read_state(partition)
-                if stored is None or stored[0] != GroupPartition(partition, self.member, 1, None):
-                    return False
-                return self._own(partition, _Owned(1, None, stored[1]))
+                if stored is not None and stored[0] == GroupPartition(partition, self.member, 1, None):
+                    self._own(partition, _Owned(1, None, stored[1]))
+                return
             state = stored[0]
             if state.owner is not None and state.owner != self.member and state.owner in members:
-                return False  # the owner is alive, and will give up the partition itself
+                return  # the owner is alive, and will give up the partition itself
             generation = (state.generation or 0) + 1
             document = _document(self.member, generation, state.position)
             etag = self._folder.store.replace(key, GROUP_PARTITION.to_bytes(document), stored[1])
         except PreconditionFailedError:
-            return False  # another member was faster
-        return self._own(partition, _Owned(generation, state.position, etag))
+            return  # another member was faster
+        self._own(partition, _Owned(generation, state.position, etag))
 
-    def _own(self, partition: int, owned: _Owned) -> bool:
+    def _own(self, partition: int, owned: _Owned) -> None:
         self._owned[partition] = owned
         self._version += 1
-        return True
 
     def _drop(self, partition: int) -> _Owned | None:
         self._version += 1
         return self._owned.pop(partition, None)
 
-    def _give_up(self, partition: int) -> bool:
+    def _give_up(self, partition: int) -> None:
         if (owned := self._drop(partition)) is not None:
             with contextlib.suppress(FencedError):  # another member has already taken the partition
                 self._write(partition, owned, owned.position, None)
-        return True
 
     def _write(self, partition: int, owned: _Owned, position: Position | None, owner: str | None) -> None:
         key = self._partition_key(partition)
