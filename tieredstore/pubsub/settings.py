@@ -258,14 +258,10 @@ class BatchBrokerSettings(SettingsGroup):
         return self
 
 
-def _bootstrap(text: str) -> None:
-    host_and_port(text)
-
-
 class BatchClientSettings(SettingsGroup):
     """Settings of producers that write to brokers."""
 
-    bootstrap: Annotated[tuple[str, ...], words("host:port, separated by commas", _bootstrap)] = Field(
+    bootstrap: Annotated[tuple[str, ...], words("host:port, separated by commas", host_and_port)] = Field(
         default=(),
         alias="pubsub.bootstrap",
         description="Brokers that a producer contacts first. If set, producers write to brokers; if "

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from tieredstore.config.values import host_and_port
 from tieredstore.errors import BrokerUnavailableError, ConfigError, TieredStoreError, TopicNotFoundError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import leave_to_parent
@@ -223,7 +224,7 @@ class TopicBrokers:
         self._settings = settings
         self._open_link = open_link or partial(BrokerLink.open, tls=client_tls(settings), timeout_s=_CONNECT_S)
         self._monotonic = monotonic
-        self._seeds = [_place(text) for text in settings.bootstrap]
+        self._seeds = [host_and_port(text) for text in settings.bootstrap]
         self._links: dict[Place, BrokerLink] = {}
         self._pauses: dict[Place, _Pause] = {}
         self._brokers: tuple[BrokerAddress, ...] = ()
@@ -361,11 +362,6 @@ class TopicBrokers:
         return tuple(
             broker for topic in response.payload.topics if topic.topic == self._topic for broker in topic.write_brokers
         )
-
-
-def _place(text: str) -> Place:
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def client_tls(settings: BatchClientSettings) -> ssl.SSLContext | None:
