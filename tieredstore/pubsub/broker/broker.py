@@ -62,8 +62,6 @@ _ASKS_S: Final = 1.0
 class _Serving:
     """State of a broker that has started."""
 
-    loop: asyncio.AbstractEventLoop
-    inlet: Inlet
     handshakes: Handshakes | None
     server: asyncio.Server
     port: int
@@ -113,7 +111,7 @@ class Broker:
         self._processors = TopicProcessors(
             self.directory, self._assignment, self.own, topics.batches.uploads, self._lookups
         )
-        self.room, self.counts = self._processors.room, self._processors.counts
+        self.room, self.counts = self._processors.intake.room, self._processors.intake.counts
         self._read_threads = ThreadPool(_READS_AT_ONCE, "tieredstore-broker-read")
         self._read_turns = asyncio.Semaphore(_READS_AT_ONCE)
         self._serving: _Serving | None = None
@@ -147,8 +145,7 @@ class Broker:
     async def start(self) -> None:
         """Begin to listen. Raise ConfigError if the address cannot be used."""
         loop = asyncio.get_running_loop()
-        inlet = Inlet(self, self.room, loop)
-        connect = partial(Connection, inlet)
+        connect = partial(Connection, Inlet(self, self.room, loop))
         host, port = self.own.listen
         try:
             tls = server_tls(self._settings)
@@ -158,7 +155,7 @@ class Broker:
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(f"cannot listen on {host}:{port}: {reason}; see pubsub.broker.listen") from error
-        self._serving = _Serving(loop, inlet, handshakes, server, server.sockets[0].getsockname()[1])
+        self._serving = _Serving(handshakes, server, server.sockets[0].getsockname()[1])
         self._look_at_pace(loop)
         address = self.address
         _logger.info("broker: listens on %s:%d, advertised as %s:%d", host, self._port, address.ip, address.port)

@@ -263,13 +263,11 @@ class TopicProcessors:
         self, directory: Directory, assignment: Assignment, own: BatchBrokerSettings, uploads: int, lookups: Executor
     ) -> None:
         """Begin without processors. ``uploads`` is the number of a topic's batches to write in parallel."""
-        self.room: Room = Room(own.buffer_bytes)
-        self.counts: BrokerCounts = BrokerCounts()
+        uploading = ThreadPool(_UPLOADS_A_SETTING * uploads, "tieredstore-broker-upload")
+        self.intake = Intake(Room(own.buffer_bytes), BrokerCounts(), uploading, own.batch_by == "producer")
         self._directory = directory
         self._assignment = assignment
         self._lookups = lookups
-        self._uploads = ThreadPool(_UPLOADS_A_SETTING * uploads, "tieredstore-broker-upload")
-        self._intake = Intake(self.room, self.counts, self._uploads, own.batch_by == "producer")
         self._processors: dict[str, TopicProcessor] = {}
         self._preparing: dict[str, list[Waiting]] = {}
 
@@ -309,7 +307,7 @@ class TopicProcessors:
         """Begin no more writes."""
         for processor in self._processors.values():
             processor.close()
-        self._uploads.shutdown(wait=False, cancel_futures=True)
+        self.intake.uploads.shutdown(wait=False, cancel_futures=True)
 
     async def _prepare(self, name: str) -> None:
         loop = asyncio.get_running_loop()
@@ -319,7 +317,7 @@ class TopicProcessors:
             if known is not None and self._assignment.serves(name):
                 # Open the topic's queue on a thread, because opening may send requests.
                 writer = await loop.run_in_executor(self._lookups, _open_writer, known)
-                processor = self._processors[name] = TopicProcessor(writer, self._intake)
+                processor = self._processors[name] = TopicProcessor(writer, self.intake)
         except TieredStoreError as error:
             failure = error
         except Exception as error:

@@ -198,7 +198,7 @@ class ZooKeeperGovernor(Governor):
         nodes: dict[str, BrokerNode] = {}
         for path, (raw, stat) in self._session.get_all(paths).items():
             try:
-                node = parse_broker_node(raw, path, version=stat.version, session=stat.ephemeralOwner)
+                node = parse_broker_node(raw, path, stat.version)
             except CorruptDataError as error:
                 _logger.warning("%s; skipping it", error)
                 continue

@@ -48,7 +48,6 @@ class BrokerNode:
     assigned: Mapping[str, Mapping[str, object]]
     document: Mapping[str, object]
     version: int = 0
-    session: int = 0
 
     @property
     def is_own_kind(self) -> bool:
@@ -80,7 +79,7 @@ def own_node_body(seat: BrokerSeat, assigned: Iterable[Mapping[str, object]]) ->
     })  # fmt: skip
 
 
-def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int = 0) -> BrokerNode:
+def parse_broker_node(raw: bytes, path: str, version: int = 0) -> BrokerNode:
     """Parse a broker's node. Raise CorruptDataError if it is invalid."""
     document = parse_object(raw, path)
     ip, port, locality = document.get("brokerIP"), document.get("brokerPort"), document.get("locality") or ""
@@ -102,7 +101,7 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
         assigned[name] = cast("dict[str, object]", topic)
     address = BrokerAddress(locality, ip, port)
     seat = BrokerSeat(path.rpartition("/")[2], address, capacity_mb, document.get("brokerType") in _READS)
-    return BrokerNode(seat, assigned, document, version, session)
+    return BrokerNode(seat, assigned, document, version)
 
 
 def parse_object(raw: bytes, path: str) -> dict[str, object]:
