@@ -264,7 +264,7 @@ class TopicProcessors:
     ) -> None:
         """Begin without processors. ``uploads`` is the number of a topic's batches to write in parallel."""
         uploading = ThreadPool(_UPLOADS_A_SETTING * uploads, "tieredstore-broker-upload")
-        self.intake = Intake(Room(own.buffer_bytes), BrokerCounts(), uploading, own.batch_by == "producer")
+        self.intake: Intake = Intake(Room(own.buffer_bytes), BrokerCounts(), uploading, own.batch_by == "producer")
         self._directory = directory
         self._assignment = assignment
         self._lookups = lookups

@@ -277,7 +277,7 @@ def verify(
         raise ConfigError("--from applies to audit records: give --audit-records or --follow")
     settle_ms = None if settle is None else _ms_of("--settle", settle)
     late_ms = _ms_of("--late", late)
-    from tieredstore.pubsub.cli.upkeep import follow_audit_log, open_audit_log, pair_audit_records, show_audit
+    from tieredstore.pubsub.cli.upkeep import pair_audit_records, show_audit
     from tieredstore.pubsub.upkeep.audit import TopicAudit
 
     with store.open_topics() as opened:
@@ -290,11 +290,7 @@ def verify(
             return
         since_ms = since.timestamp_ms if since is not None else now_ms - _FOLLOWED_MS if follow else None
         opened.get(topic)
-        with open_audit_log(opened, topic, settle_ms, late_ms, since_ms) as log:
-            if follow:
-                follow_audit_log(opened, log, as_json=output.as_json)
-            else:
-                pair_audit_records(log, as_json=output.as_json)
+        pair_audit_records(opened, topic, settle_ms, late_ms, since_ms, follow=follow, as_json=output.as_json)
 
 
 def _ms_of(option: str, text: str) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.records.record_rows import shown_text
 from tieredstore.cli.terminal.output import complain, iso_utc, print_lines
-from tieredstore.cli.terminal.rows import Row, column, field
+from tieredstore.cli.terminal.rows import Row, attributes, column, field
 from tieredstore.cli.terminal.tables import number, plain, text, word
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
@@ -118,11 +118,7 @@ RECORD: Final[Row[ConsumedRecord]] = Row(
     field("timestamp", lambda record: record.timestamp),
 )
 """The columns that show a batch's record, with MemQ's field names."""
-_CONSUMED: Final[Row[ConsumedRecord]] = Row(
-    field("partition", lambda record: record.partition),
-    field("offset", lambda record: record.offset),
-    RECORD,
-)
+_CONSUMED: Final[Row[ConsumedRecord]] = Row(attributes("partition", "offset"), RECORD)
 
 
 def _text_line(record: ConsumedRecord) -> str:

@@ -8,21 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
 import typer
 
 from tieredstore.api.outcomes import Outcome
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.cli.terminal.output import JsonValue, complain, counted, iso_utc, print_json_line, print_lines
-from tieredstore.cli.terminal.rows import Row, field
+from tieredstore.cli.terminal.rows import Row, attributes, field
 from tieredstore.model import human_bytes
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, TopicAudit
 from tieredstore.pubsub.upkeep.garbage import plan_gc
-
-if TYPE_CHECKING:
-    from tieredstore.pubsub.upkeep.audit_log import AuditLog
 
 _FAULTY_CODE: Final = 4
 _NO_FAULTS: Final = frozenset({AuditFault.PENDING, AuditFault.LOST_OR_EMPTY, AuditFault.UNANNOUNCED})
@@ -43,39 +41,33 @@ def show_audit(audit: TopicAudit, *, as_json: bool) -> None:
     _exit_if_faulty(audit.requests)
 
 
-def open_audit_log(topics: Topics, name: str, settle_ms: int | None, late_ms: int, since_ms: int | None) -> AuditLog:
-    """Open a topic's audit records; the caller closes the log. ``settle_ms`` is the time within which consumers should
-    read a Message; None means MemQ's value.
+def pair_audit_records(
+    topics: Topics, name: str, settle_ms: int | None, late_ms: int, since_ms: int | None, *, follow: bool, as_json: bool
+) -> None:
+    """Run ``verify --audit-records``; raise typer.Exit with 4 if anything is lost, late or altered. With ``follow``,
+    run ``verify --follow`` instead, and raise typer.Exit with the service's code.
+
+    ``settle_ms`` is the time within which consumers should read a Message; None means MemQ's value.
     """
-    from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditLog, AuditPairs
+    from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditLog, AuditPairs, audit_service, now_ms
 
     settle_ms = SETTLE_MS if settle_ms is None else settle_ms
     pairs = AuditPairs(settle_ms=settle_ms, late_ms=late_ms, begin_ms=since_ms or 0)
-    return AuditLog(topics, name, pairs, since_ms)
-
-
-def pair_audit_records(log: AuditLog, *, as_json: bool) -> None:
-    """Run ``verify --audit-records``; raise typer.Exit with 4 if anything is lost, late or altered."""
-    from tieredstore.pubsub.upkeep.audit_log import now_ms
-
-    for findings in (log.read(now_ms), log.pending()):
-        for finding in findings:
-            _show(log.topic, finding, as_json=as_json)
-    counts, producers = log.pairs.counts, len(log.pairs.producers)
-    if as_json:
-        _sums(log.requests, producers=producers, messages=counts.produced, records=counts.paired_records)
-    else:
-        sent = f"{counted(counts.produced, 'Message')} sent to topic {log.topic} by {counted(producers, 'producer')}"
-        said = _faults(log.requests) or "all read as sent"
-        print_lines([f"{sent}: {said}, by audit records alone"])
-    _exit_if_faulty(log.requests)
-
-
-def follow_audit_log(topics: Topics, log: AuditLog, *, as_json: bool) -> None:
-    """Run ``verify --follow``; raise typer.Exit with the service's code."""
-    from tieredstore.pubsub.upkeep.audit_log import audit_service
-
-    raise typer.Exit(audit_service(topics, log, lambda finding: _show(log.topic, finding, as_json=as_json)).run())
+    show = partial(_show, name, as_json=as_json)
+    with AuditLog(topics, name, pairs, since_ms) as log:
+        if follow:
+            raise typer.Exit(audit_service(topics, log, show).run())
+        for findings in (log.read(now_ms), log.pending()):
+            for finding in findings:
+                show(finding)
+        counts, producers = pairs.counts, len(pairs.producers)
+        if as_json:
+            _sums(log.requests, producers=producers, messages=counts.produced, records=counts.paired_records)
+        else:
+            sent = f"{counted(counts.produced, 'Message')} sent to topic {name} by {counted(producers, 'producer')}"
+            said = _faults(log.requests) or "all read as sent"
+            print_lines([f"{sent}: {said}, by audit records alone"])
+        _exit_if_faulty(log.requests)
 
 
 def _show(topic: str, finding: AuditFinding, *, as_json: bool) -> None:
@@ -110,8 +102,7 @@ _FINDING: Final[Row[AuditFinding]] = Row(
     field("producer_started_ms", lambda finding: finding.producer and finding.producer[1]),
     field("request_id", lambda finding: finding.first),
     field("last_request_id", lambda finding: finding.last),
-    field("partition", lambda finding: finding.partition),
-    field("offset", lambda finding: finding.offset),
+    attributes("partition", "offset"),
     field("object", lambda finding: finding.key),
     field("reason", lambda finding: finding.why),
 )
