@@ -121,31 +121,31 @@ class Answers:
         self.writable.set()
         self._loop = loop
         self._streaming = asyncio.Lock()
-        self._behind: list[bytes] = []
-        self._behind_bytes = 0
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
 
     def send(self, packet: bytes) -> bool:
         """Send an answer if the client is connected. Return False if too many answers queue behind a streamed
         answer."""
-        if self._streaming.locked():
-            self._behind.append(packet)
-            self._behind_bytes += len(packet)
-            return self._behind_bytes <= _UNSENT_BYTES
-        if self.transport is not None and not self.transport.is_closing():
-            if not self._unsent:  # one write sends all answers of a loop iteration
-                self._loop.call_soon(self.flush)
-            self._unsent.append(packet)
-            self._unsent_bytes += len(packet)
-            # Write now, so that asyncio calls ``pause_writing`` if the client does not read its answers. The broker
-            # then reads no more requests from this client.
-            if self._unsent_bytes > _UNSENT_BYTES:
-                self.flush()
-        return True
+        if self.transport is None or self.transport.is_closing():
+            return True
+        if not self._unsent:  # one write sends all answers of a loop iteration
+            self._loop.call_soon(self.flush)
+        self._unsent.append(packet)
+        self._unsent_bytes += len(packet)
+        if self._unsent_bytes <= _UNSENT_BYTES:
+            return True
+        # Write now, so that asyncio calls ``pause_writing`` if the client does not read its answers. The broker then
+        # reads no more requests from this client.
+        self.flush()
+        return not self._streaming.locked()
 
     def flush(self) -> None:
-        """Write the answers that have gathered in this loop iteration."""
+        """Write the answers that have gathered, unless a streamed answer is being sent."""
+        if not self._streaming.locked():
+            self._write_unsent()
+
+    def _write_unsent(self) -> None:
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
         if unsent and self.transport is not None:
             self.transport.write(b"".join(unsent))
@@ -155,12 +155,9 @@ class Answers:
         """Yield a function that sends one part of a streamed answer, and returns False if the client has
         disconnected."""
         async with self._streaming:
-            self.flush()
+            self._write_unsent()
             yield self._send_part
-        if not self._streaming.locked():
-            behind, self._behind, self._behind_bytes = self._behind, [], 0
-            for packet in behind:
-                self.send(packet)
+        self.flush()
 
     async def _send_part(self, part: bytes) -> bool:
         await self.writable.wait()
