@@ -95,11 +95,6 @@ cdef class RecordReader:
         self.sums.names_ascii = 1
 
     @property
-    def rows(self):
-        """Number of records that were added and not taken yet."""
-        return self.rows_left
-
-    @property
     def pending_bytes(self):
         """Bytes of the added bodies."""
         return self.bytes

@@ -191,7 +191,7 @@ class StoreGovernor(Governor):
                 _logger.debug("another broker already has the lease")
             self._forget_lease()
         if self._own_etag is not None:
-            self._folder.store.delete([self._broker_key(seat.name)])
+            self._folder.store.delete([self._key("brokers", seat.name)])
         now_s = self._monotonic()
         return any(now_s - self._others[name].since_s < self._patience_s for name in self._seats.keys() & self._others)
 
@@ -205,7 +205,7 @@ class StoreGovernor(Governor):
                 self._view, self._view_etag = view, etag
 
     def _move_own_beat(self, seat: BrokerSeat) -> None:
-        key = self._broker_key(seat.name)
+        key = self._key("brokers", seat.name)
         self._beat += 1
         address = seat.address
         own = _SeatObject(
@@ -351,9 +351,6 @@ class StoreGovernor(Governor):
 
     def _key(self, *parts: str) -> str:
         return self._folder.key("governor", *parts)
-
-    def _broker_key(self, name: str) -> str:
-        return self._key("brokers", name)
 
 
 def broker_name(address: BrokerAddress) -> str:
