@@ -27,7 +27,7 @@ class TopicAdmin(Closing):
     def __init__(self, properties: Mapping[str, str], name: str, timeout_s: float) -> None:
         self._name = name
         self._timeout_s = timeout_s
-        self._clients = PerProcess(partial(LiveAdmin, self.configuration(properties)), _forget)
+        self._clients = PerProcess(partial(LiveAdmin, self.configuration(properties)))
 
     @staticmethod
     def configuration(properties: Mapping[str, str]) -> dict[str, str]:
@@ -84,8 +84,3 @@ class TopicAdmin(Closing):
         except TimeoutError as error:
             raise client.trouble.unavailable(doing, self._timeout_s) from error
         return True
-
-
-def _forget(client: LiveAdmin) -> None:
-    """Drop the reference to the client. The client closes when no reference is left."""
-    del client
