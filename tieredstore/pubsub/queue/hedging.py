@@ -3,16 +3,15 @@ idempotent."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Final, TypeVar
 
 from tieredstore.errors import TieredStoreError
-from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -46,29 +45,19 @@ class UsualTime:
 
 
 class Hedge:
-    """Runs a request on the hedge's own threads. If the first attempt is slow, a second attempt starts. Thread-safe;
-    resets in a forked child.
-    """
+    """Runs a request on the hedge's own threads. If the first attempt is slow, a second attempt starts. Thread-safe."""
 
     def __init__(
         self, name: str, threads: int, *, monotonic: Callable[[], float] = time.monotonic, least_s: float = _LEAST_S
     ) -> None:
-        self._name, self._threads = name, threads
+        self._new_pool = partial(ThreadPool, threads, name)
+        self._pool = self._new_pool()
         self._monotonic = monotonic
         self._usual = UsualTime(least_s)
-        self.begin_again()
-        begin_again_after_fork(self)
-
-    def begin_again(self) -> None:
-        """Reset in a forked child, which does not have the parent's threads."""
-        self._lock = threading.Lock()
-        self._pool: ThreadPool | None = None
 
     def run(self, attempt: Callable[[], _Result]) -> _Result:
         """Return the first successful result; if none succeeds, raise the last error."""
-        with self._lock:
-            self._pool = self._pool or ThreadPool(self._threads, self._name)
-            pool = self._pool
+        pool = self._pool
 
         def run_timed() -> _Result:
             begin_s = self._monotonic()
@@ -96,8 +85,6 @@ class Hedge:
         raise AssertionError("each try ends")
 
     def close(self) -> None:
-        """Begin no more attempts; abandon hanging attempts."""
-        with self._lock:
-            if self._pool is not None:
-                self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        """Abandon waiting and hanging attempts. Later attempts get new threads."""
+        pool, self._pool = self._pool, self._new_pool()
+        pool.shutdown(wait=False, cancel_futures=True)
