@@ -132,6 +132,7 @@ class StoreQueue(NotificationQueue):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._folder = folder
+        self._store: ObjectStore = folder.store
         self._topic = topic
         self._partitions = partitions
         self._now_ms = now_ms
@@ -141,10 +142,6 @@ class StoreQueue(NotificationQueue):
         # Puts run in these threads, because a put that hangs keeps its thread until the store's own deadline, while its
         # hedge (the second attempt) can succeed earlier.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
-
-    @property
-    def _store(self) -> ObjectStore:
-        return self._folder.store
 
     @classmethod
     def open(cls, site: QueueSite) -> StoreQueue:
@@ -162,8 +159,7 @@ class StoreQueue(NotificationQueue):
 
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
         """Append at most 256 notifications as one entry, by one PUT and one GET if no other writer interferes."""
-        entry = self._new_entry(partition, notifications, uuid.uuid4().hex)
-        attempt = _Attempt(partition, entry)
+        attempt = _Attempt(partition, self._new_entry(partition, notifications, uuid.uuid4().hex))
         with self._lock:
             turn = self._tails[partition].turn
         if not turn.acquire(max(0.0, deadline.remaining_s())):
@@ -172,7 +168,7 @@ class StoreQueue(NotificationQueue):
                 "are still waiting"
             )
         try:
-            return self._offsets(entry, self._until_stored(partition, partial(self._try, attempt), deadline))
+            return self._until_stored(self._try, attempt, deadline)
         finally:
             turn.release()
 
@@ -183,10 +179,9 @@ class StoreQueue(NotificationQueue):
 
         Look for the mark in every entry from ``since`` on, and put the entry at the first free number. An earlier
         request that is still under way does no harm: it puts the same entry at the same number."""
-        entry = self._new_entry(partition, notifications, mark)
-        attempt = _Attempt(partition, entry, since // ENTRY_NOTIFICATIONS)
+        attempt = _Attempt(partition, self._new_entry(partition, notifications, mark), since // ENTRY_NOTIFICATIONS)
         self.check_not_freed(partition, since)
-        return self._offsets(entry, self._until_stored(partition, partial(self._try_at_each, attempt), deadline))
+        return self._until_stored(self._try_at_each, attempt, deadline)
 
     def _new_entry(self, partition: int, notifications: Sequence[bytes], mark: str) -> _Entry:
         self._check(partition)
@@ -194,28 +189,26 @@ class StoreQueue(NotificationQueue):
             raise InvalidRangeError(f"an entry holds 1 to {ENTRY_NOTIFICATIONS} notifications, each one line")
         return _Entry(mark, self._now_ms(), tuple(notifications))
 
-    def _offsets(self, entry: _Entry, number: int) -> list[int]:
-        return [number * ENTRY_NOTIFICATIONS + place for place in range(len(entry.notifications))]
-
-    def _until_stored(self, partition: int, step: Callable[[], int | None], deadline: Deadline) -> int:
-        """Repeat a step until it has stored its entry. Return the entry's number."""
+    def _until_stored(self, step: Callable[[_Attempt], int | None], attempt: _Attempt, deadline: Deadline) -> list[int]:
+        """Repeat a step until it has stored the entry. Return the offsets of the entry's notifications."""
         delay_s = _FIRST_DELAY_S
         while True:
             try:
-                number = step()
+                number = step(attempt)
             except TieredStoreError as error:
                 # It is unknown if the write succeeded, so repeat the step, which puts the same entry at the same
                 # number.
                 if not error.retryable:
                     raise
                 if delay_s >= deadline.remaining_s():
-                    where = self._where(partition)
+                    where = self._where(attempt.partition)
                     raise StoreUnavailableError(f"{where}: the notification was not appended: {error}") from error
                 self._sleep(delay_s * (0.5 + random() / 2))  # noqa: S311  jitter
                 delay_s = min(2 * delay_s, _MOST_DELAY_S)
                 continue
             if number is not None:
-                return number
+                first = number * ENTRY_NOTIFICATIONS
+                return list(range(first, first + len(attempt.entry.notifications)))
 
     def _try_at_each(self, attempt: _Attempt) -> int | None:
         """Look for the entry at one number, and put the entry there if the number is free. Return the number, or None
