@@ -18,7 +18,7 @@ from tieredstore.errors import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from tieredstore.pubsub.queue.groups import StoreGroup, list_group, list_groups
+from tieredstore.pubsub.queue.groups import StoreGroup, list_groups
 from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.pubsub.queue.queues import Position
 
@@ -98,7 +98,7 @@ def test_a_dead_members_partitions_are_taken_and_its_late_commit_is_fenced(membe
     assert owned_by(heir) == [[0, 1, 2, 3]]
     with pytest.raises(FencedError, match="another member of group readers"):
         dead.commit(dict.fromkeys(dead.claims(), Position(1)))
-    states = list_group(heir._folder, "readers", "orders", PARTITIONS)  # pyright: ignore[reportPrivateUsage]
+    states = list_groups(heir._folder, "orders", PARTITIONS)["readers"]  # pyright: ignore[reportPrivateUsage]
     assert {state.owner for state in states} == {heir.member}
     assert all(state.position is None for state in states)
     heir.leave()
@@ -135,10 +135,10 @@ def test_groups_are_listed(members: Members) -> None:
     member = members.join()
     member.tick()
     folder = topics_on(members.store).folder
-    assert list_groups(folder, "orders") == ["readers"]
-    assert list_groups(folder, "other") == []
+    assert list(list_groups(folder, "orders", PARTITIONS)) == ["readers"]
+    assert list_groups(folder, "other", PARTITIONS) == {}
     member.leave()
-    assert [state.owner for state in list_group(folder, "readers", "orders", PARTITIONS)] == [None] * PARTITIONS
+    assert [state.owner for state in list_groups(folder, "orders", PARTITIONS)["readers"]] == [None] * PARTITIONS
 
 
 def test_names_and_damage(members: Members) -> None:
@@ -149,7 +149,7 @@ def test_names_and_damage(members: Members) -> None:
         folder.key("groups", "readers", "orders", "partitions", "0"), b'{"version":1,"owner":1,"generation":0}'
     )
     with pytest.raises(CorruptDataError, match="owner is 1"):
-        list_group(folder, "readers", "orders", 1)
+        list_groups(folder, "orders", 1)
 
 
 def test_members_that_nobody_heard_of_for_long_are_members_again() -> None:

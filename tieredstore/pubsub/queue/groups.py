@@ -66,7 +66,8 @@ class StoreGroup(GroupMember):
         beat_s: float = BEAT_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        _check_name(group)
+        if not _NAME.fullmatch(group) or group in {".", ".."}:
+            raise ConfigError(f"invalid group name {group!r:.120}: use letters, digits, dots, dashes and underscores")
         self.member: str = uuid.uuid4().hex
         self._folder = folder
         self._group = group
@@ -299,29 +300,19 @@ def _read_partition(folder: OwnFolder, partition: int, key: str) -> tuple[GroupP
     return GroupPartition(partition, found.owner, found.generation, position), etag
 
 
-def list_group(folder: OwnFolder, group: str, topic: str, partitions: int) -> list[GroupPartition]:
-    """Return a group's state of each partition that any member has taken."""
-    _check_name(group)
-    states: list[GroupPartition] = []
-    for partition in range(partitions):
-        key = folder.key("groups", group, topic, "partitions", str(partition))
-        stored = _read_partition(folder, partition, key)
-        if stored is not None:
-            states.append(stored[0])
-    return states
-
-
-def list_groups(folder: OwnFolder, topic: str) -> list[str]:
-    """Return the names of groups that have read a topic."""
+def list_groups(folder: OwnFolder, topic: str, partitions: int) -> dict[str, list[GroupPartition]]:
+    """Return the groups that have read a topic, by name: the state of each partition that any member has taken."""
     beginning = folder.key("groups", "")
     names = (info.key.removeprefix(beginning).split("/") for info in folder.store.list(beginning))
-    return sorted({parts[0] for parts in names if len(parts) == 4 and parts[1] == topic and parts[2] == "partitions"})
+    groups = {parts[0] for parts in names if len(parts) == 4 and parts[1] == topic and parts[2] == "partitions"}
+    states: dict[str, list[GroupPartition]] = {group: [] for group in sorted(groups)}
+    for group, of_group in states.items():
+        for partition in range(partitions):
+            key = folder.key("groups", group, topic, "partitions", str(partition))
+            if (stored := _read_partition(folder, partition, key)) is not None:
+                of_group.append(stored[0])
+    return states
 
 
 def _document(owner: str | None, generation: int, position: Position | None) -> dict[str, object]:
     return {"owner": owner, "generation": generation, "position": None if position is None else list(position)}
-
-
-def _check_name(group: str) -> None:
-    if not _NAME.fullmatch(group) or group in {".", ".."}:
-        raise ConfigError(f"invalid group name {group!r:.120}: use letters, digits, dots, dashes and underscores")

@@ -36,7 +36,7 @@ from tieredstore.pubsub.format.notifications import (
     parse_batch_key,
     parse_notification,
 )
-from tieredstore.pubsub.queue.groups import list_group, list_groups
+from tieredstore.pubsub.queue.groups import list_groups
 from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.pubsub.queue.queues import (
     STORE,
@@ -203,15 +203,12 @@ class Topics:
         )  # fmt: skip
         return open_queue(topic.queue, site)
 
-    def groups(self, topic: Topic) -> dict[str, Sequence[GroupPartition]]:
+    def groups(self, topic: Topic) -> dict[str, list[GroupPartition]]:
         """Return the groups that have read the topic, by name, with their states."""
         with self.queue(topic) as queue:
             states = queue.groups()
             partitions = queue.partitions
-        if states is not None:
-            return dict(states)
-        names = list_groups(self.folder, topic.name)
-        return {name: list_group(self.folder, name, topic.name, partitions) for name in names}
+        return list_groups(self.folder, topic.name, partitions) if states is None else states
 
     def objects(self, topic: Topic) -> Iterator[tuple[ObjectInfo, BatchKey]]:
         """Yield all objects under the topic's path with a key in the form of a batch's key. The objects may lack a
