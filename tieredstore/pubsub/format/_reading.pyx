@@ -217,7 +217,9 @@ cdef class RecordReader:
             if buffers[buffer] is not None:
                 slab = buffers[buffer][0]
                 target.data[buffer] = &slab[0]
-        start_ends(&target)
+        for buffer in (KEY_ENDS, VALUE_ENDS, ID_ENDS, HEADERS_ENDS, NAME_ENDS, HEADER_VALUE_ENDS):
+            if target.data[buffer]:
+                (<int32_t*>target.data[buffer])[0] = 0
         while row < sums.rows:
             body, count, message = self.bodies[self.place]
             rows = min(count - self.record, sums.rows - row)
@@ -231,19 +233,6 @@ cdef class RecordReader:
                 self.place, self.record, self.offset = self.place + 1, 0, 0
         self.rows_left -= row
         return 0
-
-
-cdef void start_ends(Target* target) noexcept nogil:
-    if target.data[KEY_ENDS]:
-        (<int32_t*>target.data[KEY_ENDS])[0] = 0
-    if target.data[VALUE_ENDS]:
-        (<int32_t*>target.data[VALUE_ENDS])[0] = 0
-    if target.data[ID_ENDS]:
-        (<int32_t*>target.data[ID_ENDS])[0] = 0
-    if target.data[HEADERS_ENDS]:
-        (<int32_t*>target.data[HEADERS_ENDS])[0] = 0
-        (<int32_t*>target.data[NAME_ENDS])[0] = 0
-        (<int32_t*>target.data[HEADER_VALUE_ENDS])[0] = 0
 
 
 cdef inline void mark(uint8_t* valid, int64_t row, bint is_valid) noexcept nogil:
