@@ -4,7 +4,7 @@ Prometheus gets sums over all topics, because the number of topics is unlimited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
@@ -101,10 +101,6 @@ class BrokerCounts:
     stored_messages: int = 0
     stored_bytes: int = 0
     failed_messages: int = 0
-
-    def snapshot(self, levels: Mapping[str, int]) -> dict[str, float]:
-        """Return all counts together with the current levels."""
-        return {**asdict(self), **levels}
 
 
 PRODUCERS: Final = Snapshots("tieredstore_pubsub_producer", levels=("held_bytes", "waiting_records"))

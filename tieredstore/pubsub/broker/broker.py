@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -120,7 +120,7 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_gone = asyncio.Event()
         self._asked_s = 0.0  # time at which a client was last redirected or asked for metadata
-        self._forget_counts = BROKERS.add(lambda: self.counts.snapshot(self._levels()))
+        self._forget_counts = BROKERS.add(lambda: asdict(self.counts) | self._levels())
 
     @property
     def address(self) -> BrokerAddress:
