@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Final
 
-from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, InvalidRangeError, ObjectNotFoundError, TieredStoreError
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client, EverybodyMay
@@ -101,10 +100,8 @@ class Broker:
         authorizer: Authorizer | None = None,
         directory: Directory | None = None,
     ) -> None:
-        settings: Settings = topics.settings
-        self.own: BatchBrokerSettings = settings.section(BatchBrokerSettings)
+        self.own: BatchBrokerSettings = topics.settings.section(BatchBrokerSettings)
         self.directory: Directory = Directory(StoreTopics(topics)) if directory is None else directory
-        self._settings = settings
         self._assignment = assignment or AllTopics(lambda: self.address, serves_reads=self.own.serve_reads)
         self._authorizer = authorizer or EverybodyMay()
         self._lookups = ThreadPool(_LOOKUPS, "tieredstore-broker-lookup")
@@ -148,7 +145,7 @@ class Broker:
         connect = partial(Connection, Inlet(self, self.room, loop))
         host, port = self.own.listen
         try:
-            tls = server_tls(self._settings)
+            tls = server_tls(self.own)
             handshakes = None if tls is None else Handshakes(tls, self.room, self.counts, connect)
             accept = connect if handshakes is None else handshakes.accept
             server = await loop.create_server(accept, host, port, backlog=1024)
@@ -473,10 +470,9 @@ def own_address(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def server_tls(settings: Settings) -> ssl.SSLContext | None:
+def server_tls(own: BatchBrokerSettings) -> ssl.SSLContext | None:
     """Return the TLS context for clients, or None without TLS. Raise ConfigError if a certificate or key file is
     unusable."""
-    own = settings.section(BatchBrokerSettings)
     if own.certificate is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
