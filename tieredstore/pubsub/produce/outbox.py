@@ -212,8 +212,10 @@ class Outbox:
         size = len(value or b"") + len(key or b"") + _LENGTHS
         if self._is_closed or self.held_bytes + size > self._settings.buffer_bytes:
             self._wait_for_room(size)
-        if self._sending.auditor is not None:
-            message_id = self._make_audited_id(message_id)
+        if self._sending.auditor is not None and not message_id:
+            # Every record needs an id, because an audit compares hashes of ids.
+            self._next_id = (self._next_id + 1) % (1 << 64)
+            message_id = self._next_id.to_bytes(8)
         while True:
             message = self._open or self._new_message()
             if not message.takes(message_id):
@@ -224,7 +226,10 @@ class Outbox:
                 break
             if message.body.count:
                 self._close_message()
-            elif not self._ends_batch():
+            elif self._packer.has_other_room():
+                self._closed.append(BatchEnd())
+                self._changed.notify_all()
+            else:
                 self._counts.refused_records += 1
                 raise InvalidRecordError(f"a record does not fit a Message of {self._sending.message_bytes} bytes")
         if self._open is None:
@@ -267,27 +272,10 @@ class Outbox:
         if self._is_closed:
             raise AlreadyClosedError("the producer was closed")
 
-    def _make_audited_id(self, message_id: bytes | None) -> bytes:
-        """Return the record's id, or a new id if the record has none. Every record needs an id, because an audit
-        compares hashes of ids."""
-        if not message_id:
-            self._next_id = (self._next_id + 1) % (1 << 64)
-            message_id = self._next_id.to_bytes(8)
-        return message_id
-
     def _new_message(self) -> OpenMessage:
         body, memory = self._packer.open()
         request = ProducerRequest(self._address, self._epoch_ms, self._next_request)
         return OpenMessage(body, request, self._sending.monotonic(), memory)
-
-    def _ends_batch(self) -> bool:
-        """Try to end the batch, because a record was too large for an empty Message in the rest of the batch. Return
-        True if the batch ended."""
-        if not self._packer.has_other_room():
-            return False
-        self._closed.append(BatchEnd())
-        self._changed.notify_all()
-        return True
 
     def _close_message(self) -> bool:
         """Close the open Message. Return True if the Message was the last of its batch."""
