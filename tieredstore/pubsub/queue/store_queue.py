@@ -21,6 +21,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from random import random
 from typing import Annotated, Final
 
@@ -329,13 +330,9 @@ class StoreQueue(NotificationQueue):
             self._folder.write(key, QUEUE_START.to_bytes({"number": number}), etag)
         # Delete all entries before the start, because a killed run may have left some, and a delayed writer may have
         # added some.
-        self._store.delete(list(self._list_freed_keys(partition, max(number, start))))
-
-    def _list_freed_keys(self, partition: int, start: int) -> Iterator[str]:
-        for info in self._store.list(self._folder.key("queues", self._topic, str(partition), "")):
-            if info.key >= self._key(partition, start):
-                return
-            yield info.key
+        end = self._key(partition, max(number, start))
+        listed = self._store.list(self._folder.key("queues", self._topic, str(partition), ""))
+        self._store.delete([info.key for info in takewhile(lambda info: info.key < end, listed)])
 
     # --- keys and numbers ---
 

@@ -172,9 +172,10 @@ class TopicAudit:
                     why = f"{batch.key}: Message {number} is not listed in its notification"
                     yield _make_finding(AuditFault.ALTERED, batch, why, header.request)
 
-    def _see(self, batch: QueuedBatch, number: int, header: MessageHeader, request: ProducerRequest) -> None:
-        self.messages += 1
-        self.records += header.record_count
+    def _see(self, batch: QueuedBatch, number: int, header: MessageHeader | None, request: ProducerRequest) -> None:
+        if header is not None:
+            self.messages += 1
+            self.records += header.record_count
         sighting = _Sighting(request.request_id, batch, number, header)
         self._sightings.setdefault((request.address, request.epoch_ms), []).append(sighting)
 
@@ -200,8 +201,7 @@ class TopicAudit:
             yield _make_finding(AuditFault.LOST, batch, why)
             return
         for request in facts.requests(batch.notification.message_count):
-            sighting = _Sighting(request.request_id, batch, 0, None)
-            self._sightings.setdefault((request.address, request.epoch_ms), []).append(sighting)
+            self._see(batch, 0, None, request)
 
     # --- producers ---
 

@@ -60,15 +60,12 @@ class AuditLog(Closing):
         for partition in range(self._log.partitions):
             end = self._log.end(partition)
             while self._place(partition) < end and not wait():
-                for finding in self._take(partition, end):
-                    yield self._count(finding)
-        for finding in self.pairs.overdue(now_ms()):
-            yield self._count(finding)
+                yield from map(self._count, self._take(partition, end))
+        yield from map(self._count, self.pairs.overdue(now_ms()))
 
     def pending(self) -> Iterator[AuditFinding]:
-        """Yield Messages that were sent but not read yet."""
-        for finding in self.pairs.pending():
-            yield self._count(finding)
+        """Return Messages that were sent but not read yet."""
+        return map(self._count, self.pairs.pending())
 
     def _count(self, finding: AuditFinding) -> AuditFinding:
         self.requests[finding.fault] += 1
