@@ -38,45 +38,33 @@ COLUMNS: Final[tuple[str, ...]] = tuple(field.name for field in _FIELDS)
 if absent."""
 
 
-class RecordColumns:
-    """Builds record batches with the selected columns."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        unknown = [name for name in names if name not in COLUMNS]
-        if unknown or not names or len(set(names)) < len(names):
-            raise ConfigError(f"invalid columns {list(names)}: choose from {', '.join(COLUMNS)}, each once")
-        self.schema: pa.Schema = pa.schema([_FIELDS[COLUMNS.index(name)] for name in names])
-        self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)
-
-    def build(self, taken: Taken) -> pa.RecordBatch:
-        """Return a record batch that uses the decoder's slabs of memory without copying. A slab is recycled only after
-        the batch is freed.
-        """
-        rows, (key_nulls, id_nulls, timestamp_nulls, headers_nulls), headers, names_ascii, slabs = taken
-        buffers = [buffer_of(slab) for slab in slabs]
-        arrays: list[pa.Array] = []
-        for name in self.schema.names:
-            kind = _FIELDS[COLUMNS.index(name)].type
-            match name:
-                case "key":
-                    arrays.append(array_over(kind, rows, buffers[0:3], key_nulls))
-                case "value":
-                    arrays.append(array_over(kind, rows, [None, *buffers[3:5]], 0))
-                case "message_id":
-                    arrays.append(array_over(kind, rows, buffers[5:8], id_nulls))
-                case "timestamp":
-                    arrays.append(array_over(kind, rows, buffers[8:10], timestamp_nulls))
-                case "headers":
-                    names = _names(headers, buffers[12:14], are_ascii=names_ascii)
-                    values = array_over(pa.binary(), headers, [None, *buffers[14:16]], 0)
-                    items = pa.Array.from_buffers(_HEADER, headers, [None], 0, children=[names, values])
-                    valid = buffers[10] if headers_nulls else None
-                    arrays.append(
-                        pa.Array.from_buffers(kind, rows, [valid, buffers[11]], headers_nulls, children=[items])
-                    )
-                case _:
-                    arrays.append(array_over(kind, rows, [None, buffers[16 if name == "message" else 17]], 0))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+def _build_rows(schema: pa.Schema, taken: Taken) -> pa.RecordBatch:
+    """Return a record batch that uses the decoder's slabs of memory without copying. A slab is recycled only after the
+    batch is freed.
+    """
+    rows, (key_nulls, id_nulls, timestamp_nulls, headers_nulls), headers, names_ascii, slabs = taken
+    buffers = [buffer_of(slab) for slab in slabs]
+    arrays: list[pa.Array] = []
+    for name in schema.names:
+        kind = _FIELDS[COLUMNS.index(name)].type
+        match name:
+            case "key":
+                arrays.append(array_over(kind, rows, buffers[0:3], key_nulls))
+            case "value":
+                arrays.append(array_over(kind, rows, [None, *buffers[3:5]], 0))
+            case "message_id":
+                arrays.append(array_over(kind, rows, buffers[5:8], id_nulls))
+            case "timestamp":
+                arrays.append(array_over(kind, rows, buffers[8:10], timestamp_nulls))
+            case "headers":
+                names = _names(headers, buffers[12:14], are_ascii=names_ascii)
+                values = array_over(pa.binary(), headers, [None, *buffers[14:16]], 0)
+                items = pa.Array.from_buffers(_HEADER, headers, [None], 0, children=[names, values])
+                valid = buffers[10] if headers_nulls else None
+                arrays.append(pa.Array.from_buffers(kind, rows, [valid, buffers[11]], headers_nulls, children=[items]))
+            case _:
+                arrays.append(array_over(kind, rows, [None, buffers[16 if name == "message" else 17]], 0))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _names(count: int, buffers: list[pa.Buffer], *, are_ascii: bool) -> pa.Array:
@@ -140,18 +128,17 @@ class BatchDecoder:
         pool: SlabPool | None = None,
     ) -> None:
         """``pool`` is the memory for record batches; several decoders can share a pool."""
-        self._columns = RecordColumns(columns)
+        unknown = [name for name in columns if name not in COLUMNS]
+        if unknown or not columns or len(set(columns)) < len(columns):
+            raise ConfigError(f"invalid columns {list(columns)}: choose from {', '.join(COLUMNS)}, each once")
+        self.schema: pa.Schema = pa.schema([_FIELDS[COLUMNS.index(name)] for name in columns])
+        self._wanted = sum(1 << COLUMNS.index(name) for name in columns)
         self._on_corrupt = on_corrupt
         self._max_expanded_bytes = max_expanded_bytes
         self._target_bytes = target_bytes
         self._pool = pool or SlabPool()
         self._decompressor = Decompressor(self._pool, max_expanded_bytes, limit="max.expanded.bytes")
         self._skipped: list[str] = []
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of all record batches."""
-        return self._columns.schema
 
     @property
     def skipped(self) -> Sequence[str]:
@@ -177,7 +164,7 @@ class BatchDecoder:
         """Yield the records of these Messages of an object. ``checksums`` holds a checksum for every Message of the
         object."""
         self._skipped = []
-        reader = RecordReader(self._columns.wanted)
+        reader = RecordReader(self._wanted)
         for place, message in messages:
             try:
                 is_lent = self._add(reader, message, place, checksums[place.number] if checksums else None)
@@ -223,4 +210,4 @@ class BatchDecoder:
         # Allow up to twice the target size, because splitting slightly more than the target would leave a tiny record
         # batch.
         while (taken := reader.take(self._pool, _MOST_ROWS, 2 * self._target_bytes)) is not None:
-            yield self._columns.build(taken)
+            yield _build_rows(self.schema, taken)
