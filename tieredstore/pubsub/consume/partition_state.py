@@ -76,6 +76,19 @@ class Fetches:
         """Release the budget that :meth:`begin` reserved for an object."""
         self._objects, self._bytes = self._objects + 1, self._bytes + batch.size
 
+    def in_order(self, batches: Iterator[QueuedBatch]) -> Iterator[tuple[QueuedBatch, FetchedObject]]:
+        """Yield each batch with its object, and meanwhile fetch the next objects within the budget. Raise DataLossError
+        for a missing object."""
+        ahead = deque[Fetching]()
+        while True:
+            while not self.is_full and (batch := next(batches, None)) is not None:
+                ahead.append(Fetching(batch, self.begin(batch)))
+            if not ahead:
+                return
+            fetching = ahead.popleft()
+            yield fetching.batch, fetching.outcome(self.log)
+            self.give_back(fetching.batch)
+
     def close(self) -> None:
         """Stop fetching."""
         self.pool.shutdown(wait=False, cancel_futures=True)
@@ -196,6 +209,13 @@ class Fetching:
 
     batch: QueuedBatch
     object: Future[FetchedObject]
+
+    def outcome(self, log: BatchLog) -> FetchedObject:
+        """Wait for the object. Raise DataLossError if it is missing."""
+        try:
+            return outcome(self.object)
+        except ObjectNotFoundError as error:
+            raise log.loss(self.batch) from error
 
 
 class OpenBatch:
@@ -390,11 +410,7 @@ class PartitionState:
                     self._exhaust()
 
     def _open(self, fetching: Fetching) -> OpenBatch:
-        batch = fetching.batch
-        try:
-            fetched = outcome(fetching.object, 0)
-        except ObjectNotFoundError as error:
-            raise self._shared.log.loss(batch) from error
+        batch, fetched = fetching.batch, fetching.outcome(self._shared.log)
         self._shared.counts.batches += 1
         self._shared.counts.stored_bytes += len(fetched.body)
         at = self.position if self.position.offset == batch.offset else Position(batch.offset)

@@ -6,9 +6,8 @@ that its filter excludes by partition, offset or the time range in a notificatio
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from contextlib import closing
 from typing import ClassVar, Final, Self
 
 import pyarrow as pa
@@ -19,10 +18,8 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.errors import AlreadyClosedError, TieredStoreError
 from tieredstore.process.closing import Closing
-from tieredstore.process.futures import outcome
-from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.consume.partition_state import Fetches
 from tieredstore.pubsub.format.decoder import BatchDecoder
-from tieredstore.pubsub.format.messages import checksum
 from tieredstore.pubsub.queue.memq_topics import topics_in_store
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
 from tieredstore.records.arrow_stream import stream_reader
@@ -51,8 +48,7 @@ class BatchTable:
     ) -> None:
         self.topic: str = topic.name
         self._log = BatchLog(topics, topic)
-        self.fetches: int = topics.batches.fetches
-        self._max_expanded_bytes = topics.batches.max_expanded_bytes
+        self._settings = topics.batches
         self._types = {"key": key, "value": value}
         self._keeps_snapshot = keeps_snapshot
         self._batches: list[QueuedBatch] | None = None
@@ -104,17 +100,14 @@ class BatchTable:
         except (pa.ArrowException, TypeError) as error:
             raise refused_filter(filter, self.schema, error) from None
 
-    def fetch(self, batch: QueuedBatch) -> bytes:
-        """Return a batch's object after a check against its notification. Raise DataLossError if the object is
-        missing."""
-        body = self._log.fetch(batch)
-        batch.check(checksum(body))
-        return body
+    def fetches(self) -> Fetches:
+        """Return threads that fetch objects."""
+        return Fetches(self._log, self._settings.fetches, self._settings.fetch_bytes)
 
     def decoder(self, columns: Sequence[str]) -> BatchDecoder:
         """Return a decoder of these columns."""
         names = [_DECODED.get(name, name) for name in columns if name not in _OF_THE_BATCH]
-        return BatchDecoder(names or ["record"], max_expanded_bytes=self._max_expanded_bytes)
+        return BatchDecoder(names or ["record"], max_expanded_bytes=self._settings.max_expanded_bytes)
 
     def convert(self, records: pa.RecordBatch, batch: QueuedBatch, columns: Sequence[str]) -> pa.RecordBatch:
         """Return decoded records with these columns and the table's types."""
@@ -178,25 +171,18 @@ class BatchScan(Closing):
         wanted = list(self._columns)
         if self._filter is not None:
             wanted += [name for name in _columns_in(self._filter, table.schema) if name not in wanted]
-        waiting, ahead = deque(table.batches(self._filter)), deque[tuple[QueuedBatch, Future[bytes]]]()
         decoder = table.decoder(wanted)
-        pool = ThreadPool(table.fetches, "tieredstore-pubsub-scan")
-        try:
-            while waiting or ahead:
+        with closing(table.fetches()) as fetches:
+            for batch, (body, crc32, checksums) in fetches.in_order(iter(table.batches(self._filter))):
                 if self.is_closed:
                     raise AlreadyClosedError("this scan was closed before its end; begin a new one")
-                while waiting and len(ahead) < table.fetches:
-                    batch = waiting.popleft()
-                    ahead.append((batch, pool.submit(table.fetch, batch)))
-                batch, fetched = ahead.popleft()
-                for records in decoder.decode(outcome(fetched), batch.key):
+                batch.check(crc32)
+                for records in decoder.decode(body, batch.key, checksums):
                     rows = table.convert(records, batch, wanted)
                     if self._filter is not None:
                         rows = rows.filter(self._filter)
                     if rows.num_rows:
                         yield rows.select(self._columns)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class BatchTables:

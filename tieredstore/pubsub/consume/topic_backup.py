@@ -10,9 +10,7 @@ columns.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from itertools import accumulate
 from pathlib import Path
@@ -23,8 +21,7 @@ import pyarrow.compute
 
 from tieredstore.config import load_settings
 from tieredstore.config.nearest import did_you_mean
-from tieredstore.errors import ConfigError, DataLossError, ObjectNotFoundError, TopicNotFoundError
-from tieredstore.process.futures import outcome
+from tieredstore.errors import ConfigError, DataLossError, TopicNotFoundError
 from tieredstore.pubsub.consume.partition_state import FetchedObject, Fetches
 from tieredstore.pubsub.consume.seen_messages import SeenMessages
 from tieredstore.pubsub.errors import MessageCorruptError
@@ -144,24 +141,12 @@ class BatchBackup:
         seen = SeenMessages(log, partition, settings.dedup_window_ms)
         decoder = BatchDecoder((*_COLUMNS, *_PLACES), max_expanded_bytes=settings.max_expanded_bytes)
         with closing(Fetches(log, _FETCHES, settings.fetch_bytes)) as fetches:
-            waiting = log.walk(partition, start >> _BITS, -(-stop >> _BITS))
-            ahead = deque[tuple[QueuedBatch, Future[FetchedObject]]]()
-            while True:
-                while not fetches.is_full and (batch := next(waiting, None)) is not None:
-                    ahead.append((batch, fetches.begin(batch)))
-                if not ahead:
-                    return
-                batch, fetching = ahead.popleft()
-                try:
-                    fetched = outcome(fetching)
-                except ObjectNotFoundError as error:
-                    raise log.loss(batch) from error
+            for batch, fetched in fetches.in_order(log.walk(partition, start >> _BITS, -(-stop >> _BITS))):
                 for records in self._decode(batch, fetched, seen, decoder):
                     offsets = int64_values(records, "offset")
                     begin, end = bisect_left(offsets, start), bisect_left(offsets, stop)
                     if begin < end:
                         yield records.slice(begin, end - begin)
-                fetches.give_back(batch)
 
     def _decode(
         self, batch: QueuedBatch, fetched: FetchedObject, seen: SeenMessages, decoder: BatchDecoder

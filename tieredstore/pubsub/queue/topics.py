@@ -369,13 +369,6 @@ class BatchLog(Closing):
         """Return the error for a batch whose object is missing."""
         return DataLossError(f"{self.place(batch.partition, batch.offset)}: the object {batch.key} is missing")
 
-    def fetch(self, batch: QueuedBatch) -> bytes:
-        """Return the object of a batch. Raise DataLossError if it is missing."""
-        try:
-            return self.store.get(batch.key)
-        except ObjectNotFoundError as error:
-            raise self.loss(batch) from error
-
     def headers(self, batch: QueuedBatch) -> Iterator[tuple[int, MessageHeader | MessageCorruptError]]:
         """Yield each Message's number and header, or the header's error. Raise MessageCorruptError if the index is
         damaged.
