@@ -442,7 +442,7 @@ class PartitionState:
 
     def _move(self, opened: OpenBatch, rows: RowsAtHand, message: int, record: int) -> None:
         self.position = Position(self.position.offset, message, record + 1)
-        if not rows.are_left:
+        if rows.taken == rows.rows.num_rows:
             opened.at_hand = None
         if opened.audited is not None:
             opened.audited.note_handed_out(message, record)
@@ -491,11 +491,6 @@ class RowsAtHand:
     rows: pa.RecordBatch
     taken: int = 0
     _records: Iterator[ConsumedRecord] | None = None
-
-    @property
-    def are_left(self) -> bool:
-        """True if rows are left to take."""
-        return self.taken < self.rows.num_rows
 
     def take(self) -> ConsumedRecord:
         """Take the next row."""

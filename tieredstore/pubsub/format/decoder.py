@@ -45,8 +45,7 @@ def _build_rows(schema: pa.Schema, taken: Taken) -> pa.RecordBatch:
     rows, (key_nulls, id_nulls, timestamp_nulls, headers_nulls), headers, names_ascii, slabs = taken
     buffers = [buffer_of(slab) for slab in slabs]
     arrays: list[pa.Array] = []
-    for name in schema.names:
-        kind = _FIELDS[COLUMNS.index(name)].type
+    for name, kind in zip(schema.names, schema.types, strict=True):
         match name:
             case "key":
                 arrays.append(array_over(kind, rows, buffers[0:3], key_nulls))
