@@ -37,7 +37,7 @@ from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.messages import Compression, MessageHeader, ProducerRequest
-from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.format.notifications import RequestRuns, parse_notification
 from tieredstore.pubsub.format.packets import (
     Code,
     MetadataAnswer,
@@ -194,7 +194,7 @@ def test_the_numbers_of_messages_without_records_are_told_with_the_next_batch_an
         assert running.broker.counts.empty_messages == 4
     told = [facts.empty for facts in facts_of(topics)]
     producer = ("7f000001", 1_700_000_000_000)
-    assert told == [((*producer, (0, 1)),), ((*producer, (3, 3)),)]
+    assert told == [(RequestRuns(*producer, (0, 1)),), (RequestRuns(*producer, (3, 3)),)]
     assert list(TopicAudit(topics, topics.get("orders"), 1 << 60, 0).run()) == []
 
 
@@ -213,7 +213,7 @@ def test_numbers_of_messages_without_records_are_told_again_when_their_batch_fai
     else:
         pytest.fail("the message is not accepted")
     (facts,) = facts_of(topics)
-    assert facts.empty == (("7f000001", 1_700_000_000_000, (0, 0)),)
+    assert facts.empty == (RequestRuns("7f000001", 1_700_000_000_000, (0, 0)),)
 
 
 def test_a_message_that_comes_again_is_acknowledged_and_stored_once() -> None:

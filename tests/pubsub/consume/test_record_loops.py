@@ -285,7 +285,8 @@ def test_a_store_group_fences_what_was_taken_and_commits_the_others() -> None:
     first, second = join(), join()
     first.tick()
     second._owned = {}
-    assert second._take(1, ["nobody"])
+    second._take(1, ["nobody"])
+    assert list(second.claims()) == [1]
     with pytest.raises(FencedError, match="partition 1 of orders"):
         first.commit({0: Position(1), 1: Position(1), 2: Position(1)})
     assert first.claims() == {0: Claim(1, Position(1)), 2: Claim(1, Position(1))}

@@ -400,11 +400,11 @@ class _Link(BrokerLink):
         self.is_lost = False
         self.cluster = cluster
 
-    async def ask(self, request: Request, kind: PacketType, timeout_s: float) -> Response:
+    async def ask(self, request: Request, timeout_s: float) -> Response:
         assert timeout_s > 0
         host, port = self.place if self.place == self.cluster.cut_off else self.cluster.has_topic
         answer = MetadataAnswer((TopicMetadata("orders", (BrokerAddress("", host, port),), "s3v2", ()),))
-        return Response(request.version, request.request_id, kind, Code.OK, payload=answer)
+        return Response(request.version, request.request_id, request.payload.kind, Code.OK, payload=answer)
 
     def lose(self, why: str) -> None:
         assert why

@@ -108,8 +108,8 @@ def test_notifications_tell_what_is_in_the_batch() -> None:
     assert notification.total_size == len(topics.store.get(key))
     assert notification.facts is not None
     assert notification.facts.records == 5
-    ((address, _, requests),) = notification.facts.producers
-    assert (len(address), requests) == (32, (0, notification.message_count - 1))
+    (runs,) = notification.facts.producers
+    assert (len(runs.address), runs.requests) == (32, (0, notification.message_count - 1))
     parsed = parse_batch_key(key, "default/topics/orders")
     assert parsed is not None
     assert parsed.client_request_id == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
@@ -203,7 +203,7 @@ class Topics:
         )  # fmt: skip
         return open_queue(topic.queue, site)
 
-    def groups(self, topic: Topic) -> dict[str, list[GroupPartition]]:
+    def groups(self, topic: Topic) -> Mapping[str, Sequence[GroupPartition]]:
         """Return the groups that have read the topic, by name, with their states."""
         with self.queue(topic) as queue:
             states = queue.groups()
