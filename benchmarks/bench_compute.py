@@ -89,7 +89,7 @@ class Computing:
         self._manager = manager
 
     def read_topic(self) -> int:
-        """Read only."""
+        """Read the columns, and compute nothing."""
         columns = ("partition", "value")
         with read_topic(self._manager, self._topic.name, columns=columns, parallelism=CORES) as read:
             return sum(batch.num_rows for batch in read)
@@ -122,7 +122,7 @@ class AddingProcesses:
         return sum(self._pool.map(partial(_added, options=self._planned.options), self._planned.tasks))
 
     def close(self) -> None:
-        """End them."""
+        """End the processes."""
         self._pool.shutdown()
 
 

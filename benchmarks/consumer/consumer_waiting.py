@@ -14,7 +14,7 @@ from tieredstore.consumer import Consumer
 
 _TOPIC: Final = "orders"
 _REFRESH_S: Final = 30.0
-"""The default."""
+"""The default of ``tiered.storage.refresh.ms``, in seconds."""
 _FAIR_PARTITIONS: Final = 8
 _FAIR_RECORDS: Final = 20_000
 _IDLE_S: Final = 60.0

@@ -63,7 +63,7 @@ class ReadingProcesses:
         return sum(self._pool.map(job, self._planned.tasks))
 
     def close(self) -> None:
-        """End them."""
+        """End the processes."""
         self._pool.shutdown()
 
 
