@@ -101,7 +101,7 @@ class SqliteObjectStore(ObjectStore):
         return data or b""  # NULL for an empty object
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Read and copy."""
+        """Read the bytes and copy them into the buffer."""
         with byte_view(buffer) as view:
             view[:] = self.get(key, start, start + len(view))
 
