@@ -20,7 +20,9 @@ OWN: Final = Path(__file__).resolve().parent.parent / ".venv" / "cache"
 
 
 def cache_folder() -> Path:
-    """Return ``tieredstore/development`` below ``$XDG_CACHE_HOME`` or else ``~/.cache``, or the clone's own folder."""
+    """Return ``tieredstore/development`` in ``$XDG_CACHE_HOME`` (default: ``~/.cache``). If this folder cannot be
+    written, return the clone's own folder.
+    """
     home = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(home) if home else Path.home() / ".cache") / "tieredstore" / "development"
     try:

@@ -98,7 +98,7 @@ GO: Final = Tool(
 
 
 def located(tool: Tool) -> Path | None:
-    """Return the path of the wheel's program or of the machine's, if new enough; None if there is neither."""
+    """Return the path of the wheel's program, else of the machine's, or None if neither is new enough."""
     candidates = [_BIN / tool.command, *_of_machine(tool)]
     return next((path for path in candidates if (version_of(tool, path) or (0, 0)) >= tool.minimum), None)
 
