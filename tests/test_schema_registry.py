@@ -183,7 +183,7 @@ def test_what_is_wrong_with_a_message_names_it_and_the_registrys_troubles_are_it
             rows: Any = Avro("long", registry, "null").convert(column(wrong, good), place)
             assert rows.to_pylist() == [None, 7]
         service.register("j", "{}", kind="JSON")
-        # A message whose schema has another type is as wrong as any other bad message.
+        # A message whose schema has another type counts as a bad message.
         with pytest.raises(InvalidValueError, match=r"offset 1 .* the schema 2 of the registry has the type JSON"):
             Avro("long", registry).convert(column(good, framed(2, b"{}")), place)
         assert Avro("long", registry, "null").convert(column(framed(2, b"{}"), good), place).to_pylist() == [None, 7]

@@ -75,7 +75,9 @@ def waits_to_be_taken(consumer: Consumer, limit: int) -> bool:
 
 
 def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
-    """The limit of the read-ahead would allow each of the four partitions alone to read its whole segment ahead."""
+    """The limit of the read-ahead exceeds a segment. If it applied to each of the four partitions alone, all four
+    segments would be read ahead.
+    """
     draw, ahead, piece = random.Random(3), 512 * 1024, 64 * 1024
     for partition in range(4):
         batches = [build_batch([Record(draw.randbytes(1000))] * 10, start) for start in range(0, 400, 10)]

@@ -111,7 +111,7 @@ class Side:
             result = call()
         except KafkaException as error:
             return KafkaError(error.args[0].code()).name()
-        except Exception as error:  # noqa: BLE001  the kind is what is compared
+        except Exception as error:  # noqa: BLE001  the test compares classes
             return type(error).__name__
         return self._plain(result)
 

@@ -35,7 +35,7 @@ def sound_batches(log: bytes) -> list[BatchHeader]:
     headers: list[BatchHeader] = []
     with contextlib.suppress(BatchCorruptError):
         for header in read_batch_headers(log, check_crc=True):
-            headers.append(header)  # noqa: PERF402 - those before the error are kept
+            headers.append(header)  # noqa: PERF402 - keeps headers before an error
     return headers
 
 
@@ -55,7 +55,7 @@ def test_golden_logs_are_one_run_that_agrees_with_their_indexes(segment: GoldenS
     assert BatchHeader(*run.header) == headers[-1]
     assert run.last_offset == headers[-1].last_offset
     assert run.max_timestamp == max(header.max_timestamp for header in headers)
-    # The last batch has not been compared with anything yet.
+    # A run settles an index entry only when it reaches the next batch, so entries of the last batch are unsettled.
     unsettled = [entry for entry in offsets if entry.offset == headers[-1].last_offset]
     assert run.next_entry == len(offsets) - len(unsettled)
 

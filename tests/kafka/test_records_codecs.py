@@ -200,7 +200,7 @@ class _Counted:
         make = getattr(library, name)
 
         class Stream:
-            def __init__(stream, *options: Any) -> None:  # noqa: N805 - `self` counts
+            def __init__(stream, *options: Any) -> None:  # noqa: N805 - `self` is the outer object
                 self.streams += 1
                 stream.inner = make(*options)
 

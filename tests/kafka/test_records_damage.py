@@ -273,7 +273,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 assert batch.num_rows == 1
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
-    # The body takes 10 MB, and the buffer doubles until it fits. Its headers would take 120 MB.
+    # The body takes 10 MB, and its buffer doubles until the body fits. The decoded headers would take 120 MB.
     assert int(run_fresh(code)) < 60
 
 

@@ -175,7 +175,7 @@ def test_another_key_and_damage_are_told_as_that(case: Case) -> None:
     sealed = case.first().seal(SECRET)
     # Azure opens a text with the key version that sealed it, whatever key the settings name.
     if not sealed.startswith(b"one:"):
-        # moto checks the key's rights before the ciphertext.
+        # moto checks the key's rights before the ciphertext, so it may answer that access is denied.
         with pytest.raises((KeyRingError, KeyServiceDeniedError)):
             once(lambda: case.second().open(sealed))
     for damaged in (sealed[:-4] + bytes(byte ^ 1 for byte in sealed[-4:]), sealed[:-30], b"nothing"):
@@ -249,7 +249,7 @@ def test_answers_that_say_nothing_are_errors_of_ours(case: Case) -> None:
                 answered = once(call)
             except (KeyServiceError, KeyRingError):
                 continue
-            # Azure's SDK continues without a key that it cannot get.
+            # If Azure's SDK cannot get the key, it lets the service do the work, so the call may succeed.
             assert answered == SECRET or case.first().open(answered) == SECRET
         case.service.planned.clear()
 

@@ -73,7 +73,7 @@ def login(mechanism: str, password: str) -> Properties:
 
 
 def refusal(properties: Properties, topic: str) -> str:
-    """Return the error message. Both ways to read give the same one, except for its first words."""
+    """Return the error message. Both ways to read give the same message, except for its first words."""
     cluster = LiveCluster(properties, isolation="read_committed", timeout_s=60)
     with cluster, pytest.raises(BrokerDeniedError) as looked_up:
         cluster.topic(topic)

@@ -55,7 +55,7 @@ class PinterestsReader:
     def bases(self) -> list[int]:
         """Return the base offsets that the consumer reads. Fail if an entry has no log, which Pinterest forbids."""
         named = [base for _, base in self.named]
-        assert named == sorted(set(named)), "one segment comes before an earlier one, or twice"
+        assert named == sorted(set(named)), "segments are out of order, or one occurs twice"
         names = {info.key.removeprefix(self._folder) for info in self._store.list(self._folder)}
         assert {f"{base:020d}.log" for base in named} <= names
         return [base for base in named if {f"{base:020d}.{end}" for end in ("log", "index", "timeindex")} <= names]

@@ -196,8 +196,8 @@ def test_a_stream_goes_on_when_a_broker_comes_and_goes(raw: Raw) -> None:
     query.run()
     assert query.rows == [b"%d" % offset for offset in range(RECORDS)]
     assert derived != query.start["topicIds"][raw.topic] == str(raw.topic_id)
-    # Without the broker, its records are missing, because the bucket has not got them yet. The error is this loss,
-    # not another topic.
+    # Without the broker, the records that the bucket does not have yet are missing. The error names this loss; it does
+    # not say that the topic is another one.
     query.reader = stream(raw, with_broker=False)
     with pytest.raises(DataLossError, match=f"ends at offset {raw.stored}, but was read up to {RECORDS}"):
         query.run()

@@ -58,7 +58,7 @@ def check_filed(shown: str) -> None:
 
 
 def check_queries(shown: str) -> None:
-    """Check that Spark counts a read_committed consumer's records, and that the splits, one a task, have all bytes."""
+    """Check that Spark counts the records of a read_committed consumer, and that the splits together have all bytes."""
     everything, recent = shown.split("\n>>> spark.read")[1:]
     for topic, partition, case in QUERIED:
         rows = expected_rows(case, partition, "read_committed")

@@ -82,7 +82,8 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
-    # Refresh leadership rarely. A partition that is led only from the second refresh on is asked for once more.
+    # Refresh leadership rarely. If the uploader led the partition only from the second refresh on, it would ask the
+    # store for the partition once more.
     monkeypatch.setattr(service, "_LEADERSHIP_S", 20.0)
     store = FaultyStore(MemoryObjectStore())
     with uploader_of(disk.log_dir, store) as uploader, uploader_service(uploader):

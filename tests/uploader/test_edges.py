@@ -341,7 +341,9 @@ def test_a_segment_that_one_listing_missed_is_shipped(
     is_linked: bool,
     kept: slice,
 ) -> None:
-    """The segment before the missed one then seems to end where that one ends. In some cases, the log is compacted."""
+    """To the uploader, the segment before the missed one then seems to end where the missed one ends. In some cases,
+    the log is compacted.
+    """
     (tmp_path / "hold").mkdir()
     settings = {"hold_dir": str(tmp_path / "hold")} if is_linked else {}
     logs = {base: b"".join(disk.batches(base, 0)[kept]) for base, _ in WHOLE}

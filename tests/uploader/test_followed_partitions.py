@@ -333,7 +333,7 @@ def test_segments_that_fill_no_hole_are_let_go(replica: Replica, store: MemoryOb
     (partition,) = replica.uploader.disk.partitions
     (segment,) = [segment for segment in partition.pending() if segment.held is not None]
     assert segment.held is not None
-    with open(f"/proc/self/fd/{segment.held.log.descriptor}", "r+b") as log:  # noqa: PTH123  it has no name any more
+    with open(f"/proc/self/fd/{segment.held.log.descriptor}", "r+b") as log:  # noqa: PTH123  the file has no path
         log.seek(-1, 2)
         log.write(b"\xff")
     replica.uploader.fill_holes()

@@ -161,7 +161,7 @@ def all_shipped(server: KafkaServer, store: FilesystemObjectStore, topics: list[
         try:
             if watermark_of(store, partition).next_offset < active:
                 return False
-        except Exception:  # noqa: BLE001  there is none yet
+        except Exception:  # noqa: BLE001  no watermark yet
             return active == 0
     return True
 

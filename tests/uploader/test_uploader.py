@@ -310,7 +310,7 @@ def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_
 def test_an_unclean_election_whose_beginning_retention_has_taken_is_found_in_the_batches(
     tmp_path: Path, store: MemoryObjectStore
 ) -> None:
-    """In the checkpoint, the new leader's epoch begins at the log's present start, long after it took over."""
+    """In the checkpoint, the new leader's epoch begins at the log's present start, long after the leader took over."""
     old, new = BrokerDisk(tmp_path / "old"), BrokerDisk(tmp_path / "new")
     old.grow(5)
     run_once(old.log_dir, store)

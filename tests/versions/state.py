@@ -230,7 +230,10 @@ def plan(state: State, *, is_new: bool = False) -> None:
 
 
 def use_topic(state: State, *, is_new: bool = False) -> None:
-    """Free a topic's expired batches and write to it (topic, queue entries, queue start, and record of retention)."""
+    """Free a topic's expired batches and write to the topic.
+
+    This uses four kinds of state: topics, queue entries, starts of queues, and records of retention.
+    """
     topics = state.topics
     if is_new:
         topics.create("orders")
@@ -287,7 +290,10 @@ def commit_epoch(state: State, *, is_new: bool = False) -> None:
 
 
 def run_pipeline(state: State, *, is_new: bool = False) -> None:
-    """Run a pipeline over further records (its generation, entries, snapshots and statements of directories)."""
+    """Run a pipeline over further records.
+
+    This uses four kinds of state: generations, entries, snapshots, and statements of directories.
+    """
     log = commit_log_of(PIPELINE, state.bucket)
     before = log.read().number
     assert (before < 0) is is_new

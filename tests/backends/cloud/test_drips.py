@@ -91,7 +91,7 @@ def _outcome(store: ObjectStore, verb: str) -> tuple[str, float, object]:
     started = time.monotonic()
     try:
         answer = VERBS[verb][1](store)
-    except Exception as error:  # noqa: BLE001  the test looks at its class
+    except Exception as error:  # noqa: BLE001  the test checks the class
         answer = error
     return verb, time.monotonic() - started, answer
 

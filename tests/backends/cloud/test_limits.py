@@ -24,7 +24,7 @@ from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.errors import StoreError, StoreUnavailableError
 
 FAR_TOO_LONG_S = 40.0
-"""A duration longer than that of any call with a short time limit, and shorter than that of a call without a limit."""
+"""A duration that calls with a short time limit never reach, and calls without a limit exceed."""
 
 
 class TestLimits(OnEveryCloud):

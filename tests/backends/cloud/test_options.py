@@ -29,7 +29,9 @@ SECRET = "a-secret-that-must-not-be-told"
 
 
 def settings_of(cloud: str, others: dict[str, str] | None = None, **own: str) -> Settings:
-    """Return the smallest settings of a cloud, plus ``own`` of the cloud and ``others``."""
+    """Return the minimal settings of a cloud, with more properties: ``own`` get the prefix of the cloud, ``others``
+    have complete names.
+    """
     named = SMALLEST[cloud] | {name.replace("_", "."): text for name, text in own.items()}
     properties = {"storage.backend.class": cloud, "chunk.size": "4194304"}
     return settings_from(

@@ -106,7 +106,9 @@ def test_under_another_prefix_nothing_else_changes() -> None:
 
 
 def test_without_keys_and_with_a_target_of_other_chunks_what_both_say_alike_stays() -> None:
-    """Source and target have equal settings, unlike the writer of the segments. A copy keeps the encoding."""
+    """The settings of source and target are equal, but the segments were written with other settings. A copy keeps the
+    segments' encoding.
+    """
     source, target = golden_store("04-zstd-enc"), MemoryObjectStore()
     steps = run(bucket(source), bucket(target))
     assert {step.way for step in steps} == {CopyWay.VERBATIM}
@@ -456,8 +458,8 @@ def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote(
 
 @pytest.mark.parametrize("stands", [True, False])
 def test_a_manifest_that_was_written_too_late_stays_only_over_what_stands(stands: bool) -> None:
-    """A late manifest stays if its objects exist, since others may rely on it. It is deleted if a clean-up has deleted
-    its objects.
+    """A late manifest stays if its objects exist, since another copy may rely on it. If a clean-up has deleted the
+    objects, the manifest is deleted.
     """
     source, target = made(MADE[:1]), MemoryObjectStore()
     hours = [0.0]

@@ -53,7 +53,8 @@ def test_a_bucket_that_is_well_is_green_and_left_as_it_was(settings: Path, tmp_p
     }  # fmt: skip
     assert sorted(tmp_path.rglob("*")) == before
     assert set(checks["read"][0].figures) == {"get_ms"}
-    # The detail says how many manifests were read, so that nobody takes it for a check of the segments.
+    # The detail says how many manifests were read, so that an operator does not think that ``doctor`` checks the
+    # segments.
     assert checks["read"][0].detail.startswith("1 of 3 manifests read in ")
     assert "no segment was checked" in checks["read"][0].detail
 

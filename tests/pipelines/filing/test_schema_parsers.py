@@ -412,7 +412,7 @@ def test_times_by_an_expression(parsers: Parsers, number: int, before: bytes, af
     assert outcome(parsers["regex"], value) == [expected]
 
 
-moments = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59))  # noqa: DTZ001  the zone's, below
+moments = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59))  # noqa: DTZ001  the test adds the zone
 
 
 @given(moments)

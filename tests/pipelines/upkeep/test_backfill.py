@@ -494,7 +494,7 @@ def test_a_replacement_that_sleeps_while_its_generation_is_removed_deletes_nothi
 
 
 def is_replacing(store: ObjectStore) -> bool:
-    """Return True if generation 2 has begun to replace files, and generation 1 still has records or gives them now."""
+    """Return True if generation 2 has begun to replace files, and generation 1 has not yet given up all its records."""
     old, new = (commit_log_of(with_generation(RIGHT, one), store).read() for one in (1, 2))
     return new.life is Life.FILLING and (old.giving_to == 2 or old.positions[TOPIC, NUMBER].records > 0)
 

@@ -67,8 +67,8 @@ class Machine:
         self.state.look()
 
     def fill(self) -> bool:
-        """Return True if there are rows to take. A loss or damage is raised at each of one or two tries;
-        then skip it.
+        """Return True if there are rows to take. If the next batch is lost or damaged, try once or twice, with the same
+        error each time, and then skip the batch.
         """
         for _ in range(self.source.randrange(1, 3)):
             try:

@@ -314,7 +314,9 @@ def test_a_member_of_a_group_in_kafka_has_nothing_when_it_was_fenced(code: int) 
 
 @pytest.mark.parametrize("is_counted", [True, False])
 def test_a_member_is_asked_for_its_claims_when_they_have_changed(*, is_counted: bool) -> None:
-    """The loop asks for the member's claims before each record only if the member does not count their changes."""
+    """The loop asks for the member's claims only after ``version``, the count of their changes, has changed. If the
+    member has no such count, the loop asks before each record.
+    """
     topics, places = published(2)
     consumer, _ = with_member(topics)
     asked: list[int] = []

@@ -398,7 +398,7 @@ def test_nobody_who_begins_to_wait_meanwhile_is_forgotten() -> None:
     for _ in range(50):
         futures, outcome = futures_of_a_message(40)
         places: list[RecordPlace] = []
-        waiting = threading.Thread(target=lambda: places.extend([each.result(60) for each in reversed(futures)]))  # noqa: B023  joined in its turn
+        waiting = threading.Thread(target=lambda: places.extend([each.result(60) for each in reversed(futures)]))  # noqa: B023  ends in this iteration
         waiting.start()
         outcome.succeed((1, 2, 3))
         waiting.join(60)

@@ -128,7 +128,7 @@ def test_lost_answers_and_failures_change_nothing(moment: str) -> None:
         store = FaultyStore(inner, fail_at=number, moment=moment)  # type: ignore[arg-type]
         try:
             commits_of(topics_on(store)).commit(0, stored)
-        except Exception:  # noqa: BLE001  as Spark, which aborts whatever it was
+        except Exception:  # noqa: BLE001  Spark aborts after any error
             commits_of(whole).abort(0, stored)
             run_epoch(whole, 0)
         assert sorted_values(whole) == expected([0]), number

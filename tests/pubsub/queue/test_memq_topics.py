@@ -128,8 +128,8 @@ def settings(tmp_path: Path, kafka: KafkaServer) -> Path:
 @pytest.mark.slow
 def test_each_reader_reads_it(settings: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
-    from tieredstore.duckdb import attach  # noqa: PLC0415  an extra
-    from tieredstore.polars import scan  # noqa: PLC0415  an extra
+    from tieredstore.duckdb import attach  # noqa: PLC0415  needs an extra
+    from tieredstore.polars import scan  # noqa: PLC0415  needs an extra
 
     values = [b"0", b"1", b"2"]
     rows = rows_in({"topic": "orders", "settings": str(settings)})

@@ -63,7 +63,9 @@ def test_a_transaction_of_an_earlier_segment_is_open_at_the_end(tmp_path: Path) 
 
 
 def test_a_run_that_resumes_knows_where_transactions_began(tmp_path: Path) -> None:
-    """Unless the resumed run knows this, ``read_committed`` consumers get the first segment's aborted record."""
+    """The resumed run writes a transaction index, which must have the transaction's start in the first segment.
+    Otherwise ``read_committed`` consumers would get the aborted record.
+    """
     log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
     store = raw_store(tmp_path / "disk", build_batch([Record(b"c")], 2))
     with opened(store) as bucket:
