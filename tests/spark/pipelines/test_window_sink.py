@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -307,6 +309,19 @@ def test_pipelines_have_to_be_named() -> None:
     session: Any = HereSession()
     with pytest.raises(ConfigError, match=r"at least one .properties file"):
         start_pipelines(session)
+
+
+def test_a_second_run_in_a_session_does_not_end_the_first(kept: Kept) -> None:
+    """Spark refuses a second query of the same name, but only after the second run has taken over from the first."""
+    running = SimpleNamespace(name="kept-1")
+    session: Any = SimpleNamespace(
+        streams=SimpleNamespace(active=[running]), sparkContext=SimpleNamespace(pythonExec=sys.executable)
+    )
+    with closing(Driven(kept)) as driven:
+        with pytest.raises(ConfigError, match="already runs in this Spark session: stop its query kept-1 first"):
+            start_pipelines(session, kept.file())
+        driven.sink(driven.batch(), 0)
+    assert kept.offsets() == ALL
 
 
 class OnceEach:

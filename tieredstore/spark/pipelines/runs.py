@@ -86,6 +86,8 @@ class PipelineRun:
         self.name = f"{self.own.name}-{self.own.generation}"
         """Name of the query: pipeline and generation (a version of the output)."""
         _check_session(spark)
+        if any(query.name == self.name for query in spark.streams.active):
+            raise ConfigError(f"{self.own.name} already runs in this Spark session: stop its query {self.name} first")
         with ExitStack() as opened:
             parts = opened.enter_context(open_parts(pipeline))
             jobs = WindowJobs(spark, self._file, self.own, parts.store)
