@@ -22,6 +22,7 @@ from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.process.deadline import Deadline
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines.runs import PipelineRun, pipeline_service
+from tieredstore.spark.pipelines.window_sink import WindowSink
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -106,6 +107,29 @@ def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_s
     assert sum(entry.kind == "batch" and bool(entry.files) for entry in entries) <= 5
     assert entries[0].kind == "take-over"
     assert entries[-1].kind == "published"
+
+
+def test_a_batch_that_begins_while_the_pipeline_stops_is_written_at_its_end(
+    spark: SparkSession, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.write(10)
+    file = kept.file(secor__upload__on__shutdown="true")
+    run = PipelineRun(spark, file)
+    stop = WindowSink.stop
+
+    def stop_late(sink: WindowSink, deadline: Deadline) -> bool:
+        has_ended = stop(sink, deadline)
+        kept.write(10)
+        wait_until(lambda: not run.query.isActive)
+        return has_ended
+
+    try:
+        wait_for(lambda: sum(kept.committed(file).values()) == 20, run.query)
+        monkeypatch.setattr(WindowSink, "stop", stop_late)
+        run.drain(Deadline.after(ENDED_S))
+    finally:
+        run.close()
+    assert sum(kept.committed(file).values()) == 40
 
 
 @pytest.mark.soak

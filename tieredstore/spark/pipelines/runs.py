@@ -149,9 +149,10 @@ class PipelineRun:
         if not self._sink.stop(deadline):
             _logger.error("%s: the running batch did not end in time; the next run writes it", self.name)
             return
-        has_failed = self.failure() is not None
+        failure = self.failure()
         self.query.stop()
-        if has_failed:
+        # If a batch began after the sink stopped, the sink itself ended the query, and the batch is still unwritten.
+        if failure is not None and not isinstance(failure, AlreadyClosedError):
             return
         if self.own.limits.upload_on_shutdown:
             self._sink.reopen()
