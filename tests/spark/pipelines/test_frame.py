@@ -125,6 +125,14 @@ def test_a_window_of_which_nothing_stays_is_committed_and_what_the_store_dropped
     assert list(verify_output(load_pipeline(file), kept.store)) == []
 
 
+def test_a_function_that_drops_all_records_does_not_wait_for_their_number(spark: SparkSession, kept: Kept) -> None:
+    kept.write(20)
+    file = kept.file(frame=named(pipeline_frames.emptied))
+    Sink(spark, kept, file).run()
+    assert listed(kept.store) == []
+    assert kept.committed(file) == {(TOPIC, 0): 20, (TOPIC, 1): 20}
+
+
 @pytest.mark.parametrize(
     ("function", "error", "sentence"),
     [

@@ -33,6 +33,11 @@ def in_capitals(records: DataFrame) -> DataFrame:
     return records.sparkSession.sql(f"SELECT {kept} FROM {{records}} WHERE partition = 0", records=records)
 
 
+def emptied(records: DataFrame) -> DataFrame:
+    """Drop all records, so that Spark does not even read them."""
+    return records.filter(functions.lit(False))
+
+
 def scattered(records: DataFrame) -> DataFrame:
     """Spread the rows of a window over two tasks."""
     return records.repartition(2)

@@ -87,7 +87,7 @@ class WindowJobs:
             framed = FrameJob(self._settings, tuple(tasks))
             rows, read = framed.rows(self._numbers(tasks), self._frame)
             written = [one for one in self._outcomes(rows) if not isinstance(one, Failed)]
-            return Batch(join_results([task.window for task in tasks], written, read(), self._store))
+            return Batch(join_results([task.window for task in tasks], written, read(bool(written)), self._store))
         of_window = {(task.window.topic, task.window.partition, task.window.start): task for task in tasks}
         outcomes = self._run(tasks)
 
@@ -161,21 +161,24 @@ class FrameJob:
 
     def rows(
         self, numbers: DataFrame, frame: Callable[[DataFrame], object]
-    ) -> tuple[DataFrame, Callable[[], list[int]]]:
+    ) -> tuple[DataFrame, Callable[[bool], list[int]]]:
         """Return a DataFrame with a report for each offset window, computed from ``numbers``, a DataFrame of task
         numbers.
 
-        The second result is a function to call after the job. This function returns the number of records that each
-        window passed to the ``frame`` function.
+        The second result is a function to call after the job, with True if the job has returned rows. This function
+        returns the number of records that each window passed to the ``frame`` function.
         """
         observed = Observation()
-        records = numbers.mapInArrow(self.read, RECORDS).observe(observed, *map(_count_of, self.tasks))
-        framed = frame(records)
+        counts_of = [_count_of(task) for task in self.tasks]
+        records = numbers.mapInArrow(self.read, RECORDS)
+        framed = frame(records.observe(observed, *counts_of))
         if not isinstance(framed, DataFrame):
             raise ConfigError(f"the frame function returned {type(framed).__name__}, not a DataFrame")
 
-        def read() -> list[int]:
-            counts = observed.get
+        def read(has_rows: bool) -> list[int]:
+            # If Spark sees that the function drops all records, it does not read them, and the observation has no
+            # result. So count them here.
+            counts = observed.get if has_rows else records.agg(*counts_of).collect()[0].asDict()
             return [int(counts[_name_of(task)]) for task in self.tasks]
 
         return framed.mapInArrow(self.write, SCHEMA), read
