@@ -2,11 +2,11 @@
 
     python -m benchmarks.bench_backends [--mib 256] [--runs 5] [--what upload reads] [--store s3-minio azure ...]
 
-Every job runs once in each round, so that a busy machine affects all jobs alike; a figure is the median of the counted
-rounds. ``ratios`` compare our rate with each direct use of the SDK; ``ratio`` compares it with the fastest of those
-that have our checksums and chunk size. MB are 10^6 bytes. CPU seconds are those of all threads of this process, without
-the server, which runs on the same processors. Our store gets uploads as a stream of 1 MiB pieces; the direct uses have
-the whole body in memory. Reads are 4 MiB each, in a random order, over the whole object.
+Every job runs once in each round, so that a busy machine affects all jobs alike. A figure is the median of the counted
+rounds. ``ratios`` compare our rate with each direct use of the SDK, ``ratio`` with the fastest direct use that has our
+checksums and chunk size. MB are 10^6 bytes. CPU seconds are those of all threads of this process, without the server,
+which runs on the same processors. Our store gets uploads as a stream of 1 MiB pieces; the direct uses have the whole
+body in memory. Reads are 4 MiB each, in a random order, over the whole object.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ of two leader epochs; the logs are empty files. Each planning runs in a separate
 the call, ``cpu_us`` the processor time per segment, ``peak_mib`` the process's peak memory, including pyarrow. The
 folder was just written, so its files are in the page cache, and the disk does not count.
 
-``beside`` are loops over the same folder in plain Python, in the same run: ``walk and read`` walks the tree and reads
-each manifest, ``with sizes`` also gets the size of each file, as any listing of a store does, and the last loop also
-parses the JSON. ``ratios`` compare the processor time of planning with that of each loop; the loops check nothing.
+``beside`` has three loops over the same folder, in plain Python and in the same run. ``walk and read`` walks the tree
+and reads each manifest. ``with sizes`` also gets the size of each file, as any listing of a store does. ``with sizes
+and json`` also parses the JSON. The loops check nothing. ``ratios`` compare the processor time of planning with that of
+each loop.
 """
 
 from __future__ import annotations

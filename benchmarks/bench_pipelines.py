@@ -9,8 +9,8 @@ Parquet files with zstd, in directories of 10,000,000 offsets. Every job runs on
 
 - bucket, broker: a pipeline that ends when everything is written. "With JSON time": records are filed by a field of
   their value.
-- Spark's: its Kafka source into its Parquet files, as a batch in as many tasks; with --kafka-source, the folder of its
-  jars (see benchmarks/bench_spark.py for how to get them).
+- Spark's: a batch from Spark's own Kafka source into Spark's own Parquet files, in as many tasks. It needs
+  --kafka-source, the folder of the source's jars; benchmarks/bench_spark.py says how to get them.
 - R: the same windows read by two persistent processes. W: the same rows written with pyarrow by two persistent
   processes.
 

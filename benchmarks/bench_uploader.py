@@ -8,8 +8,8 @@ the copies, the uploader checks the store before each segment, verifies the segm
 
 *large*: one segment of ``--mib``, in the same two ways, but here the uploader does not verify checksums.
 
-*idle*: processor time per second of an uploader of two thousand fully shipped partitions. Then one of them is rolled
-repeatedly: milliseconds from the creation of the new log file to the manifest of the closed segment.
+*idle*: processor time per second of an uploader of two thousand fully shipped partitions. Then one partition is rolled
+repeatedly; the figure is the milliseconds from the creation of the new log file to the manifest of the closed segment.
 
 *appends*: the share of a core that an uploader of one hundred fully shipped partitions takes with 20,000 appends per
 second to their active logs, and without appends, in alternating rounds.

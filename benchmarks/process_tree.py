@@ -15,8 +15,8 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 class ProcessTree:
     """The process ``root`` with its descendants.
 
-    So that the sums never decrease, ended processes count too: with their full time if the parent waited for them,
-    otherwise with their time at the last sample.
+    So that the sums never decrease, ended processes count too. A process counts with its full time if its parent waited
+    for it, otherwise with its time at the last sample.
     """
 
     root: int

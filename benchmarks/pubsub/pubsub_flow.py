@@ -90,9 +90,9 @@ def measure_throughput(mib: int, runs: int) -> dict[str, object]:
 
     Plain requests are the upper limit of speed. They include the server's work, and the store client's checksums of a
     body, but no conditions, queue or records. Both sides have the same number of concurrent requests. Processor time is
-    that of this process and of the server, which share the machine. ``bare requests`` adds the requests that our
-    guarantees need: the PUT is conditional, a PUT of an entry and a GET of the queue's start follow it, and before each
-    GET of a batch, its entry is read.
+    that of this process and of the server, which share the machine. ``bare requests`` are plain requests together with
+    those that our guarantees need: each PUT is conditional, and is followed by a PUT of a queue entry and a GET of the
+    queue's start; each GET of a batch follows a GET of the batch's entry.
     """
     tree = ProcessTree(os.getpid())
 
