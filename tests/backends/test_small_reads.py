@@ -1,4 +1,7 @@
-"""``get_small`` returns an object up to a limit, and None for a larger one without reading it; manifests use it."""
+"""``get_small`` returns an object up to a size. For a larger object it returns None, and does not read the object.
+
+Manifests are read by ``get_small``.
+"""
 
 from __future__ import annotations
 
