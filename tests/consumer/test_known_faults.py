@@ -41,7 +41,9 @@ def test_each_start_in_a_segment_whose_index_is_short(bucket: Bucket, batches: i
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(bucket: Bucket, mode: str) -> None:
-    """The partition that stays assigned keeps its position and its read. The other begins at its committed offset."""
+    """The partition that stays assigned keeps its position and its read. The other partition begins at its committed
+    offset.
+    """
     for partition in range(2):
         bucket.write(400, partition=partition)
     broker = ScriptedBroker({where: ScriptedLog(400, 410) for where in (ORDERS, OTHERS)})
