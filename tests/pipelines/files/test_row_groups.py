@@ -1,4 +1,4 @@
-"""Row groups: they do not depend on the incoming batches. Also their Parquet encodings."""
+"""Row groups of Parquet files, and their encodings. Row groups do not depend on how batches arrive."""
 
 from __future__ import annotations
 
