@@ -1,8 +1,9 @@
 """Commands and programs of the pages, run in the order of the page.
 
-Pages that name the sample (``examples/sample``) run in a copy of it: commands and programs, with their output compared.
-Commands of the README (in `make soak`, of all pages) run in new processes, the others in forked ones. For pages without
-the sample only the commands run, on a small bucket of the pages' topics.
+Commands and programs of a page that names the sample (``examples/sample``) run in a copy of the sample, and their
+output is compared with the page. For pages without the sample only the commands run, on a small bucket of the pages'
+topics. Commands of the README run in new processes, those of other pages in forked processes; in `make soak`, all run
+in new processes.
 """
 
 from __future__ import annotations

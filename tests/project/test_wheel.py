@@ -76,7 +76,7 @@ def without_compiler(python: Path) -> dict[str, str]:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install the wheel into a new environment that also has the libraries of this one; return its Python."""
+    """Install the wheel into a new environment that also has this environment's libraries. Return the new Python."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
