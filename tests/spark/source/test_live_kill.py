@@ -1,8 +1,8 @@
 """Kills (-9) of a stream over bucket and broker while tasks read from the broker: each committed record once.
 
-Tiering is held back, so nine tenths of the offsets come from the broker. The test alternately kills a Python worker
-connected to the broker, after which Spark retries its task, and the driver with all its processes, after which the job
-restarts from its checkpoint.
+Tiering is held back, so nine tenths of the offsets come from the broker. The test kills in turn a Python worker and the
+driver. The worker is connected to the broker; after its death Spark retries the task. The driver dies with all its
+processes; then the job restarts from its checkpoint.
 """
 
 from __future__ import annotations
