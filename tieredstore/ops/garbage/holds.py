@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, cast
 
 from pydantic import TypeAdapter, with_config
 
@@ -47,7 +47,7 @@ class LegalHold:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not isinstance(cast("object", self.name), str) or not _NAME.fullmatch(self.name):
             raise ConfigError(
                 f"{self.name!r:.120} is not a valid name of a hold: use letters, digits, dots, dashes and underscores"
             )
@@ -70,20 +70,35 @@ class LegalHold:
 
 
 def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
-    """Write the legal hold to the bucket. Raise PreconditionFailedError if its name is taken."""
+    """Write the legal hold to the bucket. Raise PreconditionFailedError if its name is taken, ConfigError if readers
+    could not read the hold.
+    """
+    raw = _readable(hold)
     try:
-        store.put(_key(prefix, hold.name), HOLD.to_bytes(asdict(hold), indent=1), if_absent=True)
+        store.put(_key(prefix, hold.name), raw, if_absent=True)
     except PreconditionFailedError as error:
         raise _taken(hold) from error
 
 
 def check_free(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
-    """Raise PreconditionFailedError if the hold's name is taken. Write nothing."""
+    """Raise the errors of :func:`place_hold`. Write nothing."""
+    _readable(hold)
     try:
         store.head(_key(prefix, hold.name))
     except ObjectNotFoundError:
         return
     raise _taken(hold)
+
+
+def _readable(hold: LegalHold) -> bytes:
+    """Return the hold's document. Read it first, because an unreadable hold stops every deletion."""
+    raw = HOLD.to_bytes(asdict(hold), indent=1)
+    try:
+        if len(raw) <= _MOST_BYTES and _parse(hold.name, raw) == hold:
+            return raw
+    except CorruptDataError:
+        pass
+    raise ConfigError(f"the hold {hold.name!r:.120} could not be read: give a reason of at most 10,000 letters")
 
 
 def _taken(hold: LegalHold) -> PreconditionFailedError:
