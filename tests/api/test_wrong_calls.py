@@ -58,6 +58,10 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.verify(levle="data"), "verify() has no argument 'levle'; did you mean level?"),
     (lambda b: b.read("txn", end=5), "read() has no argument 'end'; it takes topic, partitions, start"),
     (lambda b: b.query("FROM txn", sandbx=True), "query() has no argument 'sandbx'; did you mean sandbox?"),
+    (lambda b: b.inspect("txn", "0", 605), "partition is of the type str; give a number"),
+    (lambda b: b.inspect("txn", 0, "605"), "segment is of the type str; give the offset it begins at, or its id"),
+    (lambda b: b.inspect("txn", 0, None), "segment is of the type NoneType; give the offset it begins at, or its id"),
+    (lambda b: b.place_hold(5), "5 is not a valid name of a hold: use letters"),
     (lambda b: b.export("txn", "x", on_file="x"), "on_file is of the type str; it must be a function"),
     (lambda b: b.export("txn", "x", limit=0), "an export to a folder writes all records from start to stop: leave li"),
     (
@@ -124,6 +128,10 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
 ]
 
 OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
+    (lambda b: b.keys(5), ConfigError, "key_id is 5; give the id of a key pair"),
+    (lambda b: b.keys(" "), ConfigError, "key_id is ' '; give the id of a key pair"),
+    (lambda b: b.place_hold("x", reason=5), ConfigError, "the hold 'x' could not be read: give a reason of at most"),
+    (lambda b: b.place_hold("x", reason="x" * 70_000, dry_run=True), ConfigError, "the hold 'x' could not be read"),
     (lambda b: b.remove("txn").apply(on_outcome="print"), ConfigError, "on_outcome is of the type str; it must be a"),
     (lambda b: b.read("tnx"), ResourceNotFoundError, "there is no topic 'tnx' in the bucket; did you mean 'txn'?"),
     (lambda b: b.segments("txn", 3), ResourceNotFoundError, "topic 'txn' has no partition 3 in the bucket, only 0"),
@@ -174,6 +182,14 @@ def test_so_it_is_by_the_classes_of_wings(call: Call, sentence: str) -> None:
 def test_what_is_not_there_is_named(bucket: ts.Bucket, call: Call, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=f"^{re.escape(sentence)}"):
         call(bucket)
+
+
+@pytest.mark.parametrize("broker_id", ["1", True, -1, 2**31, 1.5])
+def test_a_broker_id_that_no_manifest_can_have_uploads_nothing(root: Path, disk: Path, broker_id: Any) -> None:
+    with ts.open(root) as bucket:
+        with pytest.raises(ConfigError, match=r"^broker_id is .*; it must be a number from 0 to 2147483647$"):
+            bucket.upload(disk, broker_id=broker_id)
+        assert bucket.topics() == []
 
 
 def test_a_disk_without_segments_is_no_log_directory(bucket: ts.Bucket, tmp_path: Path) -> None:

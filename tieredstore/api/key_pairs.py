@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tieredstore.api.outcomes import Outcome, status_of
 from tieredstore.api.rows import KeyUse, time_of
@@ -36,6 +36,8 @@ def count_uses(
 
     The returned rows count only stored data. A reader's cache may need a pair too, but the rows do not count caches.
     """
+    if key_id is not None and not (isinstance(cast("object", key_id), str) and key_id.strip()):
+        raise ConfigError(f"key_id is {key_id!r:.60}; give the id of a key pair")
     totals: dict[str | None, SegmentTotals] = {}
     listed = list_encrypted(opened.store, opened.prefix, Scope())
     loaded = each_counted(load_stream(opened.store, listed, rules=opened.manifest_rules), totals)

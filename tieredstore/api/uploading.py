@@ -18,6 +18,7 @@ from tieredstore.api.scopes import Scopes
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.kafka.logdir import FoundSegment, LeftAlone, discover
+from tieredstore.limits import MAX_INT32
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops import steps
 from tieredstore.ops.copies.shipping import Shipper, ShipStep, size_on_disk
@@ -93,7 +94,11 @@ def upload_segments(
     parallel: int,
     on_progress: Callable[[int], object],
 ) -> Generator[Outcome]:
-    """Copy closed segments that are not stored yet; yield an outcome for each."""
+    """Copy closed segments that are not stored yet; yield an outcome for each. Raise ConfigError for a broker id that a
+    manifest cannot have.
+    """
+    if broker_id is not None and not (type(broker_id) is int and 0 <= broker_id <= MAX_INT32):
+        raise ConfigError(f"broker_id is {broker_id!r:.60}; it must be a number from 0 to {MAX_INT32}")
     opened = bucket.opened()
     refuse_other_layout(opened.store, opened.prefix)
     shipper = Shipper(

@@ -29,6 +29,13 @@ class SegmentAddress:
     topic_id: Uuid | None = None
     segment_id: Uuid | None = None
 
+    def __post_init__(self) -> None:
+        if type(self.partition) is not int:
+            raise ConfigError(f"partition is of the type {type(self.partition).__name__}; give a number")
+        if self.segment_id is None and type(self.base_offset) is not int:
+            kind = type(self.base_offset).__name__
+            raise ConfigError(f"segment is of the type {kind}; give the offset it begins at, or its id")
+
     @property
     def place(self) -> str:
         """Topic and partition, with the topic's id if it was given."""
