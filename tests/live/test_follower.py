@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, Message
@@ -114,6 +115,34 @@ def test_records_that_came_with_an_error_are_given(
     # The same error comes again: the follower never skips the record.
     assert len(errors) > 1
     assert {type(error) for error in errors} == {kind}
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_records_that_an_interrupted_call_drops_are_given(
+    logs: dict[TopicPartition, list[Message]], monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """If a signal arrives during a call, confluent-kafka drops the messages of the call."""
+    logs[FIRST] = [message(FIRST, offset) for offset in range(5)]
+    consume, numbers = ScriptedConsumer.consume, itertools.count(1)
+
+    def interrupted(consumer: ScriptedConsumer, *given: Any) -> list[Message]:
+        messages = consume(consumer, *given)
+        if next(numbers) == failing:
+            raise KeyboardInterrupt
+        return messages
+
+    monkeypatch.setattr(ScriptedConsumer, "consume", interrupted)
+    make, offsets = cast("Any", ScriptedConsumer), list[int]()
+    with LiveFollower({"bootstrap.servers": "localhost:1"}, isolation="read_committed", make_consumer=make) as live:
+        live.add({FIRST: 0})
+        for number in range(10):
+            if number == 4:
+                logs[FIRST] += [message(FIRST, offset) for offset in range(5, 9)]
+            with contextlib.suppress(KeyboardInterrupt):
+                event = live.poll(0)
+                if event is not None and event.records is not None:
+                    offsets += event.records.column("offset").to_pylist()
+    assert offsets == list(range(9))
 
 
 def test_a_record_that_cannot_be_given_is_not_skipped(

@@ -185,8 +185,14 @@ class LiveFollower(Closing):
                 self._check_places()
                 # First take the messages that have arrived. If there are none, wait for one message: a call of
                 # consume(many, timeout) would wait until all requested messages have arrived.
-                messages = self._consumer.consume(self._rows, 0)
-                self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
+                try:
+                    messages = self._consumer.consume(self._rows, 0)
+                    self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
+                except BaseException:
+                    # An interrupted call drops its messages, and the consumer would continue after them.
+                    with contextlib.suppress(TieredStoreError, RuntimeError):
+                        self._restart(list(self._followed))
+                    raise
                 self._check_broker()
             elif left:
                 time.sleep(min(left, _WAIT_S))
@@ -271,10 +277,15 @@ class LiveFollower(Closing):
         returned event."""
         for where, followed in list(self._followed.items()):
             if followed.failure is not None:
-                # Give the leader epoch too, so that the leader checks if its log was truncated below the offset.
-                epochs = {} if followed.epoch is None else {where: followed.epoch}
-                self.add({where: followed.position}, epochs)
+                self._restart([where])
                 raise followed.failure
+
+    def _restart(self, wheres: Sequence[TopicPartition]) -> None:
+        """Restart partitions after their last returned events."""
+        known = {where: self._followed[where] for where in wheres}
+        # Give the leader epochs too, so that the leader checks if its log was truncated below the offset.
+        epochs = {where: followed.epoch for where, followed in known.items() if followed.epoch is not None}
+        self.add({where: followed.position for where, followed in known.items()}, epochs)
 
     def _heard_of(self, where: TopicPartition) -> None:
         if where in self._followed:
