@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from typing import Any
 
 import pytest
@@ -102,6 +104,26 @@ def test_a_time_before_the_bucket_begins_is_found_on_the_broker(bucket: Bucket) 
         assert times(consumer, 0, 7, 25, 50, OFFSET_BEGINNING) == [5, 7, 25, 50, 5]
 
 
+@pytest.mark.parametrize("has_broker", [False, True])
+def test_the_beginning_moves_when_retention_deletes_the_first_segments_of_the_bucket(
+    bucket: Bucket, has_broker: bool
+) -> None:
+    first = bucket.write(20)
+    write_timed(bucket, range(20, 40))
+    with contextlib.ExitStack() as opened:
+        if has_broker:
+            broker = ScriptedBroker({ORDERS: ScriptedLog(40, 60)})
+            consumer, _ = opened.enter_context(broker.consumer(bucket, ORDERS, refresh_ms=3_600_000))
+        else:
+            consumer = opened.enter_context(reader_of(bucket, PLACE, tiered_storage_refresh_ms=3_600_000))
+        end = 60 if has_broker else 40
+        assert times(consumer, OFFSET_BEGINNING) == [0]
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (0, end)
+        bucket.delete(first)
+        assert times(consumer, 5, OFFSET_BEGINNING) == [20, 20]
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (20, end)
+
+
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_ends_and_times_of_the_bucket_alone(bucket: Bucket, isolation: str) -> None:
     with reader_of(bucket, PLACE, isolation_level=isolation) as consumer:
@@ -125,6 +147,23 @@ def test_a_store_that_does_not_answer_in_time(bucket: Bucket) -> None:
             consumer.offsets_for_times([TopicPartition(*ORDERS, 5)], 0.05)
         goes_on.set()
         assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (10, 50)
+
+
+def test_a_query_is_taken_by_one_thread_alone(bucket: Bucket) -> None:
+    """A close at the same moment takes the same queries, to fail them."""
+    write_timed(bucket, range(10))
+    with reader_of(bucket, PLACE) as consumer:
+        lookups: Any = parts_of(consumer).core.lookups
+        are_locked: list[bool] = []
+
+        class Watched(deque[Any]):
+            def popleft(self) -> Any:
+                are_locked.append(lookups._changed._is_owned())
+                return super().popleft()
+
+        lookups._calls = Watched()
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (0, 10)
+        assert are_locked == [True]
 
 
 def test_no_offset_to_start_at_is_told_as_the_library_tells_it(bucket: Bucket) -> None:

@@ -95,7 +95,6 @@ class Look:
     """True for a periodic check, during which the client continues to fetch the partition."""
     left_at: int | None = None
     """From this offset on, prefer the broker in every mode, because the logs of bucket and broker diverge there."""
-
     is_commit: bool = False
     """True if ``start`` is the group's commit: the group has then read up to ``start``, even if the epoch is
     unknown."""
@@ -216,8 +215,11 @@ class Lookups:
 
     def _bucket_work(self) -> None:
         while (looks := self._take_all(self._of_bucket)) is not None:
-            while self._calls:
-                asked, work = self._calls.popleft()
+            while True:
+                with self._changed:
+                    if not self._calls:
+                        break
+                    asked, work = self._calls.popleft()
                 try:
                     asked.set_result(work(self._bucket))
                 except BaseException as error:  # noqa: BLE001  the caller must learn of every error
@@ -409,11 +411,9 @@ class BucketInquiry:
 
     def _both(self, look: Look) -> BothSides | None:
         lineage = None if look.is_recreated(self.logs) else self.logs.lineage(look.where)
-        return (
-            None
-            if lineage is None or look.broker is None
-            else BothSides(lineage, look.broker.span[0], look.broker.epoch)
-        )
+        if lineage is None or look.broker is None:
+            return None
+        return BothSides(lineage, look.broker.span[0], look.broker.epoch)
 
     def _history(self, look: Look) -> History | None:
         lineage, both = self.logs.lineage(look.where), self._both(look)

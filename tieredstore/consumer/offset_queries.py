@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from tieredstore.catalog.listing import list_segments
 from tieredstore.consumer.client import refusal
 from tieredstore.consumer.settings import Mode
+from tieredstore.format.keys import Suffix
 from tieredstore.process.futures import OverdueError, outcome
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import decided_end
@@ -110,8 +112,10 @@ class OffsetQueries:
         before = logs.listings
         logs.load({where[0]}, ids)
         if logs.listings == before:
-            # List the whole topic if the bucket lacked it before: its first segments may have arrived since.
-            if logs.lineage(where) is None:
+            # List the whole topic if the bucket lacked it before, because its first segments may have arrived since,
+            # and if retention has deleted the first known segment.
+            known = logs.lineage(where)
+            if known is None or _begins_elsewhere(bucket, known):
                 logs.reload(where[0], ids.get(where[0]))
             elif fresh:
                 logs.refresh(where)
@@ -153,6 +157,18 @@ class OffsetQueries:
             return lineage.end_offset
         first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)
         return decided_end(bucket.source, lineage, first, lineage.end_offset)
+
+
+def _begins_elsewhere(bucket: BucketInquiry, lineage: Lineage) -> bool:
+    """Return True if the bucket's first segment of a partition is not the first known one. This takes one request."""
+    where, source = lineage.partition, bucket.source
+    listed = list_segments(
+        source.store, source.layout.prefix, topic=where.topic, topic_id=where.topic_id, partition=where.partition
+    )
+    first = next((one.start_offset for one in listed if one.find(Suffix.MANIFEST) is not None), None)
+    unused = (*(part.segment for part in lineage.superseded), *lineage.covered)
+    known = {segment.start_offset for segment in (lineage.spans[0].segment, *unused)}
+    return first not in known | {problem.start_offset for problem in lineage.problems}
 
 
 def _end(timeout_s: float) -> float | None:
