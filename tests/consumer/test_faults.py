@@ -6,7 +6,7 @@ import time
 from typing import Any, NoReturn
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from tests.consumer.buckets import (
     DEADLINE_S,
@@ -31,6 +31,7 @@ from tieredstore.consumer.assembly import Makers
 from tieredstore.consumer.partition import Bucket as InBucket
 from tieredstore.consumer.partition import Live
 from tieredstore.errors import BrokerUnavailableError, DataLossError, TieredStoreError
+from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
 
 
@@ -362,13 +363,17 @@ def test_reads_that_fail_for_want_of_memory_are_repeated(bucket: Bucket, fetches
         assert offsets_of(read(consumer, 20)) == list(range(20))
 
 
+def damage(bucket: Bucket, segment: RemoteLogSegmentMetadata, where: float = 0.5) -> None:
+    """Change a byte of the segment's log, at this fraction of its length."""
+    (path,) = bucket.root.rglob(f"*-{segment.topic_id_partition.topic_id}/{segment.topic_id_partition.partition}/*.log")
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * where)] ^= 0xFF
+    path.write_bytes(bytes(content))
+
+
 def test_a_loss_callback_that_raises_loses_no_records(bucket: Bucket) -> None:
     """One call takes all records of the bucket, then reports their damaged batch."""
-    segment = bucket.write(200)
-    (path,) = bucket.root.rglob(f"{segment.start_offset:020d}-*.log")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    path.write_bytes(bytes(content))
+    damage(bucket, bucket.write(200))
     failures = [RuntimeError("the user refuses the loss")]
 
     def refuse_once(_: object) -> None:
@@ -393,11 +398,7 @@ def _is_read(phase: InBucket) -> bool:
 
 def test_a_damaged_batch_is_reported_even_if_the_read_ends_early(bucket: Bucket) -> None:
     """A seek ends the read after the records that follow the damaged batch."""
-    segment = bucket.write(20_000)
-    (path,) = bucket.root.rglob(f"{segment.start_offset:020d}-*.log")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 4] ^= 0xFF
-    path.write_bytes(bytes(content))
+    damage(bucket, bucket.write(20_000), 0.25)
     lost: list[Any] = []
     own = {"tiered_storage_on_data_loss": "report", "loss_cb": lost.append, "tiered_storage_queued_max_kbytes": 64}
     with reader_of(bucket, PLACE, **own) as consumer:
@@ -406,3 +407,120 @@ def test_a_damaged_batch_is_reported_even_if_the_read_ends_early(bucket: Bucket)
         consumer.seek(at(19_990))
         assert len(read(consumer, 10)) == 10
         assert [one.start for one in lost] == [missing[0]]
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("call", ["consume", "poll", "poll_arrow"])
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_messages_that_an_interrupt_drops_are_read_again(
+    bucket: Bucket, call: str, at_once: int, *, is_eager: bool
+) -> None:
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 60), OTHERS: ScriptedLog(0, 30)}, is_eager=is_eager)
+    with broker.consumer(bucket, ORDERS, OTHERS) as (consumer, member):
+        given: dict[int, list[int]] = {0: [], 1: []}
+        interrupted = 0
+        for number in range(1000):
+            if sum(map(len, given.values())) >= 90:
+                break
+            member.interrupts += at_once if number % 5 == 0 else 0
+            try:
+                if call == "poll_arrow":
+                    batch = consumer.poll_arrow(0.05, 7)
+                    if batch is not None:
+                        given[batch.partition] += batch.records.column("offset").to_pylist()
+                else:
+                    messages = consumer.consume(7, 0.05) if call == "consume" else [consumer.poll(0.05)]
+                    for message in filter(None, messages):
+                        given[message.partition()].append(message.offset())
+            except KeyboardInterrupt:
+                interrupted += 1
+        assert interrupted
+        assert given == {0: list(range(60)), 1: list(range(30))}
+
+
+@pytest.mark.parametrize("given", [0, 10])
+def test_messages_that_an_interrupt_drops_are_not_committed(bucket: Bucket, given: int) -> None:
+    """The program ends after Ctrl-C. The group's next member reads the dropped messages."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, given)})
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
+        read(consumer, given)
+        member.interrupts = 1
+        broker.logs[ORDERS].end = 30
+        with pytest.raises(KeyboardInterrupt):
+            consumer.consume(100, DEADLINE_S)
+    assert broker.committed.get(ORDERS, 0) == given
+
+
+def test_the_end_of_a_partition_that_a_failed_call_has_met_is_reported_by_the_next(bucket: Bucket) -> None:
+    """The call reaches the end of one partition, then a damaged batch of another, and the user's callback raises."""
+    bucket.write(20)
+    damage(bucket, bucket.write(200, partition=1))
+    failures = [RuntimeError("the user refuses the loss")]
+
+    def refuse_once(_: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    own = {"tiered_storage_on_data_loss": "report", "loss_cb": refuse_once, "enable_partition_eof": True}
+    with reader_of(bucket, at(0), at(0, 1), **own) as consumer:
+        consumer.pause([TopicPartition(*OTHERS)])
+        core, end = parts_of(consumer).core, time.monotonic() + DEADLINE_S
+        assert len(consumer.consume(20, DEADLINE_S)) == 20
+        while not core.events:
+            assert time.monotonic() < end
+            core.tick()
+            assert core.next_readable() is None
+        consumer.resume([TopicPartition(*OTHERS)])
+        while not (core.readable and isinstance(core.readable[0].phase, InBucket) and _is_read(core.readable[0].phase)):
+            assert time.monotonic() < end
+            core.tick()
+        with pytest.raises(RuntimeError, match="refuses the loss"):
+            consumer.consume(1000, DEADLINE_S)
+        messages = until(consumer, lambda given: len(given) >= 192)
+        ends = [one.partition() for one in messages if one.error() is not None]
+        assert ends == [0, 1]
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_the_end_that_the_broker_reports_comes_after_the_records_of_a_failed_call(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_eager: bool
+) -> None:
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 10)}, is_eager=is_eager)
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
+        member.emits_eof = True
+        tick, ended = parts_of(consumer).core.tick, member._ended_at  # pyright: ignore[reportPrivateUsage]
+
+        def interrupt() -> None:
+            if ended:
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+            tick()
+
+        monkeypatch.setattr(parts_of(consumer).core, "tick", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.consume(100, DEADLINE_S)
+        given = until(consumer, lambda messages: len(messages) >= 11, count=20)
+        assert [one.error() is None for one in given] == [True] * 10 + [False]
+        assert consumer.consume(10, 0.01) == []
+
+
+@pytest.mark.parametrize("is_of_client", [False, True])
+def test_each_error_is_raised_by_a_call_for_columns(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_of_client: bool
+) -> None:
+    """Several partitions have an error at the same time."""
+    broker = ScriptedBroker({where: ScriptedLog(0, 0) for where in (ORDERS, OTHERS)})
+    with broker.consumer(bucket, ORDERS, OTHERS) as (consumer, member):
+        until(consumer, lambda _: all(one.phase.word == "live" for one in parts_of(consumer).core.partitions.values()))
+        core = parts_of(consumer).core
+        if is_of_client:
+            denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            errors = [Message(topic=topic, partition=number, error=denied) for topic, number in (ORDERS, OTHERS)]
+            monkeypatch.setattr(member, "consume", lambda *_: [errors.pop(), errors.pop()] if errors else [])
+        else:
+            core.events += [(ORDERS, "unset", -1), (OTHERS, "unset", -1)]
+        for _ in range(2):
+            with pytest.raises(KafkaException):
+                consumer.poll_arrow(DEADLINE_S)
+        assert consumer.poll_arrow(0.01) is None

@@ -130,6 +130,10 @@ class Machine(RuleBasedStateMachine):
     def fail_at_the_broker(self, count: int) -> None:
         self.broker.failures = count
 
+    @rule(count=st.integers(1, 2))
+    def interrupt(self, count: int) -> None:
+        self.member.interrupts = count
+
     @rule()
     def a_while_passes(self) -> None:
         time.sleep(0.012)
@@ -249,6 +253,8 @@ class Machine(RuleBasedStateMachine):
         except DataLossError:
             self._step_over_holes()
             return
+        except KeyboardInterrupt:
+            return
         for message in messages:
             assert message.error() is None, message.error()
             where = message.topic(), message.partition()
@@ -260,6 +266,8 @@ class Machine(RuleBasedStateMachine):
             batch = self.consumer.poll_arrow(timeout_s, most, ["offset", "value"])
         except DataLossError:
             self._step_over_holes()
+            return
+        except KeyboardInterrupt:
             return
         if batch is not None:
             columns: Any = batch.records

@@ -9,11 +9,13 @@ from confluent_kafka import TopicPartition
 
 from tests.consumer.buckets import ORDERS, PLACE, offsets_of, raised, read, reader_of, until
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
-from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, value_of
 from tieredstore.errors import DataLossError
+from tieredstore.kafka.checkpoints import ProducerState
+from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.live.cluster import GroupCommit
 from tieredstore.model import TopicIdPartition
-from tieredstore.testing.batches import Producer, build_end_marker
+from tieredstore.testing.batches import ANONYMOUS, Producer, Record, build_batch, build_end_marker
 
 MODES: Final = pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 
@@ -106,6 +108,45 @@ def test_a_marker_of_a_new_leader_at_the_buckets_end_is_no_cut(bucket: Bucket) -
         until(consumer, lambda _: consumer.position([PLACE])[0].offset == 21)
         bucket.write(9, epochs=((0, 0), (1, 20)))
         assert offsets_of(read(consumer, 9)) == list(range(21, 30))
+
+
+def copy_aborted_across_segments(bucket: Bucket, number: int) -> None:
+    """Copy one of two segments. Records 10 to 24 are of one transaction, which the second segment's marker at 25
+    aborts. Record 26 and later ones are of no transaction.
+    """
+    where, own = TopicIdPartition(FIRST_ID, *ORDERS), Producer(7, 0, 0, transactional=True)
+
+    def batch(offsets: range, producer: Producer = ANONYMOUS) -> bytes:
+        records = [Record(value_of(*ORDERS, offset)) for offset in offsets]
+        return build_batch(records, offsets.start, producer=producer)
+
+    if number == 0:
+        batches = [batch(range(10)), batch(range(10, 20), own)]
+        bucket.copy(where, batches, range(20), producers=[ProducerState(7, 0, 9, 19, 9, 0, 0, 10)])
+    else:
+        later = Producer(7, 0, 10, transactional=True)
+        batches = [batch(range(20, 25), later), build_end_marker(25, own, commit=False), batch(range(26, 40))]
+        bucket.copy(where, batches, range(20, 40), aborted=[AbortedTransaction(7, 10, 25, 26)])
+
+
+@MODES
+@pytest.mark.parametrize("start", [26, 30, 40])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_aborted_transaction_across_segments_and_the_seam(
+    bucket: Bucket, mode: str, start: int, *, is_late: bool
+) -> None:
+    """The broker's log begins after the transaction. The segment with the marker may arrive late."""
+    copy_aborted_across_segments(bucket, 0)
+    if not is_late:
+        copy_aborted_across_segments(bucket, 1)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(start, 50)})
+    with broker.consumer(bucket, ORDERS, mode=mode) as (consumer, _):
+        given = read(consumer, 10)
+        if is_late:
+            until(consumer, lambda _: consumer.tiered_stats()[ORDERS]["phase"] == "waiting")
+            copy_aborted_across_segments(bucket, 1)
+        given += read(consumer, 34 - len(given))
+        assert offsets_of(given) == [*range(10), *range(26, 50)]
 
 
 def test_a_new_leader_within_a_hole_is_no_cut(bucket: Bucket) -> None:

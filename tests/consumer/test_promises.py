@@ -17,6 +17,9 @@ from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, par
 from tests.support.paths import REPOSITORY
 from tests.support.records.topic_buckets import Bucket
 from tests.support.simulated_time import SimulatedClock
+from tests.support.stores.doubles import Moment, ScriptedStore
+from tieredstore.backends.registry import store_from_settings
+from tieredstore.config import Settings
 from tieredstore.consumer.assembly import Makers
 from tieredstore.consumer.core import Core
 from tieredstore.consumer.live_side import LiveSide
@@ -27,6 +30,7 @@ from tieredstore.consumer.partition import Partition
 from tieredstore.consumer.settings import parse_settings
 from tieredstore.errors import BrokerUnavailableError, StoreUnavailableError
 from tieredstore.partitions.position import Position
+from tieredstore.remote import RemoteStorageManager
 
 
 def test_who_lags_by_a_whole_segment_goes_back_to_the_bucket(bucket: Bucket) -> None:
@@ -230,6 +234,36 @@ def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, fetche
     goes_on.set()
     for thread in left:
         thread.join(DEADLINE_S)
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+@pytest.mark.parametrize("policy", ["fail", "report"])
+def test_a_chunk_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, moment: Moment, policy: str) -> None:
+    """Nothing counts as lost."""
+    bucket.write(20_000)
+    goes_on, hangs = threading.Event(), threading.Event()
+    lost: list[Any] = []
+
+    def hang(_: object) -> None:
+        hangs.set()
+        goes_on.wait(DEADLINE_S)
+
+    def manager(chosen: Settings, **more: Any) -> RemoteStorageManager:
+        store = ScriptedStore(store_from_settings(chosen)).on(None, "*.log", hang, moment=moment)
+        return RemoteStorageManager(chosen, store=store, **more)
+
+    begun = time.monotonic()
+    makers, own = Makers(manager=manager, closing_s=0.2), {"tiered_storage_on_data_loss": policy}
+    with reader_of(bucket, PLACE, makers=makers, loss_cb=lost.append, **own) as consumer:
+        given = until(consumer, lambda _: hangs.is_set())
+    assert time.monotonic() - begun < DEADLINE_S / 2
+    assert offsets_of(given) == list(range(len(given)))
+    left = [one for one in threading.enumerate() if one.name.startswith("tieredstore-consumer_")]
+    goes_on.set()
+    for thread in left:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    assert lost == []
 
 
 def test_the_page_of_metrics_names_each_of_a_consumers() -> None:

@@ -109,7 +109,7 @@ class Consumer(confluent_kafka.Consumer):
             given = parts.delivery.take_batch(max_rows, columns)
             if given is not None:
                 return given
-            _raise_first_error(parts.delivery.take_events())
+            _raise_first_error(parts, parts.delivery.take_events())
             wait = self._wait(parts, end)
             if wait is None:
                 return None
@@ -160,17 +160,21 @@ class Consumer(confluent_kafka.Consumer):
     def _consume(self, parts: Parts, count: int, wait: float) -> tuple[list[Received], set[tuple[str, int]]]:
         """Return the client's messages, and the partitions that were revoked during the call."""
         self._group.take_ended()
-        messages = self._client.consume(count, wait)
-        ended = self._group.take_ended()
-        # Drop the messages of a revoked partition, even if the partition was assigned again at once.
-        return parts.delivery.judge(_without(messages, ended) if ended else messages, count), ended
+        try:
+            messages = self._client.consume(count, wait)
+            ended = self._group.take_ended()
+            # Drop the messages of a revoked partition, even if the partition was assigned again at once.
+            return parts.delivery.judge(_without(messages, ended) if ended else messages, count), ended
+        except BaseException:
+            parts.core.read_again()
+            raise
 
     def _take_live(self, parts: Parts, wait: float, count: int) -> None:
         most = parts.delivery.room(count) if not wait else 1
         messages = self._consume(parts, most, wait)[0]
         parts.delivery.hold([message for message in messages if message.error() is None])
         # Raise an error only after the other messages are stored, so that later calls return them.
-        _raise_first_error(messages)
+        _raise_first_error(parts, messages)
 
     def _tick(self, parts: Parts, *, raises: bool = True) -> None:
         parts.core.tick()
@@ -424,12 +428,15 @@ def _without(messages: list[Received], ended: set[tuple[str, int]]) -> list[Rece
     return [message for message in messages if (message.topic(), message.partition()) not in ended]
 
 
-def _raise_first_error(messages: Iterable[Received]) -> None:
-    """Raise KafkaException for a message with an error, except the end of a partition."""
-    for message in messages:
-        error = message.error()
-        if error is not None and error.code() != confluent_kafka.KafkaError._PARTITION_EOF:
-            raise confluent_kafka.KafkaException(error)
+def _raise_first_error(parts: Parts, messages: Iterable[Received]) -> None:
+    """Raise KafkaException for a message with an error, except the end of a partition. Later calls raise the errors of
+    the other messages.
+    """
+    errors = [(message, error) for message in messages if (error := message.error()) is not None]
+    errors = [entry for entry in errors if entry[1].code() != confluent_kafka.KafkaError._PARTITION_EOF]
+    if errors:
+        parts.delivery.put_back([message for message, _ in errors[1:]])
+        raise confluent_kafka.KafkaException(errors[0][1])
 
 
 def _is_message(message: object) -> TypeGuard[Received]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from tieredstore.consumer.lookups import Found, Look, Unanswered
 from tieredstore.consumer.loss_policy import LossPolicy
@@ -131,6 +131,13 @@ class Core:
             partition.at = first
         else:
             self.move(partition, first)
+
+    def read_again(self) -> None:
+        """Read messages again that the client has dropped, because a signal or a callback has interrupted its call."""
+        # The client's positions cannot be read if the callback has closed the consumer.
+        with contextlib.suppress(KafkaException, RuntimeError):
+            for partition, first in self.live.find_dropped():
+                self.move(partition, first)
 
     def pause(self, partition: Partition) -> None:
         """Stop fetching a partition. Drop the bucket's records that were read but not yet returned: a resume reads

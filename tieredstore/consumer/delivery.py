@@ -67,6 +67,8 @@ class Delivery:
         self._opened: dict[TopicPartition, _OpenBatch] = {}
         self._turns: deque[_OpenBatch] = deque()
         self._held: deque[Partition] = deque()
+        self._events: deque[Received] = deque()
+        """Events that were put back."""
         self._usual_size = 1024
         """The average size in bytes of the client's last message values."""
 
@@ -145,7 +147,10 @@ class Delivery:
         firsts: dict[TopicPartition, Position] = {}
         for message in reversed(messages):
             partition = self._core.partitions.get((message.topic(), message.partition()))
-            if partition is None or message.error() is not None:
+            if message.error() is not None:
+                self._events.appendleft(message)
+                continue
+            if partition is None:
                 continue
             phase = partition.phase
             # A message of the client may be from before the partition left the broker, or from an earlier assignment.
@@ -177,6 +182,7 @@ class Delivery:
         self._measures.records["broker"] += len(messages)
         size = sum(map(len, messages))
         self._measures.byte_counts["broker"] += size
+        self._core.live.note_received(messages, size)
         if messages:
             self._usual_size = max(64, size // len(messages))
 
@@ -186,7 +192,7 @@ class Delivery:
     def take_events(self, count: int = 1000) -> list[Received]:
         """Return a partition's events as messages with an error: it has reached its end, or has no start offset."""
         events = self._core.events
-        given: list[Received] = []
+        given = self._take_put_back(count)
         while events and len(given) < count:
             where, kind, offset = events.popleft()
             if where not in self._core.partitions:
@@ -202,6 +208,23 @@ class Delivery:
             given.append(_message.event(*where, offset, error))
         return given
 
+    def _take_put_back(self, count: int) -> list[Received]:
+        """Return events that were put back. The end of a partition comes after the partition's held messages."""
+        given: list[Received] = []
+        waiting: deque[Received] = deque()
+        while self._events and len(given) < count:
+            message = self._events.popleft()
+            error, partition = message.error(), self._core.partitions.get((message.topic(), message.partition()))
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                if partition is None or partition.eof_at != message.offset():
+                    continue  # the partition has left its end, which is reported again when it is reached again
+                if partition.held or partition.paused:
+                    waiting.append(message)
+                    continue
+            given.append(message)
+        self._events.extendleft(reversed(waiting))
+        return given
+
     def _take_held(self, count: int) -> list[Received]:
         partition = self._held[0]
         messages: list[Received] = []
@@ -212,6 +235,7 @@ class Delivery:
             self._held.popleft()
         if messages:
             partition.commit.has_given = True
+            self._core.live.note_received(messages, sum(map(len, messages)))
         return messages
 
     def _take_held_batch(self, partition: Partition, max_rows: int | None, columns: Sequence[str]) -> PartitionBatch:
@@ -222,6 +246,7 @@ class Delivery:
         else:
             self._held.popleft()
         partition.commit.has_given = True
+        self._core.live.note_received(messages, sum(map(len, messages)))
         next_offset = messages[-1].offset() + 1
         records = MessageColumns(columns).build(cast("list[Message]", messages))
         return PartitionBatch(*partition.where, messages[0].offset(), next_offset, records)

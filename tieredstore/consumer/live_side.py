@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException
@@ -17,9 +17,12 @@ from tieredstore.partitions.position import Position
 
 if TYPE_CHECKING:
     from tieredstore.consumer.assembly import Makers
-    from tieredstore.consumer.client import MemberClient
+    from tieredstore.consumer.client import MemberClient, Received
 
 _logger: Final = logging.getLogger(__name__)
+
+_MOST_RECEIVED: Final = 10_000
+_MOST_RECEIVED_BYTES: Final = 4 * 1024 * 1024
 
 
 class LiveSide:
@@ -49,6 +52,9 @@ class LiveSide:
         self._is_due = False
         self._assigned_at = -makers.reassign_s
         self._drained_at = 0.0
+        self._received: list[Sequence[Received]] = []
+        """The client's messages since the last :meth:`locate`."""
+        self._received_count = self._received_bytes = 0
 
     def __iter__(self) -> Iterator[tuple[Partition, Live]]:
         for partition in self.partitions.values():
@@ -163,6 +169,45 @@ class LiveSide:
             elif place.offset >= 0 and place.offset != partition.position:
                 partition.commit.has_given |= partition.position is None or place.offset > partition.position
                 partition.at = position_of(place)
+        self._received.clear()
+        self._received_count = self._received_bytes = 0
+
+    def note_received(self, messages: Sequence[Received], byte_count: int) -> None:
+        """Record messages of the client, for :meth:`find_dropped`."""
+        self._received.append(messages)
+        self._received_count += len(messages)
+        self._received_bytes += byte_count
+        if self._received_count > _MOST_RECEIVED or self._received_bytes > _MOST_RECEIVED_BYTES:
+            self.locate()
+
+    def find_dropped(self) -> list[tuple[Partition, Position]]:
+        """Return the partitions whose messages the client has dropped, and where each must be read again.
+
+        If a signal or a callback raises an exception during a call, confluent-kafka drops the messages of this call,
+        but librdkafka's positions are behind them.
+        """
+        last = {
+            (message.topic(), message.partition()): message
+            for messages in self._received
+            for message in messages
+            if message.error() is None
+        }
+        dropped: list[tuple[Partition, Position]] = []
+        places = {(place.topic, place.partition): place for place in self._client.positions([*self._wheres()])}
+        for partition, live in self:
+            known, first = partition.at, partition.at
+            if live.held:
+                known, first = _behind(live.held[-1]), position_of(live.held[0])
+            elif live.link is Link.HEARD and partition.where in last:
+                known = first = _behind(last[partition.where])
+            assert isinstance(known, Position)
+            assert isinstance(first, Position)
+            if places[partition.where].offset > known.offset:
+                dropped.append((partition, first))
+        return dropped
+
+    def _wheres(self) -> Iterator[TopicPartition]:
+        return (partition.where for partition, _ in self)
 
     def begin_silent(self, partition: Partition, live: Live) -> None:
         """Record that the client starts at the partition's position, and has returned no message from there yet."""
@@ -207,3 +252,9 @@ def _place(partition: Partition) -> KafkaPartition:
     at = partition.at
     assert isinstance(at, Position)
     return place_at(partition.where, at if at.offset else Position(0))
+
+
+def _behind(message: Received) -> Position:
+    """Return the position after a message."""
+    at = position_of(message)
+    return Position(at.offset + 1, at.epoch)

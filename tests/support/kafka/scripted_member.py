@@ -170,6 +170,12 @@ class ScriptedMember:
         """Partitions that are truncated below the consumed offset, which librdkafka detects by the leader epoch."""
         self.stuck: set[TopicPartition] = set()
         """Partitions that deliver nothing until they are reassigned."""
+        self.interrupts = 0
+        """Number of upcoming calls that drop their messages and raise KeyboardInterrupt, as confluent-kafka does if a
+        signal arrives during a call.
+        """
+        self.emits_eof = False
+        """True if the end of a partition is an event, reported once."""
         self.is_silent = False
         """True if the broker does not answer in time."""
         self.calls = 0
@@ -178,6 +184,7 @@ class ScriptedMember:
         """Callbacks for the next call that serves the group."""
         self.callbacks: Mapping[str, Callable[..., None]] = {}
         self._given: dict[TopicPartition, int] = {}
+        self._ended_at: dict[TopicPartition, int] = {}
 
     # ---- coordinator actions of a test
 
@@ -216,6 +223,9 @@ class ScriptedMember:
                 messages += self._fetched(where, count - len(messages))
         if not messages and timeout_s:
             time.sleep(min(timeout_s, 0.001))
+        if messages and self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
         return messages
 
     def _fetched(self, where: TopicPartition, count: int) -> list[Any]:
@@ -239,6 +249,10 @@ class ScriptedMember:
             offsets = range(offset, log.hole.start)
         elif offsets:
             self.fetching[where] = self._given[where] = offsets.stop
+        elif self.emits_eof and self._ended_at.get(where) != offset:
+            self._ended_at[where] = offset
+            end = KafkaError(KafkaError._PARTITION_EOF)
+            return [Message(topic=where[0], partition=where[1], offset=offset, error=end)]
         return [
             Message(
                 topic=where[0], partition=where[1], offset=one, value=value_of(*where, one),
@@ -281,6 +295,7 @@ class ScriptedMember:
         self._expect(KafkaError._STATE, is_so=where in self.fetching and where not in self.stopped)
         self.fetching[where] = offset
         self._given.pop(where, None)
+        self._ended_at.pop(where, None)
         if epoch is not None and self._is_cut_below(where, offset, epoch):
             self.truncated.add(where)
 
@@ -318,6 +333,7 @@ class ScriptedMember:
             self.stuck.discard(_where(place))
             self._expect(KafkaError._INVALID_ARG, is_so=place.offset >= 0)  # the consumer must pass explicit offsets
             self.fetching[_where(place)] = place.offset
+            self._ended_at.pop(_where(place), None)
             self.known.add(_where(place))
 
     @staticmethod
