@@ -194,10 +194,6 @@ class _Place:
             raise ConfigError(f"nothing can be brought back from {store.identity}: {versions}")
         return cls(store, prefix, store.inner if isinstance(store, LaidOutStore) else store, versions)
 
-    @property
-    def endings(self) -> Sequence[str]:
-        return FILES if isinstance(self.store, RawStore) else _PLUGIN_FILES
-
     def segments(self, scopes: Scopes) -> Iterator[_Segment]:
         """List all segments in scope by partition and offset. The list includes each deleted segment that has left a
         version or a delete marker."""
@@ -234,15 +230,16 @@ class _Place:
             if file is None:
                 return None
             where, base_offset, segment_id, ending = keys.where(file), file.base_offset, None, file.ending
+            endings = FILES
         else:
             shown_key = self.store.outer_key(stored_key) if isinstance(self.store, EntropyStore) else stored_key
             parsed = None if shown_key is None else parse_key(self.prefix, shown_key)
             if parsed is None:
                 return None
             where, segment_id = parsed.segment_id.topic_id_partition, parsed.segment_id.id
-            base_offset, ending = parsed.start_offset, parsed.suffix.value
+            base_offset, ending, endings = parsed.start_offset, parsed.suffix.value, _PLUGIN_FILES
         stem = stored_key.removesuffix(ending)
-        files = {each: _File(f"{stem}{each}") for each in self.endings}
+        files = {each: _File(f"{stem}{each}") for each in endings}
         return _Segment(where, base_offset, segment_id, stem[len(self.prefix) : -1], files), ending
 
     def outcomes(self, segments: Sequence[_Segment], times: DeletionTimes, *, dry_run: bool) -> Generator[Outcome]:

@@ -16,6 +16,7 @@ from tieredstore.cli.app.outcomes import OUTCOME, Words, carry_out
 from tieredstore.cli.terminal.output import counted
 from tieredstore.cli.terminal.rows import Row, attributes
 from tieredstore.errors import ConfigError
+from tieredstore.restore.cli.snapshot import ClusterId
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
@@ -53,9 +54,7 @@ def groups(
         Path | None,
         typer.Option("--from-file", metavar="FILE", help='Offsets from JSON: {"GROUP": {"TOPIC": {"PARTITION": 12}}}.'),
     ] = None,
-    cluster_id: Annotated[
-        str | None, typer.Option("--cluster-id", metavar="ID", help="Cluster of the snapshot, if there are several.")
-    ] = None,
+    cluster_id: ClusterId = None,
     apply: Apply,
     output: Json,
 ) -> None:

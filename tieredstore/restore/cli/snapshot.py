@@ -42,7 +42,7 @@ _At: TypeAlias = Annotated[
     str | None,
     typer.Option("--at", metavar="TIME", help="The last snapshot at or before this time; by default the newest."),
 ]
-_ClusterId: TypeAlias = Annotated[
+ClusterId: TypeAlias = Annotated[
     str | None,
     typer.Option("--cluster-id", metavar="ID", help="Cluster of the snapshot, if there are several."),
 ]
@@ -71,7 +71,7 @@ def snapshot(
     cluster: Cluster,
     registry: Registry,
     at: _At = None,
-    cluster_id: _ClusterId = None,
+    cluster_id: ClusterId = None,
     *,
     list_all: Annotated[bool, typer.Option("--list", help="List the snapshots in the bucket instead.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Show a snapshot in the bucket instead.")] = False,
@@ -95,7 +95,9 @@ def snapshot(
         with store.open() as bucket:
             snapshots = Snapshots.of(bucket.manager)
             if list_all:
-                _list_all(snapshots, output)
+                found = snapshots.find_all()
+                summary = {"snapshots": len(found)}
+                _STORED.show(found, as_json=output.as_json, empty="no snapshots found", summary=summary)
             else:
                 _show(snapshots.find(at_ms, cluster_id), output)
         return
@@ -117,7 +119,7 @@ def schemas(
     store: Store,
     registry: Registry,
     at: _At = None,
-    cluster_id: _ClusterId = None,
+    cluster_id: ClusterId = None,
     *,
     apply: Apply,
     output: Json,
@@ -146,11 +148,6 @@ def schemas(
 def _parse_at(text: str | None) -> int | None:
     at = parse_time("--at", text)
     return None if at is None else at.timestamp_ms
-
-
-def _list_all(snapshots: Snapshots, output: Json) -> None:
-    found = snapshots.find_all()
-    _STORED.show(found, as_json=output.as_json, empty="no snapshots found", summary={"snapshots": len(found)})
 
 
 def _show(snapshot: ClusterSnapshot, output: Json) -> None:

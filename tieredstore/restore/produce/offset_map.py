@@ -245,7 +245,9 @@ class OffsetMap:
         Raise ResourceNotFoundError for a partition that the run did not restore. Raise ConfigError for a topic whose
         keys were hashed again, because such a topic has no exact offsets.
         """
-        topic, known = self._find(where)
+        topic, known = self.topics.get(where[0]), self._restored.get(where)
+        if topic is None or known is None:
+            raise ResourceNotFoundError(f"the run {self.run} did not restore {name_of(where)}")
         if topic.is_rehashed:
             raise ConfigError(f"the run {self.run} hashed the keys of {where[0]} again, so it has no exact offsets")
         partition, runs = next(iter(self._mapped.get(where, {}).items()), (where[1], _PairRuns(where, where[1])))
@@ -281,12 +283,6 @@ class OffsetMap:
             start = min(starts, default=end)
             found[partition] = FirstUnread(start, sum(_read_again(runs, offset, start) for runs, offset in sources))
         return found
-
-    def _find(self, where: TopicPartition) -> tuple[MappedTopic, _Partition]:
-        topic, known = self.topics.get(where[0]), self._restored.get(where)
-        if topic is None or known is None:
-            raise ResourceNotFoundError(f"the run {self.run} did not restore {name_of(where)}")
-        return topic, known
 
     def to_bytes(self) -> bytes:
         """Return the object's bytes."""

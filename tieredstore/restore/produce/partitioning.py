@@ -46,7 +46,7 @@ _HASHES: Final[Mapping[Partitioner, Callable[[bytes], int]]] = {"java": lru_cach
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """The rule that distributes a topic's records over ``count`` target partitions.
+    """The rule that distributes a topic's records over ``count`` target partitions by a hash of their keys.
 
     Clients choose random partitions for records without a key, but a restore must be repeatable. So such a record goes
     to the partition with its source partition's number, modulo ``count``. Java's clients hash an empty key, but
@@ -58,18 +58,14 @@ class Partitioning:
 
     def partitions(self, keys: Iterable[bytes | None], source: int) -> list[int]:
         """Return the target partitions of records with these keys, which come from partition ``source``."""
-        if self.partitioner == "keep":
-            return [source for _ in keys]
         hash_of, count, without_key = _HASHES[self.partitioner], self.count, source % self.count
         if self.partitioner == "java":
             return [without_key if key is None else hash_of(key) % count for key in keys]
         return [hash_of(key) % count if key else without_key for key in keys]
 
-    def shares(self, keys: Sequence[bytes | None], source: int) -> dict[int, Sequence[int]]:
+    def shares(self, keys: Sequence[bytes | None], source: int) -> dict[int, list[int]]:
         """Return the indexes of the keys by target partition."""
-        if self.partitioner == "keep":
-            return {source: range(len(keys))} if keys else {}
         shares: dict[int, list[int]] = {}
         for place, partition in enumerate(self.partitions(keys, source)):
             shares.setdefault(partition, []).append(place)
-        return {**shares}
+        return shares

@@ -123,9 +123,7 @@ _FILE: Final = TypeAdapter(TimeCut)
 
 
 Epochs: TypeAlias = dict[int, set[int]]
-"""The epochs of transactions that end at the cut (where a restore to a time stops) or later in some partition. The key
-is the producer id.
-"""
+"""The epochs of transactions that end at the cut or later in some partition. The key is the producer id."""
 
 
 def find_cut(source: SegmentSource, query: LogQuery, time_ms: int, snapshot: LogSnapshot) -> TimeCut:
@@ -208,19 +206,15 @@ class TransactionSearch:
     def __init__(self, source: SegmentSource, lineage: Lineage, stop: int) -> None:
         self.stop = stop
         self.newest: dict[int, int] = {}
-        """The latest epoch of each producer before the cut (where a restore to a time stops), after
-        :meth:`look_before`.
-        """
+        """The latest epoch of each producer before the cut, after :meth:`look_before`."""
         self._source = source
         self._spans = lineage.spans
-        # The index of the segment with the cut (where a restore to a time stops), or the number of segments if no
-        # segment has the cut.
+        # The index of the segment with the cut, or the number of segments if no segment has the cut.
         self._number = sum(span.stop <= stop for span in lineage.spans)
         self._open: dict[int, LoggedTransaction] = {}
 
     def look_before(self) -> None:
-        """Find the transactions that are open at the cut (where a restore to a time stops), and the producers before
-        the cut."""
+        """Find the transactions that are open at the cut, and the producers before the cut."""
         number, states = self._states_before(self._number)
         self.newest = {state.producer_id: state.producer_epoch for state in states}
         self._open = _open_of(states)
@@ -229,9 +223,9 @@ class TransactionSearch:
             follow(self._open, header)
 
     def find_late(self, newest: Mapping[int, int]) -> Epochs:
-        """Return the transactions that end at the cut (where a restore to a time stops) or later, and that have their
-        own producer epoch. Leave out a transaction unless some partition has a later epoch of its producer before the
-        cut, because only such a partition may have the transaction's end before the cut.
+        """Return the transactions that end at the cut or later, and that have their own producer epoch. Leave out a
+        transaction unless some partition has a later epoch of its producer before the cut, because only such a
+        partition may have the transaction's end before the cut.
         """
         late: Epochs = {}
 
@@ -249,7 +243,7 @@ class TransactionSearch:
         return late
 
     def collect(self, late: Epochs) -> list[LoggedTransaction]:
-        """Return the transactions to leave out, with their batches before the cut (where a restore to a time stops)."""
+        """Return the transactions to leave out, with their batches before the cut."""
         if not self._open and not any(self._knows_later(late, *one) for one in self.newest.items()):
             return []
         number, states = self._states_before(self._number)
