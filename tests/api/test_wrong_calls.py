@@ -128,6 +128,8 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
 ]
 
 OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
+    (lambda b: b.verify(on_finding=[]), ConfigError, "on_finding is of the type list; it must be a function"),
+    (lambda b: b.verify(on_segment=5), ConfigError, "on_segment is of the type int; it must be a function"),
     (lambda b: b.keys(5), ConfigError, "key_id is 5; give the id of a key pair"),
     (lambda b: b.keys(" "), ConfigError, "key_id is ' '; give the id of a key pair"),
     (lambda b: b.place_hold("x", reason=5), ConfigError, "the hold 'x' could not be read: give a reason of at most"),

@@ -20,6 +20,7 @@ from tieredstore.ops.listing import load_stream, within
 from tieredstore.ops.verification import BrokersBelief, MetadataTopic, Sample, Selection, Severity, VerifyState, verify
 from tieredstore.ops.verification import Finding as Found
 from tieredstore.ops.verification import Level as OfLevel
+from tieredstore.query.arguments import check_callback
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -163,6 +164,8 @@ def verify_segments(
     """Check the segments in scope. Raises ResourceNotFoundError if there are none, because nothing was verified
     then.
     """
+    check_callback("on_finding", on_finding)
+    check_callback("on_segment", on_segment)
     severities: Counter[str] = Counter({severity.value: 0 for severity in Severity})
     seen = Verification(depth.level, severities=severities)
 
