@@ -83,6 +83,16 @@ def test_all_is_checked_again_after_a_month(planted: PlantedBucket, tmp_path: Pa
         assert set(levels(run(planted, Selection(state=state)))) == {Level.LISTING}
 
 
+def test_a_check_by_a_clock_that_was_years_ahead_does_not_count(planted: PlantedBucket, tmp_path: Path) -> None:
+    clock = Clock()
+    clock.now_ms += 3000 * DAY_MS
+    with state_of(planted, tmp_path, clock) as state:
+        run(planted, Selection(state=state))
+        clock.now_ms -= 3000 * DAY_MS
+        assert set(levels(run(planted, Selection(state=state)))) == {Level.LISTING}
+        assert set(levels(run(planted, Selection(state=state)))) == {None}
+
+
 @pytest.mark.parametrize("suffix", Suffix)
 def test_a_segment_of_which_any_object_was_written_again_is_checked_again(
     planted: PlantedBucket, tmp_path: Path, suffix: Suffix

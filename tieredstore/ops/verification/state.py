@@ -71,12 +71,15 @@ class VerifyState(Closing):
     def known(self, objects: SegmentObjects, level: Level) -> SoundSegment | None:
         """Return the result of a recent check of a segment at this level or deeper. Return None if there was no such
         check, if it found a fault, or if the segment has changed since.
+
+        A check in the future does not count: the clock was ahead then, so the age of the check is unknown.
         """
+        now_ms = self._now_ms()
         with self._explained():
             row = self._database.execute(
                 "SELECT stamps, end_offset, epochs, log_size FROM sound "
-                "WHERE path = ? AND depth >= ? AND checked_ms > ?",
-                (objects.main_path, level.depth, self._now_ms() - self._recheck_ms),
+                "WHERE path = ? AND depth >= ? AND checked_ms > ? AND checked_ms <= ?",
+                (objects.main_path, level.depth, now_ms - self._recheck_ms, now_ms),
             ).fetchone()
         if row is None or not _matches(row[0], objects):
             return None
