@@ -27,10 +27,12 @@ from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.filing.naming import Naming, Places
 from tieredstore.pipelines.format_table import read_output
 from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.parsers import OffsetParser
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.window_writing import Recipe, write_window
-from tieredstore.pipelines.upkeep.origins import Backup, origins_of, place_of
+from tieredstore.pipelines.upkeep.origins import origins_of, place_of
 from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.pipelines.writers import Format, JsonLines
 from tieredstore.reading.survey import survey_logs
@@ -244,7 +246,7 @@ def test_what_a_file_came_from_is_told_with_all_that_holds_it_raw(topic: StoredT
     run_once(topic, kept, backup)
     key = listed(store)[-1]
     snapshot = survey_logs(topic.manager, query_of(SMALL))
-    (origin,) = origins_of(SMALL, store, [key], snapshot=snapshot, backups=[Backup.of(backup, kept)])
+    (origin,) = origins_of(SMALL, store, [key], snapshot=snapshot, backups=[Committed.of(commit_log_of(backup, kept))])
     assert (origin.topic, origin.partition, origin.first, origin.last) == (TOPIC, NUMBER, int(key[-28:-8]), 299)
     assert origin.committed
     assert origin.backups == tuple(one for one in listed(kept) if int(one[-28:-8]) + 59 >= origin.first)

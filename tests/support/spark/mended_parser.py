@@ -13,11 +13,12 @@ from tests.support.pipelines.pipeline_runs import listed, rows_of, verify_output
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Entry, Runner, load_pipeline, with_generation
+from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.origins import Backup, Origin, origins_of
+from tieredstore.pipelines.upkeep.origins import Origin, origins_of
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource, Selected
 from tieredstore.reading.survey import survey_logs
 
@@ -114,7 +115,7 @@ class Mended:
         pipeline = load_pipeline(self.wrong)
         with open_parts(pipeline) as parts:
             snapshot = survey_logs(parts.source, query_of(pipeline))
-            backup = Backup.of(load_pipeline(self.backup), self.store)
+            backup = Committed.of(commit_log_of(load_pipeline(self.backup), self.store))
             (origin,) = origins_of(pipeline, self.store, [key], snapshot=snapshot, backups=[backup])
         return origin
 

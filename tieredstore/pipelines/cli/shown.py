@@ -60,12 +60,14 @@ def _sources_of(asked: Asked, file: Path, stack: ExitStack) -> Rows[Origin]:
     """Return the offsets in each output file, as the commit log records them. Secor's files have no commit log, so
     their names show the offsets."""
     settings, parts = stack.enter_context(open_pipeline(file))
+    from tieredstore.pipelines.log.holdings import Committed
+    from tieredstore.pipelines.run.generation import commit_log_of
     from tieredstore.pipelines.run.selection import query_of
-    from tieredstore.pipelines.upkeep.origins import Backup, origins_of
+    from tieredstore.pipelines.upkeep.origins import origins_of
     from tieredstore.reading.survey import survey_logs
 
     kept = [stack.enter_context(open_pipeline(path)) for path in asked.backups]
-    backups = [Backup.of(other, its.store) for other, its in kept]
+    backups = [Committed.of(commit_log_of(other, its.store)) for other, its in kept]
     snapshot = survey_logs(parts.source, query_of(settings))
     origins = origins_of(settings, parts.store, [asked.name], snapshot=snapshot, backups=backups)
     return Rows(_ORIGIN, origins, lines=_lines_of)

@@ -69,6 +69,18 @@ class Committed:
         for key in entry.removed:
             self.files.pop(key, None)
 
+    def overlapping(self, where: TopicPartition, first: int, last: int | None) -> list[str]:
+        """Return the keys of a partition's data files that overlap the offsets ``first`` to ``last`` (None: to the
+        end)."""
+        return sorted(
+            key
+            for key, one in self.files.items()
+            if one.file.kind == "data"
+            and one.window.where == where
+            and one.file.last_offset >= first
+            and (last is None or one.file.first_offset <= last)
+        )
+
 
 def _without_prepared(entry: Entry) -> Entry:
     windows = (

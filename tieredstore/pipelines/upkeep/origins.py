@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tieredstore.errors import ObjectNotFoundError
@@ -38,64 +38,38 @@ class Origin:
     segments: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Backup:
-    """The committed files of a pipeline that stores messages unchanged."""
-
-    pipeline: str
-    files: Committed
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, store: ObjectStore) -> Backup:
-        """Read the commit log of the pipeline's generation."""
-        return cls(pipeline.own.name, Committed.of(commit_log_of(pipeline, store)))
-
-    def holding(self, topic: str, partition: int, first: int, last: int | None) -> list[str]:
-        """Return the keys of data files that overlap the offsets ``first`` to ``last`` (None: to the end)."""
-        return sorted(
-            key
-            for key, one in self.files.files.items()
-            if one.file.kind == "data"
-            and one.window.where == (topic, partition)
-            and one.file.last_offset >= first
-            and (last is None or one.file.first_offset <= last)
-        )
-
-
 def origins_of(
     pipeline: Pipeline,
     store: ObjectStore,
     keys: Sequence[str],
     *,
     snapshot: LogSnapshot | None = None,
-    backups: Sequence[Backup] = (),
+    backups: Sequence[Committed] = (),
 ) -> Iterator[Origin]:
     """Yield the origin of each file, with the range of offsets from the commit log. For files that no log entry names,
-    such as Secor's, use the file names.
+    such as Secor's, use the file names. ``backups`` are files of pipelines that store messages unchanged.
 
     Raises ObjectNotFoundError for a key that neither the log nor the listing has.
     """
     committed = Committed.of(commit_log_of(pipeline, store))
     for key in keys:
-        one = committed.files.get(key)
-        if one is not None:
-            topic, partition = one.window.where
-            span = one.file.first_offset, one.file.last_offset
-            yield _with_copies(Origin(key, topic, partition, *span, committed=True), snapshot, backups)
+        if (one := committed.files.get(key)) is None:
+            origin = _by_names(store, places_of(pipeline), key)
         else:
-            yield _with_copies(_by_names(store, places_of(pipeline), key), snapshot, backups)
+            origin = Origin(key, *one.window.where, one.file.first_offset, one.file.last_offset, committed=True)
+        yield _with_copies(origin, snapshot, backups)
 
 
-def _with_copies(origin: Origin, snapshot: LogSnapshot | None, backups: Sequence[Backup]) -> Origin:
+def _with_copies(origin: Origin, snapshot: LogSnapshot | None, backups: Sequence[Committed]) -> Origin:
     where, stop = (origin.topic, origin.partition), None if origin.last is None else origin.last + 1
-    held = [key for backup in backups for key in backup.holding(*where, origin.first, origin.last)]
+    held = [key for backup in backups for key in backup.overlapping(where, origin.first, origin.last)]
     log = snapshot.logs.get(where) if snapshot is not None else None
     segments: list[str] = []
     if log is not None and log.lineage is not None:
         for span in log.lineage.spans_between(origin.first, log.seam if stop is None else min(stop, log.seam)):
             identity = span.segment.remote_log_segment_id
             segments.append(f"{span.segment.start_offset:020}-{identity.id}")
-    return Origin(origin.key, *where, origin.first, origin.last, origin.committed, tuple(held), tuple(segments))
+    return replace(origin, backups=tuple(held), segments=tuple(segments))
 
 
 def place_of(places: Places, key: str) -> tuple[str, int]:
