@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
-import hashlib
 import json
 import struct
 import tempfile
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 import zstandard
 from pyarrow import orc
 
-from tieredstore.errors import ConfigError, CorruptDataError
+from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.container_formats import fastavro_module
 from tieredstore.pipelines.files.sequencefile import SequenceFileReader, sequence_rows
 from tieredstore.pipelines.writers import ENVELOPE
@@ -261,15 +260,11 @@ _DOWNLOAD_BYTES: Final = 8 << 20
 
 
 @contextmanager
-def download(store: ObjectStore, key: str, sha256: str | None = None) -> Generator[BinaryIO]:
-    """Download an object into a temporary file. Raise CorruptDataError if its digest differs from ``sha256``."""
-    size, digest = store.head(key).size, hashlib.sha256()
+def download(store: ObjectStore, key: str) -> Generator[BinaryIO]:
+    """Download an object into a temporary file."""
+    size = store.head(key).size
     with tempfile.TemporaryFile() as file:
         for start in range(0, size, _DOWNLOAD_BYTES):
-            piece = store.get(key, start, min(start + _DOWNLOAD_BYTES, size))
-            digest.update(piece)
-            file.write(piece)
-        if sha256 is not None and digest.hexdigest() != sha256:
-            raise CorruptDataError(f"{key} does not have the committed bytes (SHA-256 differs): restore it")
+            file.write(store.get(key, start, min(start + _DOWNLOAD_BYTES, size)))
         file.seek(0)
         yield file
