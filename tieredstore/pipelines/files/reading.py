@@ -8,8 +8,9 @@ import gzip
 import json
 import struct
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import pyarrow as pa
@@ -44,13 +45,14 @@ RECORDS: Final = pa.schema(
 """Schema of records read from files; fields that the file lacks are null."""
 
 Row = dict[str, Any]
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def sequence_records(file: BinaryIO, sidecar: BinaryIO | None) -> Iterator[pa.RecordBatch]:
     """Yield the records of a SequenceFile."""
     rows = sequence_rows(SequenceFileReader(file))
     if sidecar is None:
-        yield from _batches(_row(None) | row for row in rows)
+        yield from _batches(_row(row["value"], row) for row in rows)
     else:
         yield from _beside((row["value"] for row in rows), sidecar)
 
@@ -119,9 +121,7 @@ def _avro_rows(file: BinaryIO) -> Iterator[Row]:
     for row in _avro_objects(file):
         content = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
         if {"key", "value", "offset", "timestamp"} <= content.keys():
-            moment = content["timestamp"]
-            time = moment if isinstance(moment, int) else round(moment.timestamp() * 1000)
-            yield {**{name: content.get(name) for name in RECORDS.names}, "timestamp": time}
+            yield _row(content["value"], content)
         else:
             yield _of_columns(content or row)
 
@@ -132,12 +132,7 @@ def _of_columns(row: Any) -> Row:
     """
     value: Any = row
     kafka: Row = value.pop("kafka") if isinstance(row, dict) and isinstance(value.get("kafka"), dict) else {}
-    moment: Any = kafka.get("timestamp")
-    return {
-        **_row(json.dumps(value, default=str).encode()),
-        **{name: kafka[name] for name in ("offset", "key", "headers") if name in kafka},
-        "timestamp": moment if moment is None or isinstance(moment, int) else round(moment.timestamp() * 1000),
-    }
+    return _row(json.dumps(value, default=str).encode(), kafka)
 
 
 def _avro_objects(file: BinaryIO) -> Iterator[Any]:
@@ -227,17 +222,18 @@ def _beside(values: Iterator[bytes], sidecar: BinaryIO) -> Iterator[pa.RecordBat
             value = next(values, None)
             if value is None:
                 raise ValueError("there are fewer values than the sidecar lists")
-            moment = beside["timestamp"]
-            row = _row(None if beside["is_null"] else value)
-            row |= {"offset": beside["offset"], "key": beside["key"], "headers": beside["headers"]}
-            rows.append({**row, "timestamp": None if moment is None else round(moment.timestamp() * 1000)})
+            rows.append(_row(None if beside["is_null"] else value, beside))
         yield _records(rows)
     if next(values, None) is not None:
         raise ValueError("there are more values than the sidecar lists")
 
 
-def _row(value: bytes | None) -> Row:
-    return {**dict.fromkeys(RECORDS.names), "value": value}
+def _row(value: bytes | None, beside: Mapping[str, Any] = _NOTHING) -> Row:
+    """Return a record of a value and of the other fields that ``beside`` has."""
+    row = {name: beside.get(name) for name in RECORDS.names} | {"value": value}
+    if isinstance(moment := row["timestamp"], datetime):
+        row["timestamp"] = round(moment.timestamp() * 1000)
+    return row
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
