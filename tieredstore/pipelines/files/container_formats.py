@@ -110,59 +110,46 @@ class AvroContainer(BuiltIn):
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of Avro. Blocks end by size, however the rows are divided into batches."""
-        return _AvroFile(file, _AVRO_CODECS[self.codec])
+        return _AvroRecordsFile(file, _AVRO_CODECS[self.codec], AVRO_SCHEMA)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
         """Return a writer of columns, with the Avro equivalent of ``schema``."""
-        return _AvroColumnsFile(file, _AVRO_CODECS[self.codec], avro_schema_of(schema))
+        return _AvroFile(file, _AVRO_CODECS[self.codec], avro_schema_of(schema))
 
 
 class _AvroFile(FileWriter):
-    def __init__(self, file: BinaryIO, codec: str) -> None:
-        self._writer = _AvroWriter(file, codec, AVRO_SCHEMA)
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        place = rows.schema.get_field_index("timestamp")
-        plain = rows.set_column(place, "timestamp", rows.column(place).cast(pa.int64()))
-        for row in plain.to_pylist():
-            seed = b"%d %d %b %b" % (row["offset"], row["timestamp"], row["key"] or b"", row["value"] or b"")
-            self._writer.write(row, seed)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _AvroWriter:
-    """Writer that derives the file's sync marker from the first row, so that the same rows give the same bytes."""
+    """Writer of columns. It derives the file's sync marker from the first row, so that the same rows give the same
+    bytes.
+    """
 
     def __init__(self, file: BinaryIO, codec: str, schema: str | Mapping[str, object]) -> None:
         self._file, self._codec, self._schema = file, codec, schema
         self._writer: Any = None
 
-    def write(self, row: Mapping[str, object], seed: bytes) -> None:
-        if self._writer is None:
-            marker = hashlib.sha256(b"tieredstore" + seed).digest()[:16]
-            writing = fastavro_module("fastavro.write")
-            self._writer = writing.Writer(self._file, self._schema, codec=self._codec, sync_marker=marker)
-        self._writer.write(row)
+    def write(self, rows: pa.RecordBatch) -> None:
+        for row in rows.to_pylist(maps_as_pydicts="strict"):
+            if self._writer is None:
+                marker = hashlib.sha256(b"tieredstore" + self._seed(row)).digest()[:16]
+                writing = fastavro_module("fastavro.write")
+                self._writer = writing.Writer(self._file, self._schema, codec=self._codec, sync_marker=marker)
+            self._writer.write(row)
+
+    def _seed(self, row: Mapping[str, Any]) -> bytes:
+        kafka = row[KAFKA]
+        return b"%d %b %b" % (kafka["offset"], str(kafka["timestamp"]).encode(), kafka["key"] or b"")
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.flush()
 
 
-class _AvroColumnsFile(FileWriter):
-    def __init__(self, file: BinaryIO, codec: str, schema: str | Mapping[str, object]) -> None:
-        self._writer = _AvroWriter(file, codec, schema)
-
+class _AvroRecordsFile(_AvroFile):
     def write(self, rows: pa.RecordBatch) -> None:
-        for row in rows.to_pylist(maps_as_pydicts="strict"):
-            kafka = row["kafka"]
-            seed = b"%d %b %b" % (kafka["offset"], str(kafka["timestamp"]).encode(), kafka["key"] or b"")
-            self._writer.write(row, seed)
+        place = rows.schema.get_field_index("timestamp")
+        super().write(rows.set_column(place, "timestamp", rows.column(place).cast(pa.int64())))
 
-    def close(self) -> None:
-        self._writer.close()
+    def _seed(self, row: Mapping[str, Any]) -> bytes:
+        return b"%d %d %b %b" % (row["offset"], row["timestamp"], row["key"] or b"", row["value"] or b"")
 
 
 def fastavro_module(name: str) -> Any:
