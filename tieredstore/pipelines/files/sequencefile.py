@@ -114,7 +114,7 @@ class SequenceFileReader:
         self._is_compressed, self._has_blocks = self._take(1) != b"\0", self._take(1) != b"\0"
         self._codec = self._read_codec(self._name()) if self._is_compressed else "none"
         if version == 6:
-            for _ in range(2 * self._int(0, 10_000)):
+            for _ in range(2 * self._int(10_000)):
                 self._name()
         self._sync = self._take(_SYNC_BYTES)
 
@@ -127,7 +127,7 @@ class SequenceFileReader:
             if length == -1:
                 self._check_sync()
                 continue
-            key_length = self._int(0, length)
+            key_length = self._int(length)
             key, value = self._take(key_length), self._take(length - key_length)
             yield key, decompress(self._codec, value, _MOST_BYTES) if self._is_compressed else value
 
@@ -177,11 +177,8 @@ class SequenceFileReader:
         first = self._take(1)
         return _read_vint(first + self._file.read(_more_bytes(first[0])), 0)[0]
 
-    def _int(self, least: int, most: int) -> int:
-        number: int = _INT.unpack(self._take(4))[0]
-        if not least <= number <= most:
-            raise ValueError("a number is out of its range")
-        return number
+    def _int(self, most: int) -> int:
+        return self._check_bounds(_INT.unpack(self._take(4))[0], most)
 
     def _number(self, head: bytes) -> int:
         if len(head) < 4:
@@ -277,16 +274,19 @@ def decompress(codec: str, data: bytes, most: int) -> bytes:
     """Decompress data; raise ValueError if it is corrupt or decompresses to more than ``most`` bytes."""
     if codec in {"snappy", "lz4"}:
         return _unframe(_cramjam_block(codec)[1], data, most)
-    opened: Mapping[str, Callable[[Any], Any]] = {
-        "deflate": _Inflated,
-        "gzip": lambda file: gzip.GzipFile(fileobj=file),
-        "zstd": lambda file: zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True),
-        "bzip2": bz2.BZ2File,
-    }
     if codec == "none":
         return data
+    file = io.BytesIO(data)
     try:
-        whole: bytes = opened[codec](io.BytesIO(data)).read(most + 1)
+        match codec:
+            case "deflate":
+                whole = _inflate(data, most + 1)
+            case "gzip":
+                whole = gzip.GzipFile(fileobj=file).read(most + 1)
+            case "zstd":
+                whole = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read(most + 1)
+            case _:
+                whole = bz2.BZ2File(file).read(most + 1)
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
         raise ValueError(f"{codec} data is corrupt") from error
     if len(whole) > most:
@@ -294,16 +294,12 @@ def decompress(codec: str, data: bytes, most: int) -> bytes:
     return whole
 
 
-class _Inflated:
-    def __init__(self, file: io.BytesIO) -> None:
-        self._file = file
-
-    def read(self, most: int) -> bytes:
-        inflating = zlib.decompressobj()
-        whole = inflating.decompress(self._file.read(), most)
-        if not inflating.eof and len(whole) < most:
-            raise EOFError
-        return whole
+def _inflate(data: bytes, most: int) -> bytes:
+    inflating = zlib.decompressobj()
+    whole = inflating.decompress(data, most)
+    if not inflating.eof and len(whole) < most:
+        raise EOFError
+    return whole
 
 
 def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[bytes, int], bytes]]:
