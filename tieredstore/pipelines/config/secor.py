@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from tieredstore.pipelines.files.sequencefile import CODEC_CLASSES
+
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "aws.proxy.": "",
     "include": "put all properties into one file",
@@ -114,15 +116,8 @@ _ALWAYS_LINES: Final = f"{WRITERS}DelimitedTextFileReaderWriterFactory"
 TRANSFORMERS: Final = {"com.pinterest.secor.transformer.IdentityMessageTransformer": ""}
 _PROTOCOLS: Final = "org.apache.thrift.protocol."
 THRIFT_PROTOCOLS: Final = {f"{_PROTOCOLS}TBinaryProtocol": "binary", f"{_PROTOCOLS}TCompactProtocol": "compact"}
-_CODECS: Final = "org.apache.hadoop.io.compress."
-CODEC_CLASSES: Final = {
-    f"{_CODECS}DefaultCodec": "deflate",
-    f"{_CODECS}DeflateCodec": "deflate",
-    f"{_CODECS}BZip2Codec": "bzip2",
-    f"{_CODECS}Lz4Codec": "lz4",
-    f"{_CODECS}GzipCodec": "gzip",
-    f"{_CODECS}ZStandardCodec": "zstd",
-    f"{_CODECS}SnappyCodec": "snappy",
+CODEC_NAMES: Final = {java_class: name for name, java_class in CODEC_CLASSES.items()} | {
+    "org.apache.hadoop.io.compress.DeflateCodec": "deflate"
 }
 
 

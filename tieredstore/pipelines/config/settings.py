@@ -73,7 +73,7 @@ def _delimiter(text: str) -> str:
 
 
 _FORMAT_NAMES: Final = {name: name for name in FORMATS} | {name: short for name, (short, _) in FACTORIES.items()}
-_CODEC_NAMES: Final = {codec: codec for kind in FORMATS.values() for codec in kind.codecs} | secor.CODEC_CLASSES
+_CODEC_NAMES: Final = {codec: codec for kind in FORMATS.values() for codec in kind.codecs} | secor.CODEC_NAMES
 
 
 class PipelineSettings(SettingsGroup):
