@@ -243,7 +243,7 @@ def _plain_columns(content: object) -> object:
 
 
 class _Kept:
-    """File object that stays open when the compressor that writes to it is closed."""
+    """Stream into a file that stays open when the stream is closed."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -262,16 +262,12 @@ def compress_into(file: BinaryIO, codec: str) -> BinaryIO:
     """Return a stream that compresses into ``file``. Closing the stream leaves ``file`` open. Gzip headers carry no
     time.
     """
-    kept: Any = _Kept(file)
+    stream: Any
     match codec:
         case "gzip":
-            return cast("BinaryIO", _Gzip(kept))
+            stream = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0)
         case "zstd":
-            return cast("BinaryIO", zstandard.ZstdCompressor(level=3).stream_writer(kept, closefd=False))
+            stream = zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False)
         case _:
-            return cast("BinaryIO", kept)
-
-
-class _Gzip(gzip.GzipFile):
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0)
+            stream = _Kept(file)
+    return cast("BinaryIO", stream)
