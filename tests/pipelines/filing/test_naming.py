@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from datetime import date
 from pathlib import Path
 
@@ -194,8 +193,8 @@ def test_a_backup_named_by_windows_is_backfilled_from(topic: StoredTopic, store:
     backup = of({"name.offset": "window", "max.file.records": "4"}, pipeline__name="backup")
     run_once(topic, store, backup)
     chosen = with_generation(of(HOURS), 2)
-    with closing(KeptFiles(backup, store, TOPIC, 1 << 20)) as source:
-        list(Backfill(chosen, store, source, threads=1).run(Selected(TOPIC)))
+    source = KeptFiles(backup, store, TOPIC, 1 << 20)
+    list(Backfill(chosen, store, source, threads=1).run(Selected(TOPIC)))
     keys = [key for key in keys_of(store) if "/2_" in key]
     assert sorted(offset for key in keys for offset in offsets_of(store, key)) == list(range(10))
 
@@ -260,8 +259,8 @@ def test_secors_hashed_files_are_backfilled_by_their_names(topic: StoredTopic, s
     key = next(key for key in keys_of(store) if "hr=12" in key and f"{4:020}" in key)
     (origin,) = origins_of(theirs, store, [key])
     assert (origin.topic, origin.first, origin.last, origin.committed) == (TOPIC, 4, 7, False)
-    with closing(KeptFiles(theirs, store, TOPIC, 1 << 20)) as source:
-        list(Backfill(with_generation(of(HOURS), 2), store, source, threads=1).run(Selected(TOPIC)))
+    source = KeptFiles(theirs, store, TOPIC, 1 << 20)
+    list(Backfill(with_generation(of(HOURS), 2), store, source, threads=1).run(Selected(TOPIC)))
     keys = [key for key in keys_of(store) if key.startswith("out/")]
     assert sorted(offset for key in keys for offset in offsets_of(store, key)) == list(range(10))
 

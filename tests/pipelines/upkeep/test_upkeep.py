@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
@@ -184,8 +183,8 @@ def test_bad_messages_of_generations_that_were_taken_over_are_filed_by_the_next(
     assert listed_offsets(store) == list(range(350))
     with pytest.raises(ConfigError, match=r"offsets 0 to 299 .* were written by a later generation"):
         backfill(topic, store, pipeline=LENIENT, generation=7, replaces=1)
-    with closing(KeptFiles(pipeline_of(), store, TOPIC, 1 << 20)) as kept:
-        batches: list[Any] = list(kept.records(*kept.extents(Selected(TOPIC))))
+    kept = KeptFiles(pipeline_of(), store, TOPIC, 1 << 20)
+    batches: list[Any] = list(kept.records(*kept.extents(Selected(TOPIC))))
     assert sorted(offset for batch in batches for offset in batch.column("offset").to_pylist()) == list(range(300))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -101,14 +101,13 @@ class Mended:
         """Backfill with the right parser, from bucket and broker, or, if ``kept``, from the backup's files."""
         pipeline = with_generation(load_pipeline(self.right), generation)
         backup = load_pipeline(self.backup)
-        with open_parts(pipeline) as parts:
+        with open_parts(pipeline) as parts, ExitStack() as stack:
             source = (
                 KeptFiles(backup, self.store, self.topic.topic, pipeline.own.limits.max_file_bytes)
                 if kept
-                else LogSource(pipeline, parts.source, self.topic.topic)
+                else stack.enter_context(closing(LogSource(pipeline, parts.source, self.topic.topic)))
             )
-            with closing(source):
-                return list(Backfill(pipeline, parts.store, source, replaces=replaces).run(selected))
+            return list(Backfill(pipeline, parts.store, source, replaces=replaces).run(selected))
 
     def origin(self, key: str) -> Origin:
         """Return the origin of a file of ``events``."""

@@ -42,7 +42,7 @@ class BackfillPlan:
 
 class Backfill:
     """Writer of chosen offsets as a separate generation (a version of the output), which never reads new records. Not
-    thread-safe. The caller closes ``source``.
+    thread-safe.
 
     A log entry records the plan and a hash of the settings before any file is written. If the process is killed, the
     next call with the same settings completes the plan. With ``replaces``, the new files replace files of another

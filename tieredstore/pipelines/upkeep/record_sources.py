@@ -6,7 +6,7 @@ import bisect
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -62,9 +62,25 @@ class Selected:
             if isinstance(place, int):
                 check_offset(place, named)
 
+    def within(self, window: Window, offset_at: Callable[[AtTime], int], lost: str) -> Window:
+        """Return the selected offsets of a partition. ``window`` has all its offsets that still exist.
+
+        Raise DataLossError, with the words ``lost`` (see ``make_loss``), if the selection starts before them.
+        """
+
+        def offset_of(place: int | AtTime | None, default: int) -> int:
+            if isinstance(place, AtTime):
+                return offset_at(place)
+            return default if place is None else place
+
+        if isinstance(self.start, int) and 0 < self.start < window.start:
+            raise make_loss(replace(window, start=self.start, stop=window.start), lost)
+        start = min(max(offset_of(self.start, window.start), window.start), window.stop)
+        return replace(window, start=start, stop=max(start, min(offset_of(self.stop, window.stop), window.stop)))
+
 
 class RecordSource(ABC):
-    """Source from which records are read by offset. Several threads may read at once. Close the source after use."""
+    """Source from which records are read by offset. Several threads may read at once."""
 
     @abstractmethod
     def extents(self, selected: Selected) -> list[Window]:
@@ -82,14 +98,10 @@ class RecordSource(ABC):
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
         """Yield the records of an offset window in order of offsets, each once."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Close the source."""
-
 
 class LogSource(RecordSource):
     """The bucket and the broker of a pipeline as one log. The source ends where the log ended when this object was
-    made."""
+    made. Close it after use."""
 
     def __init__(self, pipeline: Pipeline, source: SegmentSource, topic: str) -> None:
         own = pipeline.own.model_copy(update={"topic_list": topic, "topic_blacklist": ""})
@@ -102,24 +114,17 @@ class LogSource(RecordSource):
         """Return the selected offsets that the log had when this object was made."""
         selected.check_reached({log.partition: log.end for _, log in sorted(self._snapshot.logs.items())})
         return [
-            Window(log.topic, str(log.topic_id), log.partition, *self._extent(log, selected))
+            selected.within(
+                Window(log.topic, str(log.topic_id), log.partition, log.earliest, log.end),
+                functools.partial(self._offset_at, log),
+                "neither in the bucket nor on the broker any more",
+            )
             for where, log in sorted(self._snapshot.logs.items())
             if selected.has(*where)
         ]
 
-    def _extent(self, log: PartitionLog, selected: Selected) -> tuple[int, int]:
-        start = max(self._offset(log, selected.start, log.earliest), log.earliest)
-        if isinstance(selected.start, int) and 0 < selected.start < log.earliest:
-            raise make_loss(
-                Window(log.topic, "", log.partition, selected.start, log.earliest),
-                "neither in the bucket nor on the broker any more",
-            )
-        return start, max(start, min(self._offset(log, selected.stop, log.end), log.end))
-
-    def _offset(self, log: PartitionLog, place: int | AtTime | None, default: int) -> int:
-        if not isinstance(place, AtTime):
-            return default if place is None else place
-        offset = self._reader.offset_at(log, place.timestamp_ms)
+    def _offset_at(self, log: PartitionLog, moment: AtTime) -> int:
+        offset = self._reader.offset_at(log, moment.timestamp_ms)
         return log.end if offset is None else offset
 
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:
@@ -207,8 +212,12 @@ class KeptFiles(RecordSource):
         """Return the selected offsets by partition, including those whose files another generation has replaced."""
         selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._pieces.items())})
         return [
-            Window(selected.topic, self._topic_ids.get(number, ""), number, *self._extent(number, selected))
-            for number in sorted(self._pieces)
+            selected.within(
+                Window(selected.topic, self._topic_ids.get(number, ""), number, pieces[0].start, pieces[-1].stop),
+                functools.partial(self._offset_at, pieces),
+                self._here,
+            )
+            for number, pieces in sorted(self._pieces.items())
             if selected.has(selected.topic, number)
         ]
 
@@ -293,24 +302,10 @@ class KeptFiles(RecordSource):
         prefixes = places_of(self._pipeline).prefixes
         return {info.key for prefix in prefixes for info in self._store.list(prefix)}
 
-    def close(self) -> None:
-        """Do nothing, because no file stays open after an offset window is read."""
-
-    def _extent(self, number: int, selected: Selected) -> tuple[int, int]:
-        pieces = self._pieces[number]
-        first, last = pieces[0].start, pieces[-1].stop
-        if isinstance(selected.start, int) and 0 < selected.start < first:
-            raise make_loss(Window(selected.topic, "", number, selected.start, first), self._here)
-        start = min(max(self._offset(pieces, selected.start, first), first), last)
-        return start, max(start, min(self._offset(pieces, selected.stop, last), last))
-
-    def _offset(self, pieces: Sequence[_Piece], place: int | AtTime | None, default: int) -> int:
-        if not isinstance(place, AtTime):
-            return default if place is None else place
+    def _offset_at(self, pieces: Sequence[_Piece], moment: AtTime) -> int:
         if any(piece.max_timestamp == _UNKNOWN and piece.keys for piece in pieces):
             raise ConfigError(f"the files of {self._pipeline.own.name} do not show the times of records: give offsets")
-        moment = place.timestamp_ms
-        return next((piece.start for piece in pieces if piece.max_timestamp >= moment), pieces[-1].stop)
+        return next((piece.start for piece in pieces if piece.max_timestamp >= moment.timestamp_ms), pieces[-1].stop)
 
     @property
     def _here(self) -> str:
