@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
@@ -99,7 +99,7 @@ class Finalizer:
         self._naming, self._own, self.family = generation.naming, generation.own, generation.family
         self._tables = dict(generation.pipeline.tables)
         self._parser = parser_of(generation.own)
-        self._periods: dict[str, tuple[str, int] | None] = {}
+        self._period: Callable[[str, str], tuple[str, int] | None] = cache(self._period_of)
 
     def find_due(self, limits: Mapping[str, int]) -> list[Finished]:
         """Return the 1,000 oldest directories without ``_SUCCESS`` whose period is over. ``limits`` has a time for each
@@ -159,7 +159,7 @@ class Finalizer:
             if numbers != counted:
                 held, counted = self.family.count_contents(paths), numbers
             has_mark = path not in self.family.withheld and held[path][0]
-            return self._own_statement(*held[path], entry.number) if has_mark else None
+            return Statement(self._own.name, self._own.generation, *held[path], entry.number) if has_mark else None
 
         try:
             for path in paths:
@@ -186,9 +186,6 @@ class Finalizer:
             settle_successes(self._generation, paths)
             self._log.check_alone()
 
-    def _own_statement(self, files: int, records: int, number: int) -> Statement:
-        return Statement(self._own.name, self._own.generation, files, records, number)
-
     def _write_statements(self, entry: Entry) -> None:
         topics = {path: held.topic for state in self.family.states() for path, held in state.directories.items()}
         topic_of = {above: topic for path, topic in topics.items() for above in with_those_above([path])}
@@ -196,11 +193,6 @@ class Finalizer:
         lines = [f"{statement};\n" for statement in statements if statement is not None]
         if lines:
             self._store.put(f"{self._naming.folder}hive/{entry.number:020}.sql", "".join(lines).encode())
-
-    def _period(self, topic: str, path: str) -> tuple[str, int] | None:
-        if path not in self._periods:
-            self._periods[path] = self._period_of(topic, path)
-        return self._periods[path]
 
     def _period_of(self, topic: str, path: str) -> tuple[str, int] | None:
         directory = self._naming.places.directory(topic, path)
