@@ -348,6 +348,18 @@ class CommitLog:
             with ThreadPool(READERS, "tieredstore-entries") as pool:
                 yield from in_parallel(pool, self.entry, numbers, at_once=2 * READERS)
 
+    def read_replacement(self, by: int) -> list[Entry]:
+        """Return the entries about the latest replacement of files by the generation ``by``: ``replacing``, then all
+        ``replaced``."""
+        entries: list[Entry] = []
+        for entry in (entry for entry in self.entries() if entry.other == by):
+            does = effects(entry)
+            if does.withholds is not None:
+                entries = [entry]
+            elif does.gives or does.releases is not None:
+                entries.append(entry)
+        return entries
+
     def times(self, first: int = 0) -> dict[int, int | None]:
         """Return the times when the entries from ``first`` on were committed, in ms by the store's clock; None if
         unknown."""

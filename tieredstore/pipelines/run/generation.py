@@ -14,7 +14,6 @@ from tieredstore.pipelines.filing.naming import OWN_FOLDER, parse_name
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
 from tieredstore.pipelines.log.entries import read_state
 from tieredstore.pipelines.log.holdings import Family
-from tieredstore.pipelines.log.successes import Statement
 from tieredstore.pipelines.run.iceberg import table_of
 from tieredstore.pipelines.run.recipes import fingerprint_of, naming_of
 from tieredstore.versions import GENERATION
@@ -58,10 +57,9 @@ class Generation:
         """Return the generation ``number`` of the same output, with the same settings."""
         return Generation(with_generation(self.pipeline, number), self.store)
 
-    def is_own(self, statement: Statement) -> bool:
-        """Return True if this generation (a version of the output) wrote the statement (the counts in a
-        ``_SUCCESS``)."""
-        return (statement.pipeline, statement.generation) == (self.own.name, self.number)
+    def end_replacement(self, by: int) -> None:
+        """Record in the log that the generation ``by`` replaces no further files of this one."""
+        self.log.append("replaced", self.fingerprint, other=by, directories=sorted(self.log.state.withheld))
 
     def refuse_ended(self) -> None:
         """Raise ConfigError if the commit log was sealed or dropped when it was last read."""

@@ -332,7 +332,7 @@ class Replacement:
             log.append("replacing", self._old.generation.fingerprint, other=self._number, directories=sorted(above))
             if self._new.log.of_generation(self._number).read().life is Life.DROPPED:
                 # The new generation was removed before this entry, so its removal has not cancelled the replacement.
-                self._cancel()
+                self._old.generation.end_replacement(self._number)
                 raise self._cancelled_error()
         self._refuse_redriven(backfill)
         self._take_marks_back()
@@ -356,13 +356,8 @@ class Replacement:
             for window in backfill.windows:
                 self._refuse_held(window.window)
         except ConfigError:
-            self._cancel()
+            self._old.generation.end_replacement(self._number)
             raise
-
-    def _cancel(self) -> None:
-        """Record that nothing is replaced."""
-        directories = sorted(self._log.state.withheld)
-        self._log.append("replaced", self._old.generation.fingerprint, other=self._number, directories=directories)
 
     def withhold(self, backfill: Entry) -> None:
         """Delete ``_SUCCESS`` again from directories whose files are being replaced.
@@ -400,13 +395,11 @@ class Replacement:
                 log.append("replaced", self._old.generation.fingerprint, piece, removed=removed, other=self._number)
             if self._table is not None:
                 self._table.replace(log, self._new.log)
-            self._store.delete([key for entry in self._since_announced() for key in entry.removed])
-            log.append(
-                "replaced", self._old.generation.fingerprint, other=self._number, directories=sorted(log.state.withheld)
-            )
+            self._store.delete([key for entry in log.read_replacement(self._number) for key in entry.removed])
+            self._old.generation.end_replacement(self._number)
         elif not self._is_finished(backfill):
             raise self._cancelled_error()
-        *_, last = self._since_announced()
+        *_, last = log.read_replacement(self._number)
         family = self._new.generation.family
         family.refresh()
         complete = set(last.directories) & family.finalized
@@ -415,7 +408,7 @@ class Replacement:
 
     def read_replaced(self) -> list[Entry]:
         """Return the log entries that name the replaced files."""
-        return [entry for entry in self._since_announced() if entry.removed]
+        return [entry for entry in self._log.read_replacement(self._number) if entry.removed]
 
     def _take_over(self) -> None:
         """Fence the driver of the replaced generation of the output, and publish all files that it has committed. A
@@ -456,15 +449,3 @@ class Replacement:
             bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number
             for entry in self._new.log.entries()
         )
-
-    def _since_announced(self) -> list[Entry]:
-        """Return the entries in the replaced generation's log about this replacement, since its latest ``replacing``
-        entry."""
-        entries: list[Entry] = []
-        for entry in self._log.entries():
-            does = effects(entry)
-            if entry.other == self._number and does.withholds is not None:
-                entries = []
-            elif entry.other == self._number and (does.gives or does.releases is not None):
-                entries.append(entry)
-        return entries

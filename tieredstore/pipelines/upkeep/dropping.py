@@ -115,19 +115,14 @@ def _find_replacement(generation: Generation) -> tuple[Generation, set[str]] | N
         return None
     replaced = generation.with_number(other)
     is_replacing = replaced.log.read().giving_to == generation.number
-    paths, gives = set[str](), False
-    for entry in replaced.log.entries():
-        does = effects(entry)
-        if entry.other == generation.number and does.withholds is not None:
-            paths, gives = {*does.withholds}, False
-        elif entry.other == generation.number and does.gives:
-            gives = True
+    steps = [effects(entry) for entry in replaced.log.read_replacement(generation.number)]
+    gives = any(does.gives for does in steps)
     if gives and is_replacing and log.state.life is not Life.DROPPED:
         raise ConfigError(
             f"generation {generation.number} has replaced some files of generation {other}: first complete the "
             "backfill, by the same command"
         )
-    return None if gives and not is_replacing else (replaced, paths)
+    return None if gives and not is_replacing else (replaced, {path for does in steps for path in does.withholds or ()})
 
 
 def _cancel_replacement(generation: Generation) -> set[str]:
@@ -142,8 +137,7 @@ def _cancel_replacement(generation: Generation) -> set[str]:
         return set()
     replaced, paths = found
     if replaced.log.state.giving_to == generation.number:
-        directories = sorted(replaced.log.state.withheld)
-        replaced.log.append("replaced", replaced.fingerprint, other=generation.number, directories=directories)
+        replaced.end_replacement(generation.number)
     return paths
 
 
@@ -166,7 +160,7 @@ def _drop_successes(generation: Generation, paths: Sequence[str], *, dry_run: bo
         if success is None or ours is None:
             continue
         files, records = held[path]
-        stays = files > 0 and not generation.is_own(ours)
+        stays = files > 0 and not family.is_own(ours)
         if not dry_run:
             said = replace(ours, files=files, records=records) if stays else None
             change_success(store, path, said, family.has_said, log.check_alone)

@@ -331,7 +331,7 @@ def _late_successes(generation: Generation, successes: set[str]) -> Iterator[Out
     """
     for path in sorted(successes):
         success = read_success(generation.store, path)
-        if success is not None and any(map(generation.is_own, success.statements)):
+        if success is not None and any(map(generation.family.is_own, success.statements)):
             words = "marks a directory as complete, but the generation was dropped: repeat pipeline rm"
             yield OutputProblem("stranger", f"{path}/{SUCCESS}", words)
 
