@@ -93,7 +93,7 @@ class Against:
     def _windows_by_name(self) -> list[tuple[WrittenWindow, list[str]]]:
         self._has_keys = False
         windows: list[tuple[WrittenWindow, list[str]]] = []
-        for one in uploads_of(self._pipeline, self._store, sorted(find_topics(self._pipeline, self._store))):
+        for one in uploads_of(self._pipeline, self._store, find_topics(self._pipeline, self._store)):
             # Read the newest files of each partition, because only their contents show at which offset they end.
             stop = self._end(one) if one.stop is None else one.stop
             windows.append((Window(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys)))

@@ -3,18 +3,19 @@ names."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tieredstore.errors import CorruptDataError, ObjectNotFoundError
+from tieredstore.partitions.selections import selected_topics
 from tieredstore.pipelines.config.secor import delimiter_bytes
 from tieredstore.pipelines.files.reading import download
 from tieredstore.pipelines.filing.naming import parse_name
 from tieredstore.pipelines.format_table import FORMATS, read_output
 from tieredstore.pipelines.run.recipes import naming_of, places_of
+from tieredstore.pipelines.run.selection import selection_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,10 +58,9 @@ def uploads_of(pipeline: Pipeline, store: ObjectStore, topics: Iterable[str]) ->
     return uploads
 
 
-def find_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
-    """Return the selected topics that have files of this generation."""
+def find_topics(pipeline: Pipeline, store: ObjectStore) -> list[str]:
+    """Return the selected topics that have files of this generation, sorted."""
     own, places = pipeline.own, places_of(pipeline)
-    names = {part.strip() for part in own.topic_list.split(",")} - {""}
     topics: set[str] = set()
     for prefix in places.prefixes:
         for info in store.list(prefix):
@@ -68,10 +68,7 @@ def find_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
             name = parse_name(info.key)
             if is_below and name is not None and name.generation == own.generation:
                 topics.add(topic)
-    skipped = {topic for topic in topics if own.topic_blacklist and re.fullmatch(own.topic_blacklist, topic)}
-    return {
-        topic for topic in topics - skipped if topic in names or (not names and re.fullmatch(own.topic_filter, topic))
-    }
+    return selected_topics(selection_of(own), topics)
 
 
 def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[list[int]]:
