@@ -52,9 +52,9 @@ class Progress:
 
     topic_id: str
     next_offset: int
-    max_timestamp: int
-    files: int
-    records: int
+    max_timestamp: int = -1
+    files: int = 0
+    records: int = 0
     recent_bytes: int = 0
     recent_offsets: int = 0
     """Sums of bytes and offsets over the latest offset windows, to estimate sizes. Before a new window is added, the
@@ -194,7 +194,7 @@ class LogState:
             self._jump(window)
 
     def _jump(self, window: WrittenWindow) -> None:
-        before = self.positions.get(window.where, Progress(window.topic_id, window.start, -1, 0, 0))
+        before = self.positions.get(window.where, Progress(window.topic_id, window.start))
         if before.topic_id != window.topic_id or window.start < before.next_offset:
             raise CommitLogCorruptError(
                 f"entry {self.number} of the commit log backfills offsets that an earlier entry wrote"
@@ -202,7 +202,7 @@ class LogState:
         self.positions[window.where] = replace(before, next_offset=window.start)
 
     def _advance(self, window: WrittenWindow) -> None:
-        before = self.positions.get(window.where, Progress(window.topic_id, window.start, -1, 0, 0))
+        before = self.positions.get(window.where, Progress(window.topic_id, window.start))
         if (before.topic_id, before.next_offset) != (window.topic_id, window.start):
             raise CommitLogCorruptError(
                 f"entry {self.number} of the commit log continues {window.topic}-{window.partition} at offset "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import DataLossError, ObjectNotFoundError, ResourceNotFoundError, TieredStoreError
-from tieredstore.pipelines.log.commit_log import Life
+from tieredstore.pipelines.log.commit_log import Life, Progress
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.log.holdings import Committed, CommittedFile, Holdings, with_those_above
 from tieredstore.pipelines.log.successes import SUCCESS, read_success
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.model import TopicPartition
     from tieredstore.pipelines.config.settings import Pipeline
-    from tieredstore.pipelines.log.commit_log import Progress
     from tieredstore.pipelines.log.entries import OutputFile
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
@@ -111,22 +110,22 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
     begins = Starts(pipeline).of(new, is_new=False) if new and begins_elsewhere(pipeline.own) else {}
     statuses: list[PartitionStatus] = []
     skipped = re.compile(pipeline.own.topic_blacklist) if pipeline.own.topic_blacklist else None
-    for topic, number in sorted(positions.keys() | snapshot.logs.keys()):
-        if skipped is not None and skipped.fullmatch(topic):
+    for where in sorted(positions.keys() | snapshot.logs.keys()):
+        if skipped is not None and skipped.fullmatch(where[0]):
             continue
-        progress, log = positions.get((topic, number)), snapshot.logs.get((topic, number))
+        log = snapshot.logs.get(where)
         # If the consumer group's offset is beyond the readable records, show the log's end as the first offset.
         first = 0 if log is None else begins.get(log.where, log.end if begins_elsewhere(pipeline.own) else log.earliest)
+        progress = positions.get(where) or Progress("", first)
         statuses.append(
             PartitionStatus(
-                topic,
-                number,
-                first if progress is None else progress.next_offset,
+                *where,
+                progress.next_offset,
                 None if log is None else log.end,
-                -1 if progress is None else progress.max_timestamp,
-                0 if progress is None else progress.files,
-                0 if progress is None else progress.records,
-                tuple(replaced.get((topic, number), ())),
+                progress.max_timestamp,
+                progress.files,
+                progress.records,
+                tuple(replaced.get(where, ())),
             )
         )
     return statuses

@@ -131,7 +131,7 @@ class LogSource(RecordSource):
         """Return the next offset windows, divided by the pipeline's size limits."""
         ends = {(window.topic, window.partition): window for window in rest}
         logs = {where: replace(log_of(self._snapshot, one), end=one.stop) for where, one in ends.items()}
-        positions = {where: Progress(one.topic_id, one.start, -1, 0, 0) for where, one in ends.items()}
+        positions = {where: Progress(one.topic_id, one.start) for where, one in ends.items()}
         windows = self._planner.find_due(replace(self._snapshot, logs=logs), positions, is_last=True)
         capped = (replace(one, stop=min(one.stop, ends[one.topic, one.partition].stop)) for one in windows)
         return [window for window in capped if window.start < window.stop]
