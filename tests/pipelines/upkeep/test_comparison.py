@@ -33,7 +33,8 @@ from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.comparison import Against, keep_side
-from tieredstore.pipelines.upkeep.inspection import OutputProblem, PartitionStatus
+from tieredstore.pipelines.upkeep.inspection import PartitionStatus
+from tieredstore.pipelines.upkeep.output_files import OutputProblem
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 
 SMALL = pipeline_of(max__file__records="100")

@@ -14,7 +14,8 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner, pipeline_from
 from tieredstore.pipelines.run.redrive import Redriven
-from tieredstore.pipelines.upkeep.inspection import OutputProblem, Verification
+from tieredstore.pipelines.upkeep.inspection import Verification
+from tieredstore.pipelines.upkeep.output_files import OutputProblem
 from tieredstore.testing.segments import PARTITION
 
 TOPIC = PARTITION.topic

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.log.commit_log import Change
     from tieredstore.pipelines.upkeep.comparison import Against as Compared
-    from tieredstore.pipelines.upkeep.inspection import OutputProblem, PartitionStatus, Verification
+    from tieredstore.pipelines.upkeep.inspection import PartitionStatus, Verification
+    from tieredstore.pipelines.upkeep.output_files import OutputProblem
 
 app: Final = typer.Typer(no_args_is_help=True, help="Write topics as files, each record exactly once.")
 

@@ -16,8 +16,7 @@ from tieredstore.pipelines.log.holdings import Family, Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import COLUMNS
-from tieredstore.pipelines.upkeep.inspection import OutputProblem
-from tieredstore.pipelines.upkeep.output_files import Upload, find_topics, offsets_in, read_records, uploads_of
+from tieredstore.pipelines.upkeep.output_files import OutputProblem, find_topics, offsets_in, read_records, uploads_of
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
 
@@ -94,8 +93,11 @@ class Against:
         self._has_keys = False
         windows: list[tuple[WrittenWindow, list[str]]] = []
         for one in uploads_of(self._pipeline, self._store, find_topics(self._pipeline, self._store)):
-            # Read the newest files of each partition, because only their contents show at which offset they end.
-            stop = self._end(one) if one.stop is None else one.stop
+            stop = one.stop
+            if stop is None:
+                # Read the newest files of each partition, because only their contents show at which offset they end.
+                offsets = (offset for key in one.keys for offset in offsets_in(self._pipeline, self._store, key))
+                stop = max(one.start, 1 + max(offsets, default=-1))
             windows.append((Window(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys)))
         return windows
 
@@ -105,13 +107,6 @@ class Against:
         offsets, values = (batch.column(name).to_pylist() for name in ("offset", "value"))
         keys = batch.column("key").to_pylist() if self._has_keys else [None] * len(offsets)
         return {offset: hash((key, value)) for offset, key, value in zip(offsets, keys, values, strict=True)}
-
-    def _end(self, upload: Upload) -> int:
-        last = upload.start - 1
-        for key in upload.keys:
-            for offsets in offsets_in(self._pipeline, self._store, key):
-                last = max([last, *offsets])
-        return last + 1
 
     def _compare(
         self, window: WrittenWindow, log: PartitionLog | None, keys: Sequence[str], reader: TopicReader

@@ -20,7 +20,7 @@ from tieredstore.pipelines.run.planner import log_of
 from tieredstore.pipelines.run.recipes import naming_of, places_of
 from tieredstore.pipelines.run.starts import Starts, begins_elsewhere
 from tieredstore.pipelines.run.windows import is_of, position_of
-from tieredstore.pipelines.upkeep.output_files import find_faults, find_topics, uploads_of
+from tieredstore.pipelines.upkeep.output_files import OutputProblem, find_faults, find_topics, uploads_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.losses import Losses, losses_between
@@ -79,19 +79,6 @@ class PartitionStatus:
             return None if self.lag is None else 0.0
         since = max(self.max_timestamp, self.first_timestamp)
         return None if since < 0 else max(0, now_ms - since) / 1000
-
-
-@dataclass(frozen=True, slots=True)
-class OutputProblem:
-    """A problem of an output.
-
-    ``kind`` is ``missing``, ``size``, ``content``, ``stranger`` (a file that the commit log does not name) or
-    ``offsets``. A comparison with the source also finds ``lost``, ``twice``, ``invented``, ``changed`` and ``unread``.
-    """
-
-    kind: str
-    subject: str
-    words: str
 
 
 def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnapshot) -> list[PartitionStatus]:
@@ -288,11 +275,9 @@ class Verification:
                 yield OutputProblem("missing", self._generation.claim_keys[0], words)
             return
         for one in uploads:
-            damaged = False
-            for kind, key, words in find_faults(self._pipeline, self._store, [one]):
-                damaged = damaged or kind == "content"
-                yield OutputProblem(kind, key, words)
-            self._count(len(one.keys), one.size, was_read=not damaged)
+            problems = list(find_faults(self._pipeline, self._store, one))
+            yield from problems
+            self._count(len(one.keys), one.size, was_read=all(problem.kind != "content" for problem in problems))
 
 
 def _success_problems(generation: Generation, successes: set[str]) -> Iterator[OutputProblem]:

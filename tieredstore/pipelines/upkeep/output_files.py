@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputProblem:
+    """A problem of an output.
+
+    ``kind`` is ``missing``, ``size``, ``content``, ``stranger`` (a file that the commit log does not name) or
+    ``offsets``. A comparison with the source also finds ``lost``, ``twice``, ``invented``, ``changed`` and ``unread``.
+    """
+
+    kind: str
+    subject: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Upload:
     """Files of a partition that Secor uploaded together. Their names contain the first offset of the upload, ``start``.
 
@@ -71,35 +84,32 @@ def find_topics(pipeline: Pipeline, store: ObjectStore) -> list[str]:
     return selected_topics(selection_of(own), topics)
 
 
-def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[list[int]]:
-    """Yield the offsets of a file in batches. Skip records whose offset the file does not store."""
+def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[int]:
+    """Yield the offsets of a file. Skip records whose offset the file does not store."""
     for batch in read_records(pipeline, store, key):
-        yield [offset for offset in batch.column("offset").to_pylist() if offset is not None]
+        yield from batch.column("offset").drop_null().to_pylist()
 
 
-def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload]) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, key and text of each problem: a corrupt file, a repeated offset, or an offset outside the upload's
-    range.
+def find_faults(pipeline: Pipeline, store: ObjectStore, upload: Upload) -> Iterator[OutputProblem]:
+    """Yield a problem for each corrupt file, for repeated offsets, and for offsets outside the upload's range.
 
     The call cannot find missing records, because file names do not show which records should exist.
     """
-    for upload in uploads:
-        seen: set[int] = set()
-        for key in upload.keys:
-            outside = twice = 0
-            try:
-                for offsets in offsets_in(pipeline, store, key):
-                    for offset in offsets:
-                        outside += offset < upload.start or (upload.stop is not None and offset >= upload.stop)
-                        twice += offset in seen
-                        seen.add(offset)
-            except (CorruptDataError, ObjectNotFoundError) as error:
-                yield "content", key, str(error)
-            if outside:
-                end = "" if upload.stop is None else f" or from {upload.stop} on, where the next file begins"
-                yield "offsets", key, f"has {outside} records with offsets below {upload.start}{end}"
-            if twice:
-                yield "twice", key, f"repeats the offsets of {twice} earlier records"
+    seen: set[int] = set()
+    for key in upload.keys:
+        outside = twice = 0
+        try:
+            for offset in offsets_in(pipeline, store, key):
+                outside += offset < upload.start or (upload.stop is not None and offset >= upload.stop)
+                twice += offset in seen
+                seen.add(offset)
+        except (CorruptDataError, ObjectNotFoundError) as error:
+            yield OutputProblem("content", key, str(error))
+        if outside:
+            end = "" if upload.stop is None else f" or from {upload.stop} on, where the next file begins"
+            yield OutputProblem("offsets", key, f"has {outside} records with offsets below {upload.start}{end}")
+        if twice:
+            yield OutputProblem("twice", key, f"repeats the offsets of {twice} earlier records")
 
 
 def read_records(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[pa.RecordBatch]:
