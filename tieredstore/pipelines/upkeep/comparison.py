@@ -4,7 +4,7 @@ once."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -120,50 +120,43 @@ class Against:
         there: dict[int, int] = {}
         for batch in reader.read(log, start, stop):
             there |= self._contents(batch)
-        files = _Files(self._contents)
+        counts, contents = Counter[int](), dict[int, int]()
         for key in keys:
             try:
-                for batch in read_records(self._pipeline, self._store, key):
-                    files.take(key, batch)
+                self._read(key, counts, contents)
             except (ObjectNotFoundError, CorruptDataError) as error:
                 yield OutputProblem("unread", key, f"cannot be compared: {error}")
                 return
         self.compared += stop - start
-        yield from self._find_problems(window, files, there, start, stop)
-
-    def _find_problems(
-        self, window: WrittenWindow, files: _Files, there: Mapping[int, int], start: int, stop: int
-    ) -> Iterator[OutputProblem]:
-        where = f"{window.topic}-{window.partition}"
-        strange = [offset for offset in files.counts if not window.start <= offset < window.stop]
-        seen = {offset: count for offset, count in files.counts.items() if start <= offset < stop}
-        if twice := [offset for offset, count in seen.items() if count > 1]:
-            yield OutputProblem("twice", where, f"has {_describe(twice)} in several files, or several times in one")
-        if invented := sorted([*strange, *(seen.keys() - there.keys())]):
-            yield OutputProblem("invented", where, f"has {_describe(invented)} in files, but not in the source")
-        lost = sorted(there.keys() - seen.keys())
-        if len(lost) > window.filtered:
-            left_out = f" ({window.filtered} were dropped by the transformer)" if window.filtered else ""
-            yield OutputProblem("lost", where, f"has {_describe(lost)} in no file{left_out}")
-        if not self._has_contents:
-            return
-        if other := sorted(at for at in there.keys() & seen.keys() if files.contents.get(at) != there[at]):
+        yield from _find_problems(window, counts, there.keys(), start, stop)
+        other = sorted(at for at in there.keys() & contents.keys() if contents[at] != there[at])
+        if self._has_contents and other:
+            where = f"{window.topic}-{window.partition}"
             yield OutputProblem("changed", where, f"has other keys or values at {_describe(other)}")
 
+    def _read(self, key: str, counts: Counter[int], contents: dict[int, int]) -> None:
+        for batch in read_records(self._pipeline, self._store, key):
+            if batch.column("offset").null_count:
+                raise CorruptDataError(f"{key} does not hold the offsets of its records")
+            counts.update(batch.column("offset").to_pylist())
+            contents |= self._contents(batch)
 
-class _Files:
-    """Contents of output files: how often each offset occurs, and a hash of the record's key and value."""
 
-    def __init__(self, contents: Callable[[pa.RecordBatch], dict[int, int]]) -> None:
-        self._contents = contents
-        self.counts: Counter[int] = Counter()
-        self.contents: dict[int, int] = {}
-
-    def take(self, key: str, batch: pa.RecordBatch) -> None:
-        if batch.column("offset").null_count:
-            raise CorruptDataError(f"{key} does not hold the offsets of its records")
-        self.counts.update(batch.column("offset").to_pylist())
-        self.contents |= self._contents(batch)
+def _find_problems(
+    window: WrittenWindow, counts: Mapping[int, int], there: KeysView[int], start: int, stop: int
+) -> Iterator[OutputProblem]:
+    """Yield the offsets in files that differ from the offsets ``there`` in the source from ``start`` to ``stop``."""
+    where = f"{window.topic}-{window.partition}"
+    strange = [offset for offset in counts if not window.start <= offset < window.stop]
+    seen = {offset: count for offset, count in counts.items() if start <= offset < stop}
+    if twice := [offset for offset, count in seen.items() if count > 1]:
+        yield OutputProblem("twice", where, f"has {_describe(twice)} in several files, or several times in one")
+    if invented := sorted([*strange, *(seen.keys() - there)]):
+        yield OutputProblem("invented", where, f"has {_describe(invented)} in files, but not in the source")
+    lost = sorted(there - seen.keys())
+    if len(lost) > window.filtered:
+        left_out = f" ({window.filtered} were dropped by the transformer)" if window.filtered else ""
+        yield OutputProblem("lost", where, f"has {_describe(lost)} in no file{left_out}")
 
 
 def _describe(offsets: Sequence[int]) -> str:
