@@ -49,6 +49,10 @@ class Window:
         """True for a mark: an empty offset window that records where a partition begins."""
         return self.start == self.stop
 
+    def overlaps(self, other: WrittenWindow) -> bool:
+        """Return True if both have an offset of the same partition."""
+        return self.where == other.where and self.start < other.stop and other.start < self.stop
+
     def without_records(self) -> WrittenWindow:
         """Return the offset window as a WrittenWindow without files. An entry uses it to plan a backfill or to mark
         where a partition begins."""

@@ -294,7 +294,7 @@ class Family:
         pieces = sorted(
             (max(window.start, one.window.start), min(window.stop, one.window.stop), log.generation)
             for log in logs
-            for one in Holdings.of(log).between((window.topic, window.partition), window.start, window.stop)
+            for one in Holdings.of(log).between(window.where, window.start, window.stop)
             if one.is_held
         )
         if not pieces:

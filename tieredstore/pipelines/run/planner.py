@@ -85,7 +85,7 @@ class Planner:
         if marks := self._marks(snapshot, positions):
             for one in marks:
                 # Ignore the result: the call starts the clock for the age of the partition's records.
-                self._waiting.age_s((one.topic, one.partition), one.start, self._clock())
+                self._waiting.age_s(one.where, one.start, self._clock())
             return marks
         at = {where: one.position for where, one in positions.items()}
         windows = due_windows(
@@ -95,8 +95,7 @@ class Planner:
         )  # fmt: skip
         reach: dict[TopicPartition, tuple[int, int]] = {}
         for window in windows:
-            where = window.topic, window.partition
-            reach[where] = reach.get(where, (window.start, 0))[0], window.stop
+            reach[window.where] = reach.get(window.where, (window.start, 0))[0], window.stop
         # A task that reads an offset window checks that no records are missing before the window. No task runs for a
         # partition without a new window, so check that partition here.
         ends = {
@@ -114,7 +113,7 @@ class Planner:
         log_of(snapshot, window)
         if window.is_mark:
             return ()
-        where = {(window.topic, window.partition): (window.start, window.stop)}
+        where = {window.where: (window.start, window.stop)}
         return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
     def mark_firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
@@ -154,7 +153,7 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
     """Return the log of an offset window. Raise DataLossError if the log, or the beginning of the window, no longer
     exists.
     """
-    log = snapshot.logs.get((window.topic, window.partition))
+    log = snapshot.logs.get(window.where)
     is_there = log is not None and is_of(log, window.topic_id)
     if log is None or not is_there or window.start < log.earliest:
         stop = min(window.stop, log.earliest) if log is not None and is_there else window.stop

@@ -160,7 +160,7 @@ def due_windows(
     # The partition that has waited longest comes first, because one large backlog could otherwise fill every batch.
     waits.sort(key=lambda one: (-one[0], one[1]))
     batch = islice(_in_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
-    return sorted(batch, key=lambda window: (window.topic, window.partition, window.start))
+    return sorted(batch, key=lambda window: (*window.where, window.start))
 
 
 def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
@@ -218,11 +218,10 @@ def find_unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition,
     rest: list[Window] = []
     reached = {where: progress.next_offset for where, progress in positions.items()}
     for window in windows:
-        where = window.topic, window.partition
-        progress = positions.get(where)
+        progress = positions.get(window.where)
         if progress is not None and progress.topic_id != window.topic_id:
             raise _other_life(window.topic)
-        start = reached.get(where, window.start)
+        start = reached.get(window.where, window.start)
         if window.start > start:
             raise DataLossError(
                 f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} cannot be written, "
@@ -230,7 +229,7 @@ def find_unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition,
             )
         if window.stop > start or (progress is None and window.start == window.stop == start):
             rest.append(replace(window, start=start))
-        reached[where] = max(start, window.stop)
+        reached[window.where] = max(start, window.stop)
     return rest
 
 

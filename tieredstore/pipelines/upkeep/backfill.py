@@ -138,7 +138,7 @@ class Backfill:
         rest: list[Window] = []
         for one in extents:
             reached = one.start
-            for window in (each.window for each in holdings.between((one.topic, one.partition), one.start, MAX_INT64)):
+            for window in (each.window for each in holdings.between(one.where, one.start, MAX_INT64)):
                 if reached >= one.stop:
                     break
                 if reached < window.start:
@@ -247,7 +247,7 @@ class Replacement:
         """
         holdings = Holdings.of(self._log)
         for one in extents:
-            progress = self._log.state.positions.get((one.topic, one.partition))
+            progress = self._log.state.positions.get(one.where)
             if progress is not None and one.topic_id and progress.topic_id not in {"", one.topic_id}:
                 raise ConfigError(
                     f"the topic {one.topic} was re-created after generation {self._generation} wrote it: its records "
@@ -255,7 +255,7 @@ class Replacement:
                 )
         whole: list[Window] = []
         for one in extents:
-            known = holdings.windows.get((one.topic, one.partition), [])
+            known = holdings.windows.get(one.where, [])
             if one.start >= one.stop or not known:
                 continue
             start = one.start if selected.start else max(one.start, known[0].window.start)
@@ -277,18 +277,13 @@ class Replacement:
         """Raise ConfigError if a third generation of the output holds some of the offsets, or if a later generation
         wrote quarantined messages of these offsets to data files.
         """
-        for entry in self._family.find_redriven():
-            for its in entry.windows:
-                if (
-                    its.where == (window.topic, window.partition)
-                    and its.start < window.stop
-                    and window.start < its.stop
-                ):
-                    raise ConfigError(
-                        f"bad messages of generation {self._generation} at offsets {its.start} to {its.stop - 1} of "
-                        f"{its.topic}-{its.partition} were written by a later generation: choose other "
-                        f"offsets by --from and --to{self._removal_first(window)}"
-                    )
+        redriven = (its for entry in self._family.find_redriven() for its in entry.windows)
+        for its in filter(window.overlaps, redriven):
+            raise ConfigError(
+                f"bad messages of generation {self._generation} at offsets {its.start} to {its.stop - 1} of "
+                f"{its.topic}-{its.partition} were written by a later generation: choose other "
+                f"offsets by --from and --to{self._removal_first(window)}"
+            )
         held = self._family.holder(window, but={self._generation, self._number})
         if held is not None:
             other, piece = held
@@ -305,8 +300,7 @@ class Replacement:
         log = self._new.log
         if log.state.backfill < 0 or log.state.is_filled:
             return ""
-        begun = [one for one in log.entry(log.state.backfill).windows if one.where == window.where]
-        if not any(one.start < window.stop and window.start < one.stop for one in begun):
+        if not any(map(window.overlaps, log.entry(log.state.backfill).windows)):
             return ""
         return f"; first remove generation {self._number} (pipeline rm), and then set another --generation"
 

@@ -129,11 +129,11 @@ class LogSource(RecordSource):
 
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:
         """Return the next offset windows, divided by the pipeline's size limits."""
-        ends = {(window.topic, window.partition): window for window in rest}
+        ends = {window.where: window for window in rest}
         logs = {where: replace(log_of(self._snapshot, one), end=one.stop) for where, one in ends.items()}
         positions = {where: Progress(one.topic_id, one.start) for where, one in ends.items()}
         windows = self._planner.find_due(replace(self._snapshot, logs=logs), positions, is_last=True)
-        capped = (replace(one, stop=min(one.stop, ends[one.topic, one.partition].stop)) for one in windows)
+        capped = (replace(one, stop=min(one.stop, ends[one.where].stop)) for one in windows)
         return [window for window in capped if window.start < window.stop]
 
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
