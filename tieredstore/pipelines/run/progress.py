@@ -91,28 +91,27 @@ class CountsCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without values; the registry uses the names to detect duplicates."""
-        return _families()[1]
+        return _families().values()
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
-        by_name, families = _families()
+        families = _families()
         for pipeline, generation, counts in self._counts():
-            for name, family in by_name.items():
+            for name, family in families.items():
                 family.add_metric([pipeline, str(generation)], getattr(counts, name))
-        return families
+        return families.values()
 
     def close(self) -> None:
         """Unregister the collector."""
         self._registry.unregister(self)
 
 
-def _families() -> tuple[dict[str, CounterMetricFamily | GaugeMetricFamily], list[Metric]]:
-    by_name: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-    for name, meaning in _COUNTERS.items():
-        by_name[name] = CounterMetricFamily(f"tieredstore_pipeline_{name}", meaning, labels=_LABELS)
-    for name, meaning in _GAUGES.items():
-        by_name[name] = GaugeMetricFamily(f"tieredstore_pipeline_{name}", meaning, labels=_LABELS)
-    return by_name, list(by_name.values())
+def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
+    return {
+        name: kind(f"tieredstore_pipeline_{name}", meaning, labels=_LABELS)
+        for kind, names in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES))
+        for name, meaning in names.items()
+    }
 
 
 _logger: Final = logging.getLogger(__name__)
