@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from tieredstore.errors import CorruptDataError
 from tieredstore.pipelines.files.reading import download
 from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.run.window_writing import Recipe, Written, write_window
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 
 _AGAIN: Final = re.compile(r"\.r(\d{1,9})\.parquet")
-_NEEDED: Final = ("key", "value", "headers", "offset", "timestamp", "timestampType")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def _records(file: BinaryIO, key: str) -> Iterator[pa.RecordBatch]:
     """Yield the records in a quarantine file with the columns that Kafka's records have."""
     try:
         for batch in pq.ParquetFile(file).iter_batches():
-            columns = [batch.column(name) for name in _NEEDED]
-            columns[4] = columns[4].cast(pa.int64())
-            yield pa.RecordBatch.from_arrays(columns, names=list(_NEEDED))
+            columns = {name: batch.column(name) for name in COLUMNS}
+            columns["timestamp"] = columns["timestamp"].cast(pa.int64())
+            yield pa.RecordBatch.from_pydict(columns)
     except (pa.ArrowInvalid, KeyError) as error:
         raise CorruptDataError(f"{key} is not a quarantine file of this pipeline, or is damaged") from error

@@ -426,7 +426,7 @@ class KeptFiles(RecordSource):
         columns = {name: batch.column(name) for name in COLUMNS}
         for name in ("timestamp", "timestampType"):
             columns[name] = pc.fill_null(columns[name], _UNKNOWN)
-        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        return pa.RecordBatch.from_pydict(columns)
 
 
 class KeptRows(KeptFiles):
