@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -91,7 +91,8 @@ class TimeDirectories:
                 return None
             units = (_UNIT_OF.get(code) for code in re.findall("%(.)", how))
             times |= {unit: getattr(moment, unit) for unit in units if unit is not None}
-        if not _has_no_gap(times):
+        # The period has a year, and each unit down to its smallest unit. For example, a minute needs an hour.
+        if not times or times.keys() != {*_UNITS[: len(times)]}:
             return None
         try:
             return _end_ms([times[unit] for unit in _UNITS[: len(times)]], ZoneInfo(self.zone))
@@ -104,12 +105,6 @@ def _last_ms(zone: str) -> int:
     """Return ``TimeDirectories.last_ms``. The result is cached, because each message is compared with it."""
     ahead = ZoneInfo(zone).utcoffset(datetime(9999, 12, 30)) or timedelta()  # noqa: DTZ001  local time in the zone
     return _YEAR_10000_MS - max(0, ahead // timedelta(milliseconds=1))
-
-
-def _has_no_gap(times: Mapping[str, int]) -> bool:
-    """Return True if ``times`` has a year and every unit down to its smallest unit. For example, a minute needs an
-    hour."""
-    return bool(times) and all(unit in times for unit in _UNITS[: len(times)])
 
 
 def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
