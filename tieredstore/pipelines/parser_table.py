@@ -143,6 +143,10 @@ def _by_epoch(field: Callable[[PipelineSettings, Schemas], Field]) -> Callable[[
     return _by_time(lambda own, schemas: EpochTime(field(own, schemas), own.filing.strict))
 
 
+def _by_iso8601(field: Callable[[PipelineSettings, Schemas], Field]) -> Callable[[PipelineSettings, Schemas], Parser]:
+    return _by_time(lambda own, schemas: Iso8601Time(field(own, schemas), own.filing.strict))
+
+
 def _by_field(
     field: Callable[[PipelineSettings, Schemas, str], Field],
 ) -> Callable[[PipelineSettings, Schemas], Parser]:
@@ -212,9 +216,7 @@ PARSERS: Final[Mapping[str, ParserKind]] = {
     ),
     "kafka-timestamp": ParserKind(lambda own, _: TimeParser(_directories(own))),
     "json": ParserKind(_by_epoch(_json), ("Json",)),
-    "iso8601": ParserKind(
-        _by_time(lambda own, schemas: Iso8601Time(_json(own, schemas), own.filing.strict)), ("Iso8601",)
-    ),
+    "iso8601": ParserKind(_by_iso8601(_json), ("Iso8601",)),
     "date": ParserKind(
         _by_time(_date),
         ("Date", "PatternDate"),
@@ -232,11 +234,7 @@ PARSERS: Final[Mapping[str, ParserKind]] = {
     "split-by-field": ParserKind(_by_field(_json), ("SplitByField",), SplitSettings, _SPLIT_FIELD, by_field=True),
     "messagepack": ParserKind(_by_time(lambda own, _: MessagePackTime(own.filing.timestamp_name)), ("MessagePack",)),
     "avro": ParserKind(_by_epoch(_avro), ("Avro",), schemas="avro"),
-    "avro-iso8601": ParserKind(
-        _by_time(lambda own, schemas: Iso8601Time(_avro(own, schemas), own.filing.strict)),
-        ("AvroIso8601",),
-        schemas="avro",
-    ),
+    "avro-iso8601": ParserKind(_by_iso8601(_avro), ("AvroIso8601",), schemas="avro"),
     "avro-split-by-field": ParserKind(
         _by_field(_avro), ("AvroSplitByField",), SplitSettings, _SPLIT_FIELD, by_field=True, schemas="avro"
     ),
