@@ -325,21 +325,21 @@ def at(offset: int, epoch: int = -1, topic_id: Uuid = FIRST_ID) -> Progress:
 
 
 def test_the_brokers_answer_tells_it_before_anything_is_stored() -> None:
-    assert position_of(LOG, at(60, 5), "earliest", EpochEnd(5, 60)) == 60
+    assert position_of(LOG, at(60, 5), EpochEnd(5, 60)) == 60
     with pytest.raises(DataLossError, match="a later leader epoch has written other records from offset 25 on"):
-        position_of(LOG, at(60, 5), "earliest", EpochEnd(5, 25))
+        position_of(LOG, at(60, 5), EpochEnd(5, 25))
 
 
 def test_what_was_written_before_there_were_epochs_is_stopped_as_long_as_the_cut_is_seen() -> None:
-    assert position_of(LOG, at(60), "earliest") == 60
+    assert position_of(LOG, at(60)) == 60
     with pytest.raises(DataLossError, match="a later leader epoch has written other records from offset 25 on"):
-        position_of(CUT, at(60), "earliest")
-    assert position_of(CUT, at(60, 6), "earliest") == 60
+        position_of(CUT, at(60))
+    assert position_of(CUT, at(60, 6)) == 60
 
 
 def test_a_pipeline_that_begins_at_the_end_stands_in_the_log_as_it_is() -> None:
     window = mark(CUT, 900)
-    assert position_of(CUT, at(window.stop, window.leader_epoch), "chosen") == 900
+    assert position_of(CUT, at(window.stop, window.leader_epoch)) == 900
 
 
 def test_an_entry_without_epochs_is_read_and_written_as_before() -> None:

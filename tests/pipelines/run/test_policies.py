@@ -40,10 +40,8 @@ class Clocked:
     ) -> list[tuple[int, int]]:
         log = PartitionLog("orders", 0, ID, None, 0, start, end, live_start=0)
         snapshot = LogSnapshot({("orders", 0): log})
-        positions = {} if progress is None else {("orders", 0): progress}
-        windows = due_windows(
-            snapshot, positions, self._policy, self._waiting, now_s, starting="earliest", is_last=False, wall_s=wall_s
-        )
+        positions = {("orders", 0): progress or Progress(str(ID), start)}
+        windows = due_windows(snapshot, positions, self._policy, self._waiting, now_s, is_last=False, wall_s=wall_s)
         return [(window.start, window.stop) for window in windows]
 
 
@@ -109,9 +107,8 @@ def test_a_backlog_holds_up_no_other_partition() -> None:
             ("orders", number): PartitionLog("orders", number, ID, None, 0, written[number], ends[number], live_start=0)
             for number in numbers
         }
-        for window in due_windows(
-            LogSnapshot(logs), {}, policy, waiting, look, starting="earliest", is_last=False, wall_s=0
-        ):
+        positions = {("orders", number): Progress(str(ID), written[number]) for number in numbers}
+        for window in due_windows(LogSnapshot(logs), positions, policy, waiting, look, is_last=False, wall_s=0):
             assert window.start == written[window.partition]
             written[window.partition] = window.stop
     assert [written[number] for number in numbers[1:]] == [1] * 69

@@ -79,7 +79,8 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
         return latest_ms  # no log entry records yet at which offset the partition begins
     if log is None or not log.on_broker or now_ms - latest_ms <= delay_ms:
         return latest_ms
-    return now_ms if position_of(log, progress, starting) >= log.end else latest_ms
+    reached = log.earliest if progress is None else position_of(log, progress)
+    return now_ms if reached >= log.end else latest_ms
 
 
 class Finalizer:

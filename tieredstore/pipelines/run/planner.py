@@ -90,8 +90,7 @@ class Planner:
         at = {where: one.position for where, one in positions.items()}
         windows = due_windows(
             snapshot, positions, self.policy, self._waiting, self._clock(),
-            starting=self.starting, is_last=is_last, wall_s=self._wall_clock(),
-            answers=self._logs.epoch_ends(at), stale=self._logs.stale(at),
+            is_last=is_last, wall_s=self._wall_clock(), answers=self._logs.epoch_ends(at), stale=self._logs.stale(at),
         )  # fmt: skip
         reach: dict[TopicPartition, tuple[int, int]] = {}
         for window in windows:

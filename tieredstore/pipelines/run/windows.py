@@ -86,17 +86,12 @@ class Waiting:
         self._since_s.pop(where, None)
 
 
-def position_of(log: PartitionLog, progress: Progress | None, starting: str, answer: EpochEnd | None = None) -> int:
+def position_of(log: PartitionLog, progress: Progress, answer: EpochEnd | None = None) -> int:
     """Return the next offset to write. ``answer`` is the broker's end offset of the leader epoch in ``progress``.
-
-    For a partition without commits, the next offset is the log's first offset if ``starting`` is ``earliest``.
-    Otherwise it is the log's end, so that no record is due.
 
     Raises DataLossError if the next offset is beyond the log's end, or beyond the offset where a new leader truncated
     the log. Raises ConfigError if the topic was re-created.
     """
-    if progress is None:
-        return log.earliest if starting == "earliest" else log.end
     if not is_of(log, progress.topic_id):
         raise _other_life(log.topic)
     standing = stand(progress.position, log, answer)
@@ -127,7 +122,6 @@ def due_windows(
     waiting: Waiting,
     now_s: float,
     *,
-    starting: str,
     is_last: bool,
     wall_s: float = 0.0,
     answers: Mapping[TopicPartition, EpochEnd] = _NO_ANSWERS,
@@ -143,12 +137,13 @@ def due_windows(
     - An offset range without records gets a window too: once committed, it is not read again.
     - A window ends before missing offsets, so that the records before them are written. Reading the next window then
       raises DataLossError.
-    - Partitions without commits have no windows if ``starting`` is not ``earliest``: their start must be committed
-      first.
+    - Partitions without commits have no windows, because their start must be committed first.
     """
     waits: list[tuple[float, TopicPartition, Iterator[Window]]] = []
     for where, log in snapshot.logs.items():
-        start = position_of(log, positions.get(where), starting, answers.get(where))
+        if (progress := positions.get(where)) is None:
+            continue
+        start = position_of(log, progress, answers.get(where))
         end = log.end_from(start)
         if end <= start or where in stale:
             waiting.clear(where)
@@ -156,7 +151,7 @@ def due_windows(
         end = next((loss.start for loss in losses_between(log, start, end) if loss.start > start), end)
         age_s = waiting.age_s(where, start, now_s)
         is_old = is_last or age_s >= policy.age_of(log.topic, wall_s)
-        waits.append((age_s, where, _cut(_Sized(log, positions.get(where)), start, end, policy, with_rest=is_old)))
+        waits.append((age_s, where, _cut(_Sized(log, progress), start, end, policy, with_rest=is_old)))
     # The partition that has waited longest comes first, because one large backlog could otherwise fill every batch.
     waits.sort(key=lambda one: (-one[0], one[1]))
     batch = islice(_in_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
@@ -195,10 +190,15 @@ def lag_of(
     starting: str,
     wall_s: float,
 ) -> Lag:
-    """Return the current lag. ``now_s`` is the monotonic time, and ``wall_s`` the time in seconds since the epoch."""
+    """Return the current lag. ``now_s`` is the monotonic time, and ``wall_s`` the time in seconds since the epoch.
+
+    A partition without commits is unwritten from its first offset on if ``starting`` is ``earliest``. Otherwise it has
+    no lag.
+    """
     offsets, longest_s, due_in_s = 0, 0.0, math.inf
     for where, log in snapshot.logs.items():
-        start = position_of(log, positions.get(where), starting)
+        progress, first = positions.get(where), log.earliest if starting == "earliest" else log.end
+        start = first if progress is None else position_of(log, progress)
         if log.end <= start:
             waiting.clear(where)
             continue
@@ -243,16 +243,16 @@ def _other_life(topic: str) -> ConfigError:
 class _Sized:
     """A partition's log that can estimate the bytes in a range of offsets."""
 
-    def __init__(self, log: PartitionLog, progress: Progress | None) -> None:
+    def __init__(self, log: PartitionLog, progress: Progress) -> None:
         self.log, self._progress = log, progress
         # Keep the topic id that the commit log has, even if bucket and broker show another id for the same topic.
-        self.topic_id = str(log.topic_id) if progress is None else progress.topic_id
+        self.topic_id = progress.topic_id
 
     def bytes_between(self, start: int, stop: int) -> int:
         """Estimate the bytes of these offsets from the bucket's segments. If the partition has no segments in the
         bucket, estimate from the sizes of the latest offset windows."""
         progress = self._progress
-        if self.log.lineage is None and progress is not None and progress.recent_offsets:
+        if self.log.lineage is None and progress.recent_offsets:
             return (stop - start) * progress.recent_bytes // progress.recent_offsets
         return self.log.bytes_between(start, stop)
 

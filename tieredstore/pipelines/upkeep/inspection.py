@@ -169,7 +169,7 @@ def losses_of(
         start = progress.next_offset
         window = Window(log.topic, progress.topic_id, log.partition, start, max(start, log.end))
         try:
-            position_of(log, progress, "earliest")
+            position_of(log, progress)
             log_of(snapshot, window)
             losses.accept_missing(losses_between(log, start, window.stop))
             losses.check_readable(snapshot, {where: (start, window.stop)}, starts_there={where})
