@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import PipelineSettings
     from tieredstore.pipelines.filing.schemas import Schemas
 
-_HADOOPS: Final = ("none", "gzip", "zstd", "snappy", "deflate", "lz4", "bzip2")
+SIDECARS_OF: Final = {Text.suffix, SequenceFile.suffix}
+"""Suffixes of formats with a sidecar (a second file for fields that the format cannot hold)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +46,27 @@ class FormatKind:
     magic: bytes = b""
     """Bytes with which every file of this format begins, or empty if the format has no such bytes."""
     read: Callable[[BinaryIO, BinaryIO | None], Iterator[pa.RecordBatch]] | None = None
-    """Function that reads records from a file and its sidecar (a second file for fields that the format cannot hold).
-    It is None for text, because ``read_output`` reads any file without a known ``magic`` as text.
+    """Function that reads records from a file and its sidecar. It is None for text, because ``read_output`` reads any
+    file without a known ``magic`` as text.
     """
-    sidecar_of: str = ""
-    """Suffix of the format's files, if each file has a sidecar (a second file for other fields)."""
     fields: tuple[str, ...] = tuple(ENVELOPE.names)
     """Columns that readers of the files see."""
     holds_columns: bool = True
     secor: Mapping[str, str] = field(default_factory=dict[str, str])
     """Secor's factory classes for the format. Each maps to the encoding of the values that the class decodes into
     columns."""
+
+
+def _sequence_files(factory: str, *, messagepack: bool = False) -> FormatKind:
+    return FormatKind(
+        lambda own: SequenceFile(own.codec, messagepack),
+        ("none", "gzip", "zstd", "snappy", "deflate", "lz4", "bzip2"),
+        SEQUENCE_FILE,
+        sequence_records,
+        fields=(),
+        holds_columns=False,
+        secor={factory: "none"},
+    )
 
 
 FORMATS: Final[Mapping[str, FormatKind]] = {
@@ -84,31 +95,12 @@ FORMATS: Final[Mapping[str, FormatKind]] = {
     "text": FormatKind(
         lambda own: Text(own.codec, delimiter_bytes(own.delimiter)),
         ("none", "gzip", "zstd"),
-        sidecar_of=".txt",
         fields=("value",),
         holds_columns=False,
         secor={"DelimitedTextFile": "none", "FlexibleDelimitedFile": "none"},
     ),
-    "sequencefile": FormatKind(
-        lambda own: SequenceFile(own.codec),
-        _HADOOPS,
-        SEQUENCE_FILE,
-        sequence_records,
-        sidecar_of=".seq",
-        fields=(),
-        holds_columns=False,
-        secor={"SequenceFile": "none"},
-    ),
-    "messagepack-sequencefile": FormatKind(
-        lambda own: SequenceFile(own.codec, messagepack=True),
-        _HADOOPS,
-        SEQUENCE_FILE,
-        sequence_records,
-        sidecar_of=".seq",
-        fields=(),
-        holds_columns=False,
-        secor={"MessagePackSequenceFile": "none"},
-    ),
+    "sequencefile": _sequence_files("SequenceFile"),
+    "messagepack-sequencefile": _sequence_files("MessagePackSequenceFile", messagepack=True),
 }
 
 FACTORIES: Final[Mapping[str, tuple[str, str]]] = {

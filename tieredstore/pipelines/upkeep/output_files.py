@@ -13,7 +13,7 @@ from tieredstore.partitions.selections import selected_topics
 from tieredstore.pipelines.config.secor import delimiter_bytes
 from tieredstore.pipelines.files.reading import download
 from tieredstore.pipelines.filing.naming import parse_name
-from tieredstore.pipelines.format_table import FORMATS, read_output
+from tieredstore.pipelines.format_table import SIDECARS_OF, read_output
 from tieredstore.pipelines.run.recipes import naming_of, places_of
 from tieredstore.pipelines.run.selection import selection_of
 
@@ -118,8 +118,7 @@ def read_records(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[p
     with ExitStack() as stack:
         file = stack.enter_context(download(store, key))
         sidecar = None
-        beside = {kind.sidecar_of for kind in FORMATS.values()}
-        if beside & {f".{part}" for part in key.rpartition("/")[2].split(".")[1:]}:
+        if SIDECARS_OF & {f".{part}" for part in key.rpartition("/")[2].split(".")[1:]}:
             try:
                 sidecar = stack.enter_context(download(store, naming_of(pipeline).sidecar_key(key)))
             except ObjectNotFoundError:
