@@ -181,8 +181,8 @@ class KeptFiles(RecordSource):
     """Output files of Secor, or of one generation (a version of the output) of a pipeline. The files must hold records
     unchanged."""
 
-    def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
-        """``window_bytes`` is the approximate size of the files read for one offset window."""
+    def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int = 0) -> None:
+        """``window_bytes`` is the approximate size of the files of an offset window that ``cut_next`` returns."""
         self._pipeline, self._store, self._topic, self._window_bytes = pipeline, store, topic, window_bytes
         self._log = commit_log_of(pipeline, store)
         self._topic_ids: dict[int, str] = {}
@@ -433,7 +433,7 @@ class KeptRows(KeptFiles):
     """Records of a pipeline in its Iceberg table. Another writer may have moved the rows to other files."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, table: IcebergTable) -> None:
-        super().__init__(pipeline, store, topic, 1)
+        super().__init__(pipeline, store, topic)
         self.rows: Final = table.rows(self._log, topic)
 
     @functools.cached_property

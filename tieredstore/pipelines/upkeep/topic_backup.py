@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.config.settings import load_pipeline
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.model import TopicPartition
     from tieredstore.pipelines.config.settings import Pipeline
-
-_WINDOW_BYTES: Final = 1
-"""A limit of one byte, so that an offset window has the files of only one piece."""
 
 
 class PipelineBackup:
@@ -44,7 +41,7 @@ class PipelineBackup:
         table = table_of(pipeline)
         self._rows = {} if table is None else {topic: KeptRows(pipeline, store, topic, table) for topic in topics}
         self._files: Mapping[str, KeptFiles] = self._rows or {
-            topic: KeptFiles(pipeline, store, topic, _WINDOW_BYTES) for topic in topics
+            topic: KeptFiles(pipeline, store, topic) for topic in topics
         }
         self._windows = {
             (topic, one.partition): one for topic, files in self._files.items() for one in files.spans(Selected(topic))
