@@ -3,8 +3,9 @@ with a reason."""
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
@@ -167,30 +168,24 @@ class TimeParser(Parser):
             times = pa.nulls(records.num_rows, pa.int64())
         within = pc.and_(pc.greater_equal(times, WHOLE_MINUTES_MS), pc.less(times, self.directories.last_ms))
         minutes = pc.if_else(within, pc.divide(times, MINUTE_MS), None)
-        known: dict[int, str] = {}
+        directory_of = functools.cache(self.directories.of_second)
         at = 0
         for minute, rows in runs_of(minutes):
             if minute is None or self.by_offset is not None:
-                self._file_one_by_one(filed, records.slice(at, rows), known)
+                self._file_one_by_one(filed, records.slice(at, rows), directory_of)
             else:
-                filed.add_run(self._directory(minute * 60, known), rows)
+                filed.add_run(directory_of(minute * 60), rows)
             at += rows
         return filed
 
-    def _directory(self, second: int, known: dict[int, str]) -> str:
-        directory = known.get(second)
-        if directory is None:
-            directory = known[second] = self.directories.of_second(second)
-        return directory
-
-    def _file_one_by_one(self, filed: Filed, records: pa.RecordBatch, known: dict[int, str]) -> None:
+    def _file_one_by_one(self, filed: Filed, records: pa.RecordBatch, directory_of: Callable[[int], str]) -> None:
         offsets = _integers(records, "offset")
         for row, time_ms in enumerate(self._times(records)):
             second = None if isinstance(time_ms, str) else self.directories.second_of(time_ms)
             if second is None:
                 filed.put_aside(time_ms if isinstance(time_ms, str) else _NO_DIRECTORY)
                 continue
-            directory = self._directory(second, known)
+            directory = directory_of(second)
             if self.by_offset is not None:
                 directory = f"{directory}/{self.by_offset.directory(offsets[row])}"
             filed.add(directory)
