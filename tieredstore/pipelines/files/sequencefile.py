@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, ClassVar, Final
 import pyarrow as pa
 import zstandard
 
-from tieredstore.errors import ConfigError
 from tieredstore.installation import Extra
 from tieredstore.pipelines.files.container_formats import Sidecar
 from tieredstore.pipelines.filing.messagepack import pack_bytes, pack_number, unpack
@@ -400,8 +399,7 @@ class SequenceFile(BuiltIn):
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
         """Return a writer that writes values to ``file`` and the other fields to the sidecar."""
-        if sidecar is None:
-            raise ConfigError("a SequenceFile needs a sidecar for headers and null values")
+        assert sidecar is not None, "the caller opens a sidecar, because the format has one"
         return _SequenceFile(file, self, Sidecar(sidecar))
 
 

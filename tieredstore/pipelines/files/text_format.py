@@ -10,7 +10,6 @@ from typing import BinaryIO, ClassVar, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.container_formats import Sidecar
 from tieredstore.pipelines.writers import BuiltIn, FileWriter, compress_into
 
@@ -43,8 +42,7 @@ class Text(BuiltIn):
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
         """Return a writer that writes values to ``file`` and the other fields to the sidecar."""
-        if sidecar is None:
-            raise ConfigError("text needs a sidecar for offsets, keys and headers")
+        assert sidecar is not None, "the caller opens a sidecar, because the format has one"
         return _TextFile(compress_into(file, self.codec), self.delimiter, sidecar)
 
 
