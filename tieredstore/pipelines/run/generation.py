@@ -57,6 +57,15 @@ class Generation:
         """Return the generation ``number`` of the same output, with the same settings."""
         return Generation(with_generation(self.pipeline, number), self.store)
 
+    def refuse_replacement(self, *, but: int = -1) -> None:
+        """Raise ConfigError if a generation, ``but`` excepted, is now replacing files of this one."""
+        other = self.log.state.giving_to
+        if other not in {-1, but}:
+            raise ConfigError(
+                f"generation {other} is replacing files of generation {self.number}: first complete that backfill, or "
+                f"remove generation {other}"
+            )
+
     def end_replacement(self, by: int) -> None:
         """Record in the log that the generation ``by`` replaces no further files of this one."""
         self.log.append("replaced", self.fingerprint, other=by, directories=sorted(self.log.state.withheld))

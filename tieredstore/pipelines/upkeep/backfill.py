@@ -227,16 +227,7 @@ class Replacement:
         if state.life in {Life.FREE, Life.DROPPED}:
             words = "was dropped" if state.life is Life.DROPPED else "has no commit log"
             raise ConfigError(f"generation {generation} {words}: there is nothing to replace")
-        self._refuse_other()
-
-    def _refuse_other(self) -> None:
-        """Raise ConfigError if another backfill is replacing files of the same generation."""
-        other = self._log.state.giving_to
-        if other not in {-1, self._number}:
-            raise ConfigError(
-                f"generation {other} is replacing files of generation {self._generation}: first complete that "
-                f"backfill, or remove generation {other}"
-            )
+        self._old.generation.refuse_replacement(but=self._number)
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
         """Return those of the offsets that the replaced generation holds, widened to whole offset windows, because only
@@ -318,7 +309,7 @@ class Replacement:
             self._take_over()
             # Check again, because another backfill may have begun to replace files, or have replaced some of the offset
             # windows, since the plan was made. If one does so after this check, ``append`` raises FencedError.
-            self._refuse_other()
+            self._old.generation.refuse_replacement(but=self._number)
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)

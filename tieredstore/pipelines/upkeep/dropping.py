@@ -106,11 +106,8 @@ def _find_replacement(generation: Generation) -> tuple[Generation, set[str]] | N
     Raise ConfigError while only some of the files are replaced, or while another generation replaces files of this one.
     """
     log = generation.log
-    if log.state.life is not Life.DROPPED and log.state.giving_to >= 0:
-        raise ConfigError(
-            f"generation {log.state.giving_to} is replacing files of generation {generation.number}: first complete "
-            f"that backfill, or remove generation {log.state.giving_to}"
-        )
+    if log.state.life is not Life.DROPPED:
+        generation.refuse_replacement()
     if log.state.backfill < 0 or (other := log.entry(log.state.backfill).other) < 0:
         return None
     replaced = generation.with_number(other)
