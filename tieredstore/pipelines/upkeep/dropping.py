@@ -19,7 +19,6 @@ from tieredstore.pipelines.upkeep.inspection import list_output
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import Pipeline
-    from tieredstore.pipelines.log.commit_log import CommitLog
 
 _AT_ONCE: Final = 500
 _ATTEMPTS: Final = 10
@@ -66,7 +65,7 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
     # deleted.
     marked = _find_marked(generation)
     yield from _drop_successes(generation, marked, dry_run=dry_run)
-    files = _files(pipeline, store, log)
+    files = _files(generation)
     for start in range(0, len(files), _AT_ONCE):
         piece = files[start : start + _AT_ONCE]
         if not dry_run:
@@ -165,12 +164,12 @@ def _drop_successes(generation: Generation, paths: Sequence[str], *, dry_run: bo
             yield Dropped(f"{path}/{SUCCESS}", success.size)
 
 
-def _files(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> list[Dropped]:
+def _files(generation: Generation) -> list[Dropped]:
     """Return the existing files that log entries name, and files that were uploaded but never published."""
     committed, own = Committed(), set[str]()
-    for entry in log.entries():
+    for entry in generation.log.entries():
         committed.take(entry)
         own.update(file.key for file in entry.files)
-    listed = list_output(pipeline, store, committed)
-    staged = {info.key: info.size for info in store.list(log.staging_prefix)}
+    listed = list_output(generation, committed)
+    staged = {info.key: info.size for info in generation.store.list(generation.log.staging_prefix)}
     return [Dropped(key, size) for key, size in sorted((listed | staged).items()) if key in own or key in staged]

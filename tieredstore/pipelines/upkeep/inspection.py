@@ -17,7 +17,6 @@ from tieredstore.pipelines.log.holdings import Committed, CommittedFile, Holding
 from tieredstore.pipelines.log.successes import SUCCESS, read_success
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.planner import log_of
-from tieredstore.pipelines.run.recipes import naming_of, places_of
 from tieredstore.pipelines.run.starts import Starts, begins_elsewhere
 from tieredstore.pipelines.run.windows import is_of, position_of
 from tieredstore.pipelines.upkeep.output_files import OutputProblem, find_faults, find_topics, uploads_of
@@ -230,7 +229,7 @@ class Verification:
             for key in entry.removed:
                 committed.files.pop(key, None)
         successes: set[str] = set()
-        listed = list_output(self._pipeline, self._store, committed, successes)
+        listed = list_output(self._generation, committed, successes)
         for key in sorted(listed.keys() - committed.files.keys() - committed.going):
             words = "has a name of this generation, but is not in the commit log"
             yield OutputProblem("stranger", key, words)
@@ -331,21 +330,18 @@ def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
         )
 
 
-def list_output(
-    pipeline: Pipeline, store: ObjectStore, committed: Committed, successes: set[str] | None = None
-) -> dict[str, int]:
+def list_output(generation: Generation, committed: Committed, successes: set[str] | None = None) -> dict[str, int]:
     """List all files of the generation, quarantine files included; return their sizes by key.
 
     Add the directories that have a ``_SUCCESS`` to ``successes``.
     """
-    places = places_of(pipeline)
+    naming, places, store = generation.naming, generation.naming.places, generation.store
     # Also list other directories of committed files, because a change of the settings may have changed the directories.
     others = {
         key.rpartition("/")[0]
         for key, one in committed.files.items()
         if one.file.kind == "data" and places.directory(one.window.topic, key.rpartition("/")[0]) is None
     }
-    naming = naming_of(pipeline)
     name = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
     sizes: dict[str, int] = {}
     rest = (store.list(prefix) for prefix in [*(f"{path}/" for path in sorted(others)), f"{naming.folder}quarantine/"])
