@@ -285,6 +285,65 @@ def cut(disk: BrokerDisk, store: FaultyStore, shipping: Uploader, number: int) -
     return truncate
 
 
+@pytest.mark.parametrize("is_topic_new", [False, True])
+def test_files_that_are_opened_by_name_are_those_that_were_listed(
+    disk: BrokerDisk, store: MemoryObjectStore, is_topic_new: bool
+) -> None:
+    """The uploader may not keep more files open. Since it listed the folder, the broker has truncated the log, or the
+    topic was created again.
+    """
+    where = dataclasses.replace(PARTITION, topic_id=Uuid.random()) if is_topic_new else PARTITION
+    with uploader_of(disk.log_dir, store, hold_max_files="10") as uploader:
+        uploader.ask_leadership()
+        uploader.sweep()
+        uploader.ask_topics()
+        uploader.ask_settled()
+        if is_topic_new:
+            shutil.rmtree(disk.folder)
+            BrokerDisk(disk.log_dir, where, ((4, 0),)).grow(4)
+        else:
+            disk.cut(10)
+            disk.lead(4)
+            disk.grow(3)
+        for _ in range(4):
+            for partition in uploader.schedule.take_all(lambda _: True):
+                uploader.ship(partition)
+    epochs = [one.metadata.segment_leader_epochs for one in stored(store) if one.metadata.start_offset == 20]
+    assert epochs in ([], [((4, 20),)]), "the third segment was not held"
+    assert run_once(disk.log_dir, store) == []
+    assert sorted({*extents(store, where)}) == WHOLE
+    assert not is_topic_new or extents(store) == WHOLE[:2]
+
+
+@pytest.mark.parametrize("call", range(20))
+def test_a_segment_that_is_deleted_while_it_is_opened_is_shipped_with_its_transaction_index_or_not_at_all(
+    disk: BrokerDisk, store: MemoryObjectStore, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the index of aborted transactions, readers would take aborted records for committed ones."""
+    monkeypatch.setattr(uploader_module, "INCOMPLETE_S", 0.0)
+    (disk.folder / f"{0:020d}.txnindex").write_bytes(bytes(34))
+    disk.mark_deleted()
+    for path in disk.folder.glob("*.txnindex"):
+        path.rename(f"{path}.deleted")
+    opens, real = iter(range(10_000)), os.open
+
+    def open_(path: Any, *args: Any, **options: Any) -> int:
+        if f"{0:020d}." in str(path) and next(opens) == call:
+            # A broker deletes the files in this order, and the snapshot later.
+            for suffix in ("log", "index", "timeindex", "txnindex"):
+                (disk.folder / f"{0:020d}.{suffix}.deleted").unlink(missing_ok=True)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", open_)
+    with uploader_of(disk.log_dir, store) as uploader:
+        for _ in range(3):
+            uploader.disk.touch(disk.folder)
+            uploader.run_once()
+    assert extents(store)[-2:] == WHOLE[1:]
+    for segment in stored(store)[:-2]:
+        assert not segment.metadata.txn_idx_empty
+
+
 def test_a_high_watermark_newer_than_the_listing_settles_no_truncated_records(
     disk: BrokerDisk, store: MemoryObjectStore
 ) -> None:

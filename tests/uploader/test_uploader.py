@@ -270,6 +270,52 @@ def test_an_unclean_election_moves_the_watermark_back(
     assert len(watermark_of(store).moved_back) == 1
 
 
+@pytest.mark.parametrize("kept", [2, 3, 4])
+@pytest.mark.parametrize("shipped", [3, 5, 7])
+def test_an_unclean_election_of_a_broker_with_records_of_an_earlier_leader(
+    tmp_path: Path, store: MemoryObjectStore, kept: int, shipped: int
+) -> None:
+    """The second broker led in epoch 1, but was away before its last records were replicated. So the first broker led
+    in epoch 2, and wrote other records there. When the first broker fails, the second one leads again.
+    """
+    first, second = BrokerDisk(tmp_path / "first", segments=2), BrokerDisk(tmp_path / "second", segments=2)
+    first.lead(2)
+    first.grow(shipped - 1)
+    run_once(first.log_dir, store)
+    second.lead(1)
+    second.grow(kept)
+    second.lead(3)
+    second.grow(5)
+    end = second.end - 10
+    assert run_once(second.log_dir, store) == []
+    assert (watermark_of(store).next_offset, watermark_of(store).holes) == (end, ())
+    assert [move.to_offset for move in watermark_of(store).moved_back] == [20]
+    with RemoteStorageManager(settings_from(STORE), store=store) as manager:
+        rows = rows_of(read_records(manager, "events", 0, 0, end))
+    assert [row["offset"] for row in rows] == list(range(end))
+    written_by = [int(row["key"].split()[0]) for row in rows]
+    assert written_by == [0] * 20 + [1] * 10 * kept + [3] * (end - 20 - 10 * kept)
+    assert run_once(second.log_dir, store) == []
+    assert len(watermark_of(store).moved_back) == 1
+
+
+@pytest.mark.parametrize("has_hole", [False, True])
+def test_a_leader_that_wrote_nothing_moves_no_watermark_back(
+    disk: BrokerDisk, store: MemoryObjectStore, has_hole: bool
+) -> None:
+    """The next leader's log does not have the epoch of the leader that has moved the watermark last."""
+    if has_hole:
+        (disk.folder / f"{10:020d}.log").unlink()
+    run_once(disk.log_dir, store)
+    store.put(watermark_key("", disk.partition), watermark_of(store).behind(None, 30, 1, 2, 0).to_bytes())
+    disk.lead(2)
+    disk.grow(2)
+    assert run_once(disk.log_dir, store) == []
+    watermark = watermark_of(store)
+    assert (watermark.next_offset, watermark.leader_epoch, watermark.moved_back) == (50, 2, ())
+    assert len(watermark.holes) == has_hole
+
+
 def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_an_earlier_leaders(
     tmp_path: Path, store: MemoryObjectStore
 ) -> None:

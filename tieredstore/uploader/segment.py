@@ -30,12 +30,14 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.kafka.held_segment import OpenSegment, open_segment, reopen_segment
+from tieredstore.kafka.log_scan import scan_log
 from tieredstore.kafka.logdir import FoundSegment, LogSegment
 from tieredstore.uploader.links import Link
 
@@ -177,6 +179,18 @@ class Segment:
         self.held = held = self.open()
         self.incomplete_since_s = None
         return held
+
+    def first_later(self, epoch: int, lock: AbstractContextManager[object]) -> int | None:
+        """Return the first offset that a leader of a later epoch than ``epoch`` wrote. Return None if there is no such
+        offset, or if the segment is unreadable. ``lock`` is the partition's.
+        """
+        with contextlib.suppress(TieredStoreError, OSError):
+            with lock:
+                held = self.open()
+            with contextlib.closing(held):
+                extent = scan_log(held.log.descriptor, held.size_in_bytes, self.base_offset, str(self.place))
+                return next((start for own, start in extent.leader_epochs if own > epoch), None)
+        return None
 
     def lose(self, reason: str) -> None:
         """Record why the segment cannot be uploaded, unless an earlier reason is recorded already."""

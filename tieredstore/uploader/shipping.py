@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from tieredstore.catalog.committed import SegmentIdentity
 from tieredstore.catalog.watermark import Hole, ShippedSegment, Watermark, epochs_within, reason_of
@@ -30,7 +30,6 @@ from tieredstore.errors import (
 )
 from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment, SegmentIncompleteError, describe_open
-from tieredstore.kafka.log_scan import scan_log
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import LogSegmentData, Uuid, human_bytes
@@ -58,7 +57,6 @@ _DISK_TRIES: Final = 5
 _ABSENT: Final = "the log directory no longer has these offsets, and they were not shipped before"
 _DELETED: Final = "the segment's files were deleted before they could be read"
 _TAKEN_BACK: Final = "a later leader has truncated the segment; the records that replace it will be shipped"
-_Monotonic: TypeAlias = Callable[[], float]
 
 
 class Step(enum.Enum):
@@ -141,7 +139,7 @@ class Shipper:
     relist: Callable[[Partition], bool]
     start: str
     check_crcs: bool
-    monotonic: _Monotonic = time.monotonic
+    monotonic: Callable[[], float] = time.monotonic
 
     def step(self, target: Target, partition: Partition, standing: Standing) -> Step:
         """Upload the next segment, if one is ready. The caller has marked the partition busy.
@@ -300,9 +298,18 @@ class _Work:
         """
         partition, uploads = self.partition, self.shipper.uploads
         began = _later_epoch_began(partition, value)
-        if began is None or began >= value.next_offset:
+        if began is None:
             return value
         epoch = partition.epochs[-1][0]
+        if partition.epochs[0][0] < value.leader_epoch not in dict(partition.epochs):
+            # The log may differ from the uploads even before its first later epoch.
+            until = min(began, value.next_offset)
+            began = self.target.watermarks.agreed_end(value, partition.epochs, until)
+            if began >= value.next_offset:
+                value = value.behind(None, began, epoch, uploads.broker_id, uploads.now_ms())
+                partition.progress.advance(value, self.shipper.monotonic())
+        if began >= value.next_offset:
+            return value
         back = value.back(began, epoch, uploads.broker_id, uploads.now_ms())
         _logger.error(
             "%s: leader epoch %d began at offset %d, before the watermark %d (an unclean election): records "
@@ -370,7 +377,14 @@ class _Work:
         # where that epoch began.
         epoch = partition.epochs[-1][0] if partition.epochs else None
         try:
-            held = self._open(segment)
+            with partition.lock:
+                is_pinned, opened = segment.is_pinned, self._open(segment)
+            if not is_pinned:
+                # List the folder again: under these names may now be files of a truncated log or a re-created topic.
+                self._relist()
+                if not partition.has(segment):
+                    return self._wait_for(_TAKEN_BACK)
+            held = opened
             described = segment.described
             if described is None:
                 described = describe_open(
@@ -577,20 +591,7 @@ def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None
         return later[0] if later else None
     for segment in partition.pending():
         if segment.base_offset < later[0]:
-            began = _first_later(partition, segment, watermark.leader_epoch)
+            began = segment.first_later(watermark.leader_epoch, partition.lock)
             if began is not None:
                 return min(began, later[0])
     return later[0]
-
-
-def _first_later(partition: Partition, segment: Segment, epoch: int) -> int | None:
-    """Return the first offset in the segment that a leader of a later epoch than ``epoch`` wrote. Return None if there
-    is no such offset, or if the segment is unreadable.
-    """
-    with contextlib.suppress(TieredStoreError, OSError):
-        with partition.lock:
-            held = segment.open()
-        with contextlib.closing(held):
-            extent = scan_log(held.log.descriptor, held.size_in_bytes, segment.base_offset, str(segment.place))
-            return next((start for own, start in extent.leader_epochs if own > epoch), None)
-    return None

@@ -25,7 +25,7 @@ from tieredstore.catalog.watermark import (
 )
 from tieredstore.errors import CorruptDataError, ObjectNotFoundError, PreconditionFailedError
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.kafka.checkpoints import LeaderEpochs, have_same_leaders
+from tieredstore.kafka.checkpoints import LeaderEpochs, epoch_at, have_same_leaders
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.places.record import refuse_other_layout
@@ -146,6 +146,18 @@ class WatermarkStore:
             return value
         return chain_of(where, self.segments(where, 0, until), history, value) or value
 
+    def agreed_end(self, watermark: Watermark, history: LeaderEpochs, until: int) -> int:
+        """Return the offset up to which the store agrees with ``history``: each offset from the first stored one on is
+        a hole of ``watermark``, or in a segment with the same leader epoch. Look no further than ``until``.
+        """
+        extents = [(hole.first_offset, hole.last_offset + 1) for hole in watermark.holes]
+        segments = self.segments(watermark.where, 0, until)
+        extents += [(segment.start_offset, _find_difference(segment, history)) for segment in segments]
+        end = min((start for start, _ in extents), default=until)
+        for start, stop in sorted(extents):
+            end = max(end, stop) if start <= end else end
+        return min(end, until)
+
     def segments(
         self, where: TopicIdPartition, first_offset: int = 0, until: int = MAX_INT64
     ) -> Iterator[RemoteLogSegmentMetadata]:
@@ -261,3 +273,14 @@ def agrees(segment: RemoteLogSegmentMetadata, history: LeaderEpochs) -> bool:
     return not history or have_same_leaders(
         segment.segment_leader_epochs, history, segment.start_offset, segment.end_offset
     )
+
+
+def _find_difference(segment: RemoteLogSegmentMetadata, history: LeaderEpochs) -> int:
+    """Return the first offset that has another leader epoch in the segment than in ``history``. If there is none,
+    return the segment's end (exclusive).
+    """
+    own, first, last = segment.segment_leader_epochs, segment.start_offset, segment.end_offset
+    starts = {first, *(start for _, start in (*own, *history) if first < start <= last)}
+    known = max((epochs[0][1] for epochs in (own, history) if epochs), default=first)
+    compared = (start for start in sorted(starts | {known}) if known <= start <= last)
+    return next((start for start in compared if epoch_at(own, start) != epoch_at(history, start)), last + 1)
