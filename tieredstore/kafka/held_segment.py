@@ -92,6 +92,10 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
         transaction = None
         with contextlib.suppress(SegmentIncompleteError):  # most segments have no transaction index
             transaction = open_file(segment.path("txnindex"))
+        if transaction is None:
+            # A broker deletes the log before the other files. So if the log still exists, the broker has not deleted a
+            # transaction index just now.
+            os.close(_open(segment.path("log"), segment).descriptor)
         snapshot = open_file(segment.snapshot_path(_end_offset(segment, log)))
         undone.pop_all()
     return OpenSegment(segment, log, indexes[0], indexes[1], transaction, snapshot)
