@@ -10,8 +10,8 @@ rotated ones. gc must find and delete a hundredth of the segments.
 *rotate*: ``--rotations`` manifests between two RSA-4096 pairs, compared with its limits, in alternating rounds: the
 same RSA (open, wrap, open) on all processors, as many plain replacements, and both in sequence.
 
-*data*: verify of every byte of four segments (zstd + encryption), compared with its limits, in alternating rounds: the
-same segments fetched in parallel, the CRCs of their batches computed in memory, and both in sequence. The limit leaves
+*data*: verify of every byte of four segments (zstd + encryption), in alternating rounds with its limits. These are the
+same segments fetched in parallel, the CRCs of their batches computed in memory, and both in sequence. The limits leave
 out each segment's manifest, indexes and keys, which matter for segments of a few MiB.
 
 ``--only`` chooses parts. Ratios are also given by processor time, which a busy machine affects less.
