@@ -256,8 +256,8 @@ def test_without_optional_packages_every_entry_names_the_extra() -> None:
 
 
 FALL_BACK = {"tieredstore.installation", "tieredstore.pubsub.format.messages"}
-"""Modules that may catch such errors: the module of ``Extra``, and one that falls back to an equal function of the
-standard library.
+"""Modules that may catch the error of a missing optional package: the module of ``Extra``, and one that falls back to
+an equal function of the standard library.
 """
 
 

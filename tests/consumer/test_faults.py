@@ -214,7 +214,7 @@ def test_each_call_serves_the_client_while_the_store_hangs(bucket: Bucket, fetch
 def test_a_call_that_fails_after_its_partition_has_left_the_broker_loses_nothing(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_eager: bool
 ) -> None:
-    """One call takes records of the broker, meets a loss behind them, and fails in the user's callback."""
+    """One call takes records of the broker, meets a loss after these records, and fails in the user's callback."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 10)}, is_eager=is_eager)
 
     def refuse(_: object) -> NoReturn:

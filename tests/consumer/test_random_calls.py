@@ -142,7 +142,7 @@ class Side:
         since, agreeing = time.monotonic() * 1e6, 0
         while not self._is_settled and agreeing < 2:
             self.read(1, 0.01, source)
-            # The first statistics after a call may predate its effect.
+            # The first statistics after a call may predate the call's effect.
             for told in map(json.loads, self._told):
                 if told["ts"] > since:
                     agreeing = agreeing + 1 if self._fetching(told) == dict.fromkeys(self.nexts, "active") else 0

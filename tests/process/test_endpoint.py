@@ -29,7 +29,8 @@ def health() -> Health:
 @pytest.fixture
 def endpoint(health: Health, request: pytest.FixtureRequest) -> Iterator[Endpoint]:
     """Serve an endpoint; the parameter is the request timeout, by default longer than a busy machine needs."""
-    # Only new threads must end, because those of earlier tests may still run. The endpoint's may take a moment.
+    # Ignore threads of earlier tests, which may still run. At the end, wait for the endpoint's threads, which may take
+    # a moment to end.
     before = set(threading.enumerate())
     request_s = getattr(request, "param", 600.0)
     served = Endpoint("127.0.0.1", 0, health, request_s=request_s, pages={"/lag": lambda: {"segments": 3}})

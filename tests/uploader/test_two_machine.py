@@ -1,8 +1,8 @@
-"""A state machine: two brokers with one partition, and an uploader beside each. Both may believe to lead, and each may
-stop before any operation of the store, as a process that gets SIGSTOP does, and go on much later.
+"""A state machine: two brokers with one partition, and an uploader beside each. Both uploaders may believe that they
+lead. Each may stop before any operation of the store, as a process that gets SIGSTOP does, and go on much later.
 
-Replicated records that a disk or a pin has are in the store, or their offsets are in a hole. The watermark passes
-nothing else.
+No replicated record disappears from both disks, all pins and the store, unless its offset is in a hole. Each offset
+below the watermark is stored or in a hole.
 """
 
 from __future__ import annotations

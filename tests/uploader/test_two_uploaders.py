@@ -1,4 +1,4 @@
-"""Two uploaders that both believe to lead, on one store. Their operations, in any order, do no harm."""
+"""Two uploaders on one store, which both believe that they lead. Their operations, in any order, do no harm."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_how_much_a_window_read_is_committed_and_known_after_a_restart(topic: St
     store, pipeline = MemoryObjectStore(), pipeline_of(max__file__records="100")
     entries = run_once(topic, store, pipeline)
     read = [window.read_bytes for entry in entries for window in entry.windows]
-    # Each value has 100 bytes; its key is its number in decimal.
+    # Each value has 100 bytes; the key is the record's number in decimal.
     assert read == [100 * 100 + 190, 100 * 100 + 300, 100 * 100 + 300]
     progress = commit_log_of(pipeline, store).read().positions[TOPIC, NUMBER]
     assert progress.recent_bytes // progress.recent_offsets == 102

@@ -177,7 +177,7 @@ def test_bad_messages_of_generations_that_were_taken_over_are_filed_by_the_next(
         assert list(verify_output(pipeline, store)) == []
         its = pipeline_of(secor__generation=str(pipeline.own.generation))
         assert list(Against(its, store, topic.manager).problems()) == []
-    # The log still has the entry of the takeover, so the run repeats it without effect.
+    # The log still has the entry of the takeover, so a repeated takeover has no effect.
     topic.copy_plain(300, 50, size=100)
     take_over(topic, store, third, generation=2)
     assert listed_offsets(store) == list(range(350))

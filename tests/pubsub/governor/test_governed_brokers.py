@@ -183,7 +183,8 @@ def three(topics: Topics, coordinator: Coordinator) -> Generator[list[Member]]:
     finally:
         for member in members:
             member.kill()
-        gc.collect()  # collect here rather than in the next test
+        # Otherwise the garbage collector would warn in the next test.
+        gc.collect()
 
 
 def orders() -> Topics:

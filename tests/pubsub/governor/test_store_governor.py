@@ -308,7 +308,7 @@ def test_whatever_happens_to_brokers_for_long(seed: int) -> None:
 
 
 def test_an_object_that_is_no_broker_keeps_nobody_from_governing(caplog: pytest.LogCaptureFixture) -> None:
-    """Among the brokers' objects, one is not a broker's, and a broker's is damaged."""
+    """Among the brokers' objects, one does not belong to a broker, and a broker's own object is damaged."""
     cluster, names = started(3)
     beginning = OwnFolder(cluster.store, "", "default").key("governor", "brokers", "")
     cluster.store.put(f"{beginning}stranger", b"{}")

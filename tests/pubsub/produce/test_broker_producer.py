@@ -153,7 +153,8 @@ def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -
                 if number in {100, 200}:
                     brokers[number // 100].kill()
             producer.flush()
-    gc.collect()  # collect here rather than in the next test
+    # Otherwise the garbage collector would warn in the next test.
+    gc.collect()
     assert {future.result(0) for future in sent} == {UNREPORTED}
     assert set(read_values(topics, 300)) == set(sent.values())
 
@@ -364,7 +365,9 @@ PLACES: list[Place] = [(f"10.0.0.{number}", 9092) for number in range(4)]
 
 
 class Cluster:
-    """Brokers of which one is cut off from the others. It claims the topic forever, but accepts no writes."""
+    """Brokers, one of which is cut off from the others. The cut-off broker claims the topic forever, but accepts no
+    writes.
+    """
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -393,7 +396,7 @@ class Cluster:
 
 
 class _Link(BrokerLink):
-    """Connection to a broker. It answers with the broker that it believes to have the topic."""
+    """Connection to a broker, which answers with the broker that it believes to have the topic."""
 
     def __init__(self, place: Place, cluster: Cluster) -> None:
         self.place = place

@@ -31,7 +31,8 @@ AWAY_S = {"store": 60, "broker": 75}
 """Seconds of an outage. Kafka clients themselves retry for a minute: only a longer outage makes the pipeline wait."""
 
 BROKER = {"broker.session.timeout.ms": "20000", "initial.broker.registration.timeout.ms": "85000"}
-"""A restarted broker retries its registration until its old session expires; the second setting limits how long."""
+"""A restarted broker can register only after its old session has expired. The second setting limits how long it tries.
+"""
 
 
 @dataclass(frozen=True)

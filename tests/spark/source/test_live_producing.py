@@ -188,7 +188,7 @@ def test_a_running_query_across_the_seam(
     with traffic.turning(12):
         pass
     ends = {str(partition): end_offset(tiered.server, tiered.topic, partition=partition) for partition in PARTITIONS}
-    # The stream's view of its logs is up to a second old, so run it until it has read to their ends.
+    # The stream's view of its logs is up to a second old, so run the stream until it has read to the ends of the logs.
     while not any(json.loads(p.sources[0].endOffset)["offsets"] == {tiered.topic: ends} for p in query.recentProgress):
         assert query.exception() is None
         query.processAllAvailable()
