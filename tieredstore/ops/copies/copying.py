@@ -27,6 +27,7 @@ from tieredstore.catalog.stored import (
     MAX_MANIFESTS_IN_FLIGHT,
     StoredSegment,
     known_segment,
+    look_again,
     manifest_info,
     manifest_size,
 )
@@ -454,6 +455,7 @@ class _Copying:
 
     def _read(self, objects: SegmentObjects) -> tuple[bytes, StoredSegment]:
         """Read and parse the manifest. Raise SegmentCorruptError if another object is missing or has the wrong size."""
+        objects = look_again(self.route.source.store, self.route.source.prefix, objects)
         name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
         try:
             raw = read_manifest_text(self.route.source.store, manifest_info(objects).key, name)
