@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from tieredstore.polars import scan
 from tieredstore.query import ColumnTypes
 from tieredstore.reading import LogTail
 from tieredstore.schema_registry import SchemaRegistry
-from tieredstore.testing.segments import Record, build_batch
+from tieredstore.testing.segments import Record, build_batch, write_segment
 from tieredstore.values import Json, Text
 
 ABORTED = "the records of 22 aborted transactions"
@@ -145,6 +146,28 @@ def test_a_registry_has_the_schemas_of_avro(growing: Bucket) -> None:
             assert [record.value for record in read] == [{"n": n} for n in range(3)]
         (row,) = bucket.query("SELECT sum(value.n)::INT AS n FROM orders", value="avro", registry=url)
         assert row == {"n": 3}
+
+
+@pytest.mark.parametrize(
+    ("far", "refusal"),
+    [
+        pytest.param(253_402_300_800_000, "a time is outside Python's calendar", id="year 10000"),
+        pytest.param(1_767_225_600_000_000, "a time is outside Python's calendar", id="microseconds"),
+        pytest.param(2**63 - 1, "a record's time is later than DuckDB can hold", id="the greatest"),
+    ],
+)
+def test_a_record_s_time_beyond_the_calendar_does_not_end_a_read(tmp_path: Path, far: int, refusal: str) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    batches = [build_batch([Record(b"v", timestamp_ms=time)], at) for at, time in enumerate((1000, far))]
+    write_segment(tmp_path / "logs", batches)
+    with ts.open(root) as bucket:
+        bucket.upload(tmp_path / "logs")
+        records = [(one.offset, one.value, one.timestamp) for one in bucket.read("events")]
+        assert records == [(0, b"v", datetime.fromtimestamp(1, UTC)), (1, b"v", None)]
+        assert [row["offset"] for row in bucket.query('SELECT "offset" FROM events')] == [0, 1]
+        with pytest.raises(ConfigError, match=refusal):
+            list(bucket.query("SELECT timestamp FROM events"))
 
 
 def test_a_query_in_a_sandbox_reads_topics_alone(txn: ts.Bucket, tmp_path: Path) -> None:

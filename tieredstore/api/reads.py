@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tieredstore.errors import AlreadyClosedError
+from tieredstore.api.rows import time_of
+from tieredstore.errors import AlreadyClosedError, ConfigError
 from tieredstore.process.closing import Closing
 from tieredstore.process.whole_files import whole_file
 from tieredstore.query.writers import writer_for
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. The options of the read determine the types of key, value and headers."""
+    """One record. The options of the read determine the types of key, value and headers.
+
+    ``timestamp`` is None if it is outside Python's calendar, which ends with the year 9999.
+    """
 
     topic: str
     partition: int
@@ -97,7 +101,7 @@ class Read(Closing):
     def __iter__(self) -> Iterator[Any]:
         with contextlib.closing(self.batches()) as batches:
             for batch in batches:
-                rows = _rows(batch)
+                rows = _rows(batch, are_records=self._are_records)
                 yield from map(_record, rows) if self._are_records else rows
 
     def to_arrow(self) -> pa.Table:
@@ -156,12 +160,33 @@ class Read(Closing):
         self._is_begun = True
 
 
-def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    rows = batch.to_pylist()
+def _rows(batch: pa.RecordBatch, *, are_records: bool) -> list[dict[str, Any]]:
+    try:
+        rows = batch.to_pylist()
+    except OverflowError:  # a time outside Python's calendar
+        rows = _without_times(batch, are_records=are_records)
     for column in batch.schema:
         if is_json(column.type):
             for row, value in zip(rows, json_values(batch.column(column.name)), strict=True):
                 row[column.name] = value
+    return rows
+
+
+def _without_times(batch: pa.RecordBatch, *, are_records: bool) -> list[dict[str, Any]]:
+    """Return records, with None for timestamps outside Python's calendar. Raise ConfigError for such times elsewhere,
+    where None would be a wrong value.
+    """
+    try:
+        names = [name for name in batch.schema.names if not are_records or name != "timestamp"]
+        rows = batch.select(names).to_pylist()
+    except OverflowError:
+        raise ConfigError(
+            "a time is outside Python's calendar, which ends with the year 9999: iterate over batches(), call "
+            "to_arrow(), or select epoch_ms of the time"
+        ) from None
+    if len(names) < batch.num_columns:
+        for row, time in zip(rows, batch.column("timestamp").view("int64").to_pylist(), strict=True):
+            row["timestamp"] = time_of(time)
     return rows
 
 
