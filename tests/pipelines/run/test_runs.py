@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +24,7 @@ from tests.support.pipelines.pipeline_runs import (
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Moment
 from tests.support.stores.operation_sweep import DyingStore, Killed, OperationSweep
-from tieredstore.backends.base import ObjectStore, Prepared, find_abandoned_writes
+from tieredstore.backends.base import ObjectInfo, ObjectStore, Prepared, find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
     CommitLogCorruptError,
@@ -36,12 +37,15 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.pipelines import Parts, Runner
+from tieredstore.pipelines.log import commit_log
+from tieredstore.pipelines.log.commit_log import changes_since
 from tieredstore.pipelines.log.entries import OutputFile
 from tieredstore.pipelines.run.generation import Generation, commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import partition_statuses
 from tieredstore.pipelines.upkeep.output_files import read_records
+from tieredstore.pipelines.upkeep.topic_backup import PipelineBackup
 from tieredstore.reading.survey import survey_logs
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
@@ -271,6 +275,40 @@ def test_a_commit_log_with_a_hole_or_other_bytes_is_refused(topic: StoredTopic, 
     store.delete(keys[:1])
     with pytest.raises(CommitLogCorruptError, match="entries are missing"):
         run_once(topic, store, SMALL)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 10])
+def test_a_hole_before_the_latest_snapshot_is_noticed_by_all_who_read_old_entries(
+    topic: StoredTopic, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, gone: int
+) -> None:
+    """A lifecycle rule of the bucket may delete old entries. Drivers go on from the snapshot and do not need them."""
+    monkeypatch.setattr(commit_log, "SNAPSHOT_EVERY", 20)
+    run_once(topic, store, SMALL)
+    log = commit_log_of(SMALL, store)
+    while log.read().number < 20:
+        log.append("begin", "fingerprint")
+    store.delete([f"{log.folder}commits/{gone:020}.json"])
+    assert run_once(topic, store, SMALL) == []
+    readers: list[Callable[[], object]] = [
+        lambda: PipelineBackup(SMALL, store, [TOPIC]),
+        lambda: list(verify_output(SMALL, store)),
+        lambda: list(changes_since(commit_log_of(SMALL, store), -1)),
+    ]
+    for read in readers:
+        with pytest.raises(CommitLogCorruptError, match="entries are missing"):
+            read()
+
+
+def test_an_entry_that_a_listing_leaves_out_is_read_all_the_same(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, SMALL)
+
+    class Stale(DelegatingObjectStore):
+        def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+            return (info for info in super().list(prefix, start_after) if not info.key.endswith(f"{1:020}.json"))
+
+    numbers = [entry.number for entry in commit_log_of(SMALL, store).entries()]
+    assert [entry.number for entry in commit_log_of(SMALL, Stale(store)).entries()] == numbers
+    assert commit_log_of(SMALL, Stale(store)).read() == commit_log_of(SMALL, store).read()
 
 
 def test_planted_faults_are_named_by_verify(topic: StoredTopic, store: ObjectStore) -> None:

@@ -338,10 +338,9 @@ class CommitLog:
 
     def entries(self, first: int = 0) -> Iterator[Entry]:
         """Yield entries from ``first`` on, in order. Many entries are fetched in parallel, since each costs a
-        request.
+        request. Raise CommitLogCorruptError if an entry is missing.
         """
-        listed = self.store.list(f"{self.folder}commits/", self._key(first - 1) if first else None)
-        numbers = (_number_of(info.key) for info in listed)
+        numbers = self._numbers(first)
         some = list(islice(numbers, _FEW))
         yield from map(self.entry, some)
         if len(some) == _FEW:
@@ -359,6 +358,25 @@ class CommitLog:
             elif does.gives or does.releases is not None:
                 entries.append(entry)
         return entries
+
+    def _numbers(self, first: int) -> Iterator[int]:
+        listed = self.store.list(f"{self.folder}commits/", self._key(first - 1) if first else None)
+        expected = first
+        for number in (_number_of(info.key) for info in listed):
+            # A listing during an append may have the later of two new entries, but not the earlier one.
+            for unlisted in range(expected, number):
+                self._check_present(unlisted, number)
+                yield unlisted
+            yield number
+            expected = number + 1
+
+    def _check_present(self, number: int, later: int) -> None:
+        try:
+            self.store.head(self._key(number))
+        except ObjectNotFoundError as error:
+            raise CommitLogCorruptError(
+                f"{self.folder}commits/ has entry {later}, but not entry {number}: entries are missing"
+            ) from error
 
     def times(self, first: int = 0) -> dict[int, int | None]:
         """Return the times when the entries from ``first`` on were committed, in ms by the store's clock; None if
