@@ -302,7 +302,7 @@ class Broker:
             return
         if payload.no_acks:
             self._acknowledge(connection, request, None)
-            processor.take(payload.data, header, write.held, _nobody_waits)
+            processor.take(payload.data, header, write.held, lambda _: None)
         else:
             processor.take(payload.data, header, write.held, partial(self._acknowledge, connection, request))
 
@@ -448,10 +448,6 @@ async def _wait_until(holds: Callable[[], bool], end_s: float) -> None:
         if holds() or asyncio.get_running_loop().time() >= end_s:
             return
         await asyncio.sleep(_LOOK_S)
-
-
-def _nobody_waits(failure: TieredStoreError | None) -> None:
-    """Ignore the outcome of a Message, because its client has requested no acknowledgement."""
 
 
 def _name(connection: Connection) -> str:

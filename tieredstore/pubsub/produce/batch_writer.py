@@ -109,7 +109,10 @@ class BatchWriter:
         Without ``partition``, batches go to the read partitions in turn. The notification also lists ``empty``
         requests. Raise DeliveryFailedError on failure."""
         notification = self.store(messages, deadline, memory, empty)
-        partition = self._next_partition() if partition is None else partition
+        if partition is None:
+            with self._lock:
+                self._turn += 1
+                partition = self._turn % self._queue.partitions
         key = notification.key
         try:
             (offset,) = self._queue.append(partition, [notification.to_json()], deadline)
@@ -147,12 +150,6 @@ class BatchWriter:
         request = messages[0].request
         client_id, ms = 0 if request is None else request.request_id, time.time_ns() // 1_000_000
         return str(BatchKey(self.topic.path, client_id, server_id, ms, 0, self._host, self.topic.is_hashed))
-
-    def _next_partition(self) -> int:
-        """Return the next partition in turn."""
-        with self._lock:
-            self._turn += 1
-            return self._turn % self._queue.partitions
 
     def _notification(
         self, messages: Sequence[SealedMessage], key: str, body: Buffer, empty: Sequence[ProducerRequest]

@@ -362,7 +362,9 @@ class PartitionLogs:
             stream.held.clear()
             if entries:
                 stream.start = stream.end = max(stream.end, entries[-1].offset + 1)
-            self._resume(consumer, partition, stream)
+            if stream.is_paused:
+                consumer.resume([TopicPartition(self._topic, partition)])
+                stream.is_paused = False
             return entries
 
     def _fill(
@@ -413,8 +415,8 @@ class PartitionLogs:
             if stream is not None and not isinstance(failure, BrokerUnavailableError):
                 raise failure
             return
-        offset = _offset(message)
-        if partition is None or stream is None or offset < stream.end:
+        offset = message.offset()
+        if partition is None or stream is None or offset is None or offset < stream.end:
             return
         if error is not None:
             # The client reports the partition's end. Move on to the end, because the offsets before it may be
@@ -426,14 +428,3 @@ class PartitionLogs:
         if len(stream.held) >= _MOST_HELD and not stream.is_paused:
             consumer.pause([TopicPartition(self._topic, partition)])
             stream.is_paused = True
-
-    def _resume(self, consumer: LiveConsumer, partition: int, stream: _Stream) -> None:
-        if stream.is_paused:
-            consumer.resume([TopicPartition(self._topic, partition)])
-            stream.is_paused = False
-
-
-def _offset(message: Message) -> int:
-    offset = message.offset()
-    assert offset is not None
-    return offset
