@@ -239,6 +239,14 @@ def refusing_store(word: str, away: threading.Event) -> ScriptedStore:
     return ScriptedStore(MemoryObjectStore()).on("put", f"*{word}*", refuse)
 
 
+def test_an_unforeseen_error_fails_the_records_and_keeps_nobody_waiting() -> None:
+    topics = orders_on(ScriptedStore(MemoryObjectStore()).on("put", "*/topics/orders/*", KeyError("size")))
+    with BatchProducer(topics, "orders") as producer:
+        future = producer.send(b"v")
+        with pytest.raises(DeliveryFailedError, match="internal error: KeyError"):
+            future.result(LONG_S)
+
+
 # A put that is under way at the timeout may still succeed.
 @pytest.mark.parametrize(("word", "orphans"), [("/topics/orders/", {0, 1}), ("/queues/", {1})])
 def test_records_that_are_not_stored_or_notified_in_time_have_failed(word: str, orphans: set[int]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import random
 import ssl
 import threading
@@ -41,8 +40,6 @@ from tieredstore.pubsub.format.packets import (
 from tieredstore.pubsub.produce.batch_writer import SealedMessage
 from tieredstore.pubsub.produce.outbox import OpenMessage, Outbox, Packer, Sending
 from tieredstore.pubsub.settings import BatchClientSettings, BatchSettings
-
-_logger: Final = logging.getLogger(__name__)
 
 _ROOM_FOR_HEADERS: Final = 64 << 10
 """Bytes of a packet that are reserved for headers, and for incompressible data that compression makes larger."""
@@ -131,14 +128,10 @@ class BrokerDelivery:
     async def _deliver(self, outbox: Outbox, message: OpenMessage, sealed: SealedMessage, deadline: Deadline) -> None:
         try:
             await self._send(sealed, deadline)
-        except DeliveryFailedError as failure:
-            outbox.fail([message], failure)
-        except (TieredStoreError, asyncio.CancelledError) as error:
-            why = str(error) or "the producer was closed before delivery"
-            outbox.fail([message], DeliveryFailedError(why, maybe_stored=True))
-        except Exception as error:  # an unforeseen error must not leave the caller waiting forever
-            _logger.exception("cannot send a Message")
-            outbox.fail([message], DeliveryFailedError(f"internal error: {error!r:.200}", maybe_stored=True))
+        except asyncio.CancelledError:
+            outbox.fail([message], DeliveryFailedError("the producer was closed before delivery"))
+        except Exception as error:  # noqa: BLE001  any error fails the Message
+            outbox.fail([message], error)
         else:
             outbox.settle([message], None)
 

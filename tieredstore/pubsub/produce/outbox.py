@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
-from tieredstore.errors import AlreadyClosedError
+from tieredstore.errors import AlreadyClosedError, TieredStoreError
 from tieredstore.pubsub.counts import ProducerCounts
 from tieredstore.pubsub.errors import BufferFullError, DeliveryFailedError, InvalidRecordError
 from tieredstore.pubsub.format._writing import BodyWriter
@@ -336,8 +336,13 @@ class Outbox:
             self._counts.delivered_records += sum(message.body.count for message in messages)
         self._release(messages)
 
-    def fail(self, messages: Sequence[OpenMessage], failure: DeliveryFailedError) -> None:
-        """Fail the futures of these Messages. The Messages may be stored nevertheless."""
+    def fail(self, messages: Sequence[OpenMessage], error: Exception) -> None:
+        """Fail the futures of these Messages by any error, which must not leave the caller waiting. The Messages may be
+        stored nevertheless."""
+        failure = error if isinstance(error, DeliveryFailedError) else DeliveryFailedError(str(error))
+        if not isinstance(error, TieredStoreError):
+            _logger.error("cannot deliver Messages", exc_info=error)
+            failure = DeliveryFailedError(f"internal error: {error!r:.200}")
         if self._sending.acks == "0":
             _logger.warning("%d records were not delivered: %s", sum(each.body.count for each in messages), failure)
         for message in messages:

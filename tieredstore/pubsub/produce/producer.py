@@ -13,14 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, get_args
 
 from tieredstore.config import settings_from
-from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.errors import ConfigError
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.counts import PRODUCERS, ProducerCounts
-from tieredstore.pubsub.errors import DeliveryFailedError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, Headers, MessageHeader, ProducerRequest
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedBatch, room_for
@@ -303,10 +302,7 @@ class StoreDelivery:
 def _deliver(outbox: Outbox, writer: BatchWriter, batch: _Batch, deadline: Deadline) -> None:
     try:
         place = writer.write(batch.messages, deadline, memory=batch.memory)
-    except TieredStoreError as error:
-        failure = (
-            error if isinstance(error, DeliveryFailedError) else DeliveryFailedError(str(error), maybe_stored=True)
-        )
-        outbox.fail(batch.waiting, failure)
+    except Exception as error:  # noqa: BLE001  any error fails the Messages
+        outbox.fail(batch.waiting, error)
     else:
         outbox.settle(batch.waiting, place)
