@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, FencedError, InvalidRangeError
 from tieredstore.kafka.records._slabs import shared_pool
@@ -227,7 +228,7 @@ class BatchConsumer(Closing):
             index = BatchIndex(store.get(key, 0, batch.notification.header_size), key, batch.size)
             batches = list(decoder.decode_message(store.get(key, *index.byte_range(message)), index.place(message)))
             if record >= 0:
-                batches = [rows for each in batches if (rows := _only(each, record)).num_rows]
+                batches = [rows for each in batches if (rows := each.filter(pc.field("record") == record)).num_rows]
                 if not batches:
                     raise InvalidRangeError(f"{self._log.place(partition, offset)} has no record {record}")
         table = pa.Table.from_batches(batches, decoder.schema).combine_chunks()
@@ -338,8 +339,3 @@ class BatchConsumer(Closing):
 def _check_choice(name: str, given: object, kind: object) -> None:
     if given not in (choices := get_args(kind)):
         raise ConfigError(f"{name} is {given!r:.60}; it must be {' or '.join(choices)}")
-
-
-def _only(batch: pa.RecordBatch, record: int) -> pa.RecordBatch:
-    numbers = batch.column("record").to_pylist()
-    return batch.slice(numbers.index(record), 1) if record in numbers else batch.slice(0, 0)

@@ -413,12 +413,10 @@ class BrokerLink:
                 self._writer.write(request_bytes(request))
                 await self._writer.drain()
                 return await answer
-        except TimeoutError as error:
-            self.lose(f"no answer within {timeout_s:g} s")
-            raise self._loss_error(f"no answer within {timeout_s:g} s") from error
         except OSError as error:
-            self.lose(str(error))
-            raise self._loss_error(str(error)) from error
+            why = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+            self.lose(why)
+            raise self._loss_error(why) from error
         finally:
             self._waiting.pop(name, None)
             if answer.done() and not answer.cancelled():
