@@ -225,14 +225,8 @@ class BatchKey:
 
     def __str__(self) -> str:
         name = f"{self.client_request_id}_{self.server_request_id}_{self.ms}_{self.attempt}_{self.host}"
-        return f"{folder_of(self.path, self.client_request_id if self.is_hashed else None)}{name}"
-
-
-def folder_of(path: str, client_request_id: int | None) -> str:
-    """Return the folder of a key: all before the object's name, including the last ``/``. If the id is None, leave out
-    ``hh``."""
-    hashed = "" if client_request_id is None else f"{key_hash(client_request_id)}/"
-    return f"{hashed}{path}/"
+        hashed = f"{key_hash(self.client_request_id)}/" if self.is_hashed else ""
+        return f"{hashed}{self.path}/{name}"
 
 
 def parse_batch_key(key: str, path: str) -> BatchKey | None:
