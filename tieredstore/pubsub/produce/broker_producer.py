@@ -39,10 +39,11 @@ from tieredstore.pubsub.format.packets import (
 )
 from tieredstore.pubsub.produce.batch_writer import SealedMessage
 from tieredstore.pubsub.produce.outbox import OpenMessage, Outbox, Packer, Sending
-from tieredstore.pubsub.settings import BatchClientSettings, BatchSettings
+from tieredstore.pubsub.settings import BatchClientSettings
 
-_ROOM_FOR_HEADERS: Final = 64 << 10
-"""Bytes of a packet that are reserved for headers, and for incompressible data that compression makes larger."""
+MOST_MESSAGE_BYTES: Final = MAX_PACKET_BYTES - (64 << 10)
+"""The largest Message: a packet also needs room for headers, and for incompressible data that compression makes larger.
+"""
 
 _FIRST_DELAY_S: Final = 0.05
 _MOST_DELAY_S: Final = 2.0
@@ -50,21 +51,12 @@ _CLOSE_S: Final = 5.0
 _REFUSED: Final = frozenset({Code.BAD_REQUEST, Code.UNAUTHORIZED})
 
 
-def message_bytes_of(settings: BatchSettings) -> int:
-    """Return the largest Message that fits a packet."""
-    return min(settings.message_bytes, MAX_PACKET_BYTES - _ROOM_FOR_HEADERS)
-
-
-def open_broker_outbox(sending: Sending, *, topic: str, client: BatchClientSettings) -> Outbox:
-    """Return an outbox that delivers to the brokers of a topic. The outbox learns these brokers from the brokers that
-    ``client`` names."""
-    return Outbox(sending, Packer(sending.message_bytes), BrokerDelivery(sending, topic, client))
-
-
 class BrokerDelivery:
-    """Seals Messages on a thread, and sends several Messages at once. The delivery runs its own event loop."""
+    """Delivery to a topic's brokers, which it learns from the brokers that ``client`` names. It seals Messages on a
+    thread, and sends several Messages at once on its own event loop."""
 
     def __init__(self, sending: Sending, topic: str, client: BatchClientSettings) -> None:
+        self.packer: Packer = Packer(sending.message_bytes)
         self._how = sending
         self._topic = topic
         self._client = client

@@ -113,6 +113,11 @@ class Packer:
 class Delivery(Protocol):
     """Takes closed Messages out of an outbox on its own threads, and reports each as stored (``settle``) or failed."""
 
+    @property
+    def packer(self) -> Packer:
+        """Allocates the memory of these Messages."""
+        ...
+
     def start(self, outbox: Outbox) -> None:
         """Start the threads if they do not run yet. The caller holds the outbox's lock."""
         ...
@@ -130,11 +135,11 @@ class Outbox:
     failed. Until then, its bytes count as held.
     """
 
-    def __init__(self, sending: Sending, packer: Packer, delivery: Delivery) -> None:
+    def __init__(self, sending: Sending, delivery: Delivery) -> None:
         self._sending = sending
         self._settings = sending.settings
         self._counts = sending.counts
-        self._packer = packer
+        self._packer = delivery.packer
         self._delivery = delivery
         self._address = new_address()
         self._epoch_ms = time.time_ns() // 1_000_000

@@ -24,7 +24,7 @@ from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, Headers, MessageHeader, ProducerRequest
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedBatch, room_for
 from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
-from tieredstore.pubsub.produce.outbox import Acks, OpenMessage, Outbox, Packer, Sending
+from tieredstore.pubsub.produce.outbox import Acks, Delivery, OpenMessage, Outbox, Packer, Sending
 from tieredstore.pubsub.queue.auditor import auditor_of
 from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics, check_topic_name
@@ -88,17 +88,19 @@ class BatchProducer(Closing):
                 from tieredstore.pubsub.produce import broker_producer  # noqa: PLC0415  asyncio and TLS
 
                 batches = settings.section(BatchSettings)
-                message_bytes = broker_producer.message_bytes_of(batches)
-                self._new_outbox = partial(broker_producer.open_broker_outbox, topic=topic, client=client)
+                message_bytes = min(batches.message_bytes, broker_producer.MOST_MESSAGE_BYTES)
+                self._new_delivery: Callable[[Sending], Delivery] = partial(
+                    broker_producer.BrokerDelivery, topic=topic, client=client
+                )
             elif acks == "1":
                 raise ConfigError("acks=1 waits for a broker, but no brokers are set: use all or 0")
             else:
                 topics = opened.enter_context(open_topics(given))
                 batches, message_bytes = topics.batches, topics.batches.message_bytes
-                self._new_outbox = partial(_open_store_outbox, topics=topics, topic=topics.get(topic))
+                self._new_delivery = partial(StoreDelivery, topics=topics, topic=topics.get(topic))
             auditor = auditor_of(batches, topic, is_producer=True)
             self._sending = Sending(batches, acks, auditor, message_bytes, monotonic)
-            self._outbox = self._new_outbox(self._sending)
+            self._outbox = Outbox(self._sending, self._new_delivery(self._sending))
             self._opened = opened.pop_all()
         self.counts: ProducerCounts = self._sending.counts
         self._is_unacked = acks == "0"
@@ -109,7 +111,7 @@ class BatchProducer(Closing):
     def begin_again(self) -> None:
         """Reset the producer in a forked child, because the child has sent nothing."""
         self.counts.begin_again()
-        self._outbox = self._new_outbox(self._sending)
+        self._outbox = Outbox(self._sending, self._new_delivery(self._sending))
         if self._is_closed:
             self._outbox.close(0.0)
 
@@ -179,11 +181,6 @@ def _client_of(settings: Settings, brokers: str) -> BatchClientSettings:
         raise ConfigError(f"brokers is {brokers!r:.60}; give host:port, separated by commas")
     named = settings_from({**_NO_STORE, "pubsub.bootstrap": brokers}, source="brokers").section(BatchClientSettings)
     return settings.section(BatchClientSettings).model_copy(update={"bootstrap": named.bootstrap})
-
-
-def _open_store_outbox(sending: Sending, *, topics: Topics, topic: Topic) -> Outbox:
-    delivery = StoreDelivery(sending, topics, topic)
-    return Outbox(sending, delivery.packer, delivery)
 
 
 _HEADER_BYTES: Final = MessageHeader(ProducerRequest(bytes(ADDRESS_BYTES), 0, 0), 0, Compression.NONE, 0, 0).size
