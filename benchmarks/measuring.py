@@ -23,8 +23,8 @@ Job = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The cost of one run of a job: wall-clock seconds, and seconds on all processors, of this process unless the
-    caller measures more.
+    """The cost of one run of a job: wall-clock seconds, and seconds on all processors. The processor seconds are those
+    of this process, unless the caller measures more processes.
     """
 
     seconds: float
