@@ -322,8 +322,8 @@ def test_a_forked_child_has_a_client_of_its_own_and_leaves_its_parents_alone(kaf
 
 
 UNLUCKY: Final = 75
-"""Exit code of a child that cannot use librdkafka: a thread of the parent held one of its locks during the fork, and
-nothing unlocks it in the child. This happens about once in some hundred forks.
+"""Exit code of a child that cannot use librdkafka. A thread of the parent held a lock of librdkafka during the fork,
+and nothing releases this lock in the child. This happens about once in some hundred forks.
 """
 
 
