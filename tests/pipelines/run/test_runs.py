@@ -438,7 +438,9 @@ def test_other_bytes_get_an_entry_before_they_are_published(
 def test_whoever_dies_in_the_midst_of_it_leaves_what_the_next_one_completes(
     topic: StoredTopic, packing: Packing
 ) -> None:
-    """The next run compresses as usual, but keeps the entries of the run that died."""
+    """The run that dies has another compressor. The next run has the first compressor again, but keeps every entry of
+    the run that died.
+    """
     entered: list[bool] = []
     has_died = True
     while has_died:
