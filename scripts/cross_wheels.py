@@ -31,7 +31,7 @@ from scripts.steps import numbered, run_main
 
 _TOOLS: Final = VENV / "wheels"
 # Our C headers enable SSE 4.2 in single functions, and check the processor before calling them. Zig's baseline excludes
-# the crc32 instruction, which SSE 4.2 implies. So allow it: no other code uses it.
+# the crc32 instruction, which SSE 4.2 implies. So allow this instruction, which no other code uses.
 _MACHINES: Final = {"x86_64": ("-mcrc32",), "aarch64": ()}
 
 # auditwheel can check wheels for all platforms, but its command line accepts only those of the machine on which it
