@@ -18,6 +18,7 @@ from tests.support.pipelines.pipeline_runs import TOPIC, listed, run_once
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.errors import ConfigError, ResourceNotFoundError, StoreError
 from tieredstore.pipelines.upkeep.backfill import Backfill
+from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.topic_backup import PipelineBackup
 
@@ -116,15 +117,28 @@ def replace_offsets(folder: Folder, topic: StoredTopic, start: int, stop: int) -
         list(Backfill(new, folder.store, source, replaces=1, threads=1).run(Selected(TOPIC, start, stop)))
 
 
+@pytest.mark.parametrize("deleted", [110, 290])
 def test_a_restore_reads_rows_of_the_table_whose_files_another_generation_replaced(
-    topic: StoredTopic, folder: Folder
+    topic: StoredTopic, folder: Folder, deleted: int
 ) -> None:
     run_once(topic, folder.store, folder.pipeline(**SMALL))
     replace_offsets(folder, topic, 100, 200)
     assert rows_of(folder) == (list(range(300)), [])
     with folder.table() as table:
-        table.delete("offset >= 290")
-    assert rows_of(folder) == (list(range(290)), [DELETED])
+        table.delete(f"offset >= {deleted} and offset < {deleted + 10}")
+    assert rows_of(folder) == ([*range(deleted), *range(deleted + 10, 300)], [DELETED])
+
+
+def test_a_restore_from_the_table_lacks_rows_whose_generation_was_removed(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline(**SMALL))
+    replace_offsets(folder, topic, 100, 200)
+    list(drop_generation(folder.pipeline(secor__generation="2"), folder.store, dry_run=False))
+    backup = PipelineBackup(folder.pipeline(), folder.store, [TOPIC])
+    ((start, stop),) = backup.holes((TOPIC, 0), 0, 300)
+    assert start <= 100 < 200 <= stop
+    assert list(backup.lacks) == []
+    batches: list[Any] = list(backup.records((TOPIC, 0), 0, 300))
+    assert [at for one in batches for at in one.column("offset").to_pylist()] == [*range(start), *range(stop, 300)]
 
 
 def test_a_restore_from_files_lacks_those_that_another_generation_replaced(topic: StoredTopic, folder: Folder) -> None:

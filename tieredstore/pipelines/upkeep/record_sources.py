@@ -23,7 +23,7 @@ from tieredstore.errors import (
 from tieredstore.model import AtTime, check_offset
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
-from tieredstore.pipelines.log.holdings import Family, Holdings
+from tieredstore.pipelines.log.holdings import Family, Holding, Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.recipes import places_of
@@ -289,13 +289,14 @@ class KeptFiles(RecordSource):
         holes: list[tuple[int, int]] = []
         reached = window.start
         for piece in self._pieces.get(window.partition, []):
-            if piece.stop > reached and piece.start < window.stop and self._is_there(piece):
+            its = replace(window, start=piece.start, stop=piece.stop)
+            if piece.stop > reached and piece.start < window.stop and self._is_there(its, piece.given_to, piece.needs):
                 holes += [(reached, piece.start)] if reached < piece.start else []
                 reached = piece.stop
         return [*holes, (reached, window.stop)] if reached < window.stop else holes
 
-    def _is_there(self, piece: _Piece, /) -> bool:
-        return piece.given_to == _UNKNOWN and self._there.issuperset(piece.needs)
+    def _is_there(self, window: Window, given_to: int, needs: Sequence[str]) -> bool:  # noqa: ARG002  KeptRows uses it
+        return given_to == _UNKNOWN and self._there.issuperset(needs)
 
     @functools.cached_property
     def _there(self) -> set[str]:
@@ -440,8 +441,19 @@ class KeptRows(KeptFiles):
     def missing(self) -> int:
         """Number of committed records that are not in the table."""
         committed = sum(piece.records for pieces in self._pieces.values() for piece in pieces)
-        own = (window for window, generation in self.holders() if generation == _UNKNOWN)
-        return max(0, committed - sum(map(self.rows.count, own)))
+        for window, generation in self.holders():
+            if generation != _UNKNOWN:
+                committed += sum(one.window.records for one in self._held_elsewhere(window))
+        return max(0, committed - sum(self.rows.count(window) for window, _ in self.holders()))
+
+    @functools.cached_property
+    def _others(self) -> list[Holdings]:
+        """The offset windows of the linked generations, whose rows are in the table too."""
+        return [Holdings.of(log) for log in Family(self._log).read_others().values()]
+
+    def _held_elsewhere(self, window: Window) -> list[Holding]:
+        found = (one for its in self._others for one in its.between(window.where, window.start, window.stop))
+        return [one for one in found if one.is_held]
 
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
         """Yield the records in order of offsets, each once."""
@@ -451,9 +463,10 @@ class KeptRows(KeptFiles):
                 if batch.num_rows:
                     yield batch
 
-    def _is_there(self, _: _Piece, /) -> bool:
-        """Return True for every piece: rows that are not in the table may have been deleted on purpose."""
-        return True
+    def _is_there(self, window: Window, given_to: int, needs: Sequence[str]) -> bool:  # noqa: ARG002  files are not read
+        """Return True if a generation holds the offsets, because rows may have been deleted from the table on
+        purpose."""
+        return given_to == _UNKNOWN or bool(self._held_elsewhere(window))
 
 
 def _is_same(one: tuple[pa.RecordBatch, int], other: tuple[pa.RecordBatch, int]) -> bool:
