@@ -251,16 +251,11 @@ class _WindowWriting:
             return faults
         good = [(row, code) for row, code in enumerate(filed.codes) if row not in faults]
         most = self._recipe.open_files
-        if most and len(self._open.keys() | {filed.directories[code] for _, code in good}) > most:
-            # Write the records in their order, so that files end at the same records regardless of batch boundaries.
-            for code, run in groupby(good, key=lambda one: one[1]):
-                self._write(filed.directories[code], rows.take(pa.array([row for row, _ in run])))
-        else:
-            numbers: dict[int, list[int]] = {}
-            for row, code in good:
-                numbers.setdefault(code, []).append(row)
-            for code, taken in numbers.items():
-                self._write(filed.directories[code], rows.take(pa.array(taken)))
+        if not most or len(self._open.keys() | {filed.directories[code] for _, code in good}) <= most:
+            # If a file had to end to make room for another, the order of the records would decide where it ends.
+            good.sort(key=lambda one: one[1])
+        for code, run in groupby(good, key=lambda one: one[1]):
+            self._write(filed.directories[code], rows.take(pa.array([row for row, _ in run])))
         return faults
 
     def finish(self) -> WrittenWindow:
