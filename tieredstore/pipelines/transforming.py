@@ -119,7 +119,9 @@ class Transforming:
         rows = [places.get(offset, -1) for offset in offsets]
         if -1 in rows or any(one >= other for one, other in pairwise(rows)):
             raise ConfigError(f"{_SETTING}, {self.name}, must return only offsets of its input, in the same order")
-        return Transformed(_with(records.take(pa.array(rows)), changed), records.num_rows - len(rows), {})
+        kept = records.take(pa.array(rows))
+        arrays = {name: changed.column(name).cast(kept.schema.field(name).type) for name in _CHANGED}
+        return Transformed(_replace(kept, arrays), records.num_rows - len(rows), {})
 
     def _row_by_row(self, records: pa.RecordBatch, function: Callable[..., Any]) -> Transformed:
         kept: list[pa.RecordBatch] = []
@@ -131,7 +133,7 @@ class Transforming:
                 raise
             except Exception as error:  # noqa: BLE001  user code can raise anything
                 faults[row] = _reason(error)
-        whole = _join(kept, records)
+        whole = pa.concat_batches(kept) if kept else records.slice(0, 0)
         return Transformed(whole, records.num_rows - whole.num_rows - len(faults), faults)
 
     def _one_by_one(
@@ -180,20 +182,9 @@ class Transforming:
         return _replace(rows, arrays)
 
 
-def _with(rows: pa.RecordBatch, changed: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows with key, value and headers taken from ``changed``."""
-    arrays = {name: changed.column(name).cast(rows.schema.field(name).type) for name in _CHANGED}
-    return _replace(rows, arrays)
-
-
 def _replace(rows: pa.RecordBatch, arrays: Mapping[str, pa.Array]) -> pa.RecordBatch:
     columns = [arrays.get(name, rows.column(name)) for name in rows.schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
-
-
-def _join(batches: list[pa.RecordBatch], like: pa.RecordBatch) -> pa.RecordBatch:
-    whole = pa.Table.from_batches(batches, like.schema).combine_chunks().to_batches()
-    return whole[0] if whole else like.slice(0, 0)
 
 
 def _reason(error: Exception) -> str:
