@@ -14,7 +14,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from tieredstore.errors import CorruptDataError, ObjectNotFoundError
 from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
@@ -25,6 +25,10 @@ from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
 
 LATE_MS: Final = 60_000
 """A request is late if it was stored this many ms after a request of the same producer with a higher id."""
+
+
+Producer: TypeAlias = tuple[bytes, int]
+"""A producer's address and epoch."""
 
 
 class AuditFault(enum.StrEnum):
@@ -50,7 +54,7 @@ class AuditFinding:
     """
 
     fault: AuditFault
-    producer: tuple[bytes, int] | None
+    producer: Producer | None
     first: int | None
     last: int | None
     why: str
@@ -110,12 +114,8 @@ class TopicAudit:
     batch_bytes: int = 0
     requests: Counter[AuditFault] = field(default_factory=Counter[AuditFault])
     """Number of requests per fault; an unreadable batch counts as one."""
-    _sightings: dict[tuple[bytes, int], list[_Sighting]] = field(
-        default_factory=dict[tuple[bytes, int], list[_Sighting]]
-    )
-    _empty: dict[tuple[bytes, int], list[tuple[int, int]]] = field(
-        default_factory=dict[tuple[bytes, int], list[tuple[int, int]]]
-    )
+    _sightings: dict[Producer, list[_Sighting]] = field(default_factory=dict[Producer, list[_Sighting]])
+    _empty: dict[Producer, list[tuple[int, int]]] = field(default_factory=dict[Producer, list[tuple[int, int]]])
     """First and last ids of sequences of requests without records, as brokers of this project recorded them."""
     _is_cut: bool = False
 
@@ -195,17 +195,16 @@ class TopicAudit:
     def _absent(self, batch: QueuedBatch) -> Iterator[AuditFinding]:
         """For a batch whose object is missing, note the requests in its notification as absent. If the notification
         lists no requests, yield one finding for the batch."""
-        why = f"the object {batch.key} is missing"
         facts = batch.notification.facts
         if facts is None or not facts.producers:
-            yield _make_finding(AuditFault.LOST, batch, why)
+            yield _make_finding(AuditFault.LOST, batch, f"the object {batch.key} is missing")
             return
         for request in facts.requests(batch.notification.message_count):
             self._see(batch, 0, None, request)
 
     # --- producers ---
 
-    def _producer(self, producer: tuple[bytes, int], sightings: list[_Sighting]) -> Iterator[AuditFinding]:
+    def _producer(self, producer: Producer, sightings: list[_Sighting]) -> Iterator[AuditFinding]:
         standing: dict[int, list[_Sighting]] = {}
         absent: dict[int, _Sighting] = {}
         for sighting in sorted(sightings, key=lambda each: each.order):
@@ -223,7 +222,7 @@ class TopicAudit:
         yield from self._latecomers(producer, standing)
 
     def _holes(
-        self, producer: tuple[bytes, int], seen: Sequence[int], standing: dict[int, list[_Sighting]]
+        self, producer: Producer, seen: Sequence[int], standing: dict[int, list[_Sighting]]
     ) -> Iterator[AuditFinding]:
         # Retention may have freed the entries with the first requests. In this case, begin at the first request that is
         # left.
@@ -240,7 +239,7 @@ class TopicAudit:
                 )
             expected = max(expected, request_id + 1)
 
-    def _latecomers(self, producer: tuple[bytes, int], standing: dict[int, list[_Sighting]]) -> Iterator[AuditFinding]:
+    def _latecomers(self, producer: Producer, standing: dict[int, list[_Sighting]]) -> Iterator[AuditFinding]:
         late: list[AuditFinding] = []
         earliest_ms, earliest_id = None, 0
         for request_id in sorted(standing, reverse=True):
@@ -288,7 +287,7 @@ def _check_bodies(body: bytes, key: str) -> list[tuple[int, MessageHeader | Mess
     return checked
 
 
-def _copies(producer: tuple[bytes, int], sightings: Sequence[_Sighting]) -> Iterator[AuditFinding]:
+def _copies(producer: Producer, sightings: Sequence[_Sighting]) -> Iterator[AuditFinding]:
     first = sightings[0]
     for other in sightings[1:]:
         whence = f"partition {first.batch.partition}, offset {first.batch.offset}"

@@ -20,7 +20,7 @@ from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue
 from tieredstore.pubsub.queue.queues import QueuedNotification
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding
+from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, Producer
 
 _LOOK_S: Final = 1.0
 _BEAT_S: Final = 120.0
@@ -201,7 +201,7 @@ class AuditPairs:
         self._most = most
         self._waiting: dict[ProducerRequest, _Known] = {}  # not yet reported by both producer and consumer
         self._settled: dict[ProducerRequest, _Known] = {}
-        self.producers: set[tuple[bytes, int]] = set()
+        self.producers: set[Producer] = set()
         self.counts: PairingCounts = PairingCounts()
 
     def add(self, record: AuditRecord, ms: int, partition: int, offset: int) -> Iterator[AuditFinding]:
