@@ -421,7 +421,7 @@ def test_who_is_cut_off_is_left_though_all_have_failed_before(seed: int) -> None
     for place in PLACES[1:]:
         cluster.now_s += 10.0
         cluster.brokers.drop(_Link(place, cluster), "it was killed some time ago")
-    cluster.brokers._brokers = (BrokerAddress("", *PLACES[0]),)
+    cluster.brokers._brokers = {PLACES[0]: ""}
     cluster.has_topic = PLACES[2]
     assert cluster.sends(20)
     cluster.cut_off, cluster.has_topic = PLACES[2], PLACES[1]

@@ -26,7 +26,6 @@ from tieredstore.pubsub.errors import DeliveryFailedError, PacketCorruptError
 from tieredstore.pubsub.format.messages import message_checksum
 from tieredstore.pubsub.format.packets import (
     MAX_PACKET_BYTES,
-    BrokerAddress,
     Code,
     MetadataAnswer,
     MetadataRequest,
@@ -212,7 +211,7 @@ class TopicBrokers:
         self._seeds = [host_and_port(text) for text in settings.bootstrap]
         self._links: dict[Place, BrokerLink] = {}
         self._pauses: dict[Place, _Pause] = {}
-        self._brokers: tuple[BrokerAddress, ...] = ()
+        self._brokers: dict[Place, str] = {}  # the topic's brokers and their zones
         self._asked_s = -_STALE_S
         self._failure: tuple[float, TieredStoreError] | None = None
         self._unknown_since_s: float | None = None
@@ -232,13 +231,19 @@ class TopicBrokers:
             raise BrokerUnavailableError(f"no broker of topic {self._topic} is available")
         place = places[next(self._turn) % len(places)]
         async with self._connecting.setdefault(place, asyncio.Lock()):
-            return await self._connect(place)
+            link = self._links.get(place)
+            if link is None or link.is_lost:
+                try:
+                    link = self._links[place] = await self._open_link(place)
+                except BrokerUnavailableError:
+                    self._avoid(place)
+                    raise
+            return link
 
     def drop(self, link: BrokerLink, why: str) -> None:
         """Drop a failed connection, avoid its broker for a while, and refresh metadata."""
         link.lose(why)
-        self._pause(link.place)
-        self.mark_stale()
+        self._avoid(link.place)
 
     def mark_stale(self) -> None:
         """Refresh metadata at the next use."""
@@ -249,24 +254,13 @@ class TopicBrokers:
         for link in self._links.values():
             link.lose("the producer was closed")
 
-    # --- connections ---
-
-    async def _connect(self, place: Place) -> BrokerLink:
-        link = self._links.get(place)
-        if link is None or link.is_lost:
-            try:
-                link = self._links[place] = await self._open_link(place)
-            except BrokerUnavailableError:
-                self._pause(place)
-                self.mark_stale()
-                raise
-        return link
-
     def settle(self, place: Place) -> None:
         """End the pause of a broker, because the broker works again."""
         self._pauses.pop(place, None)
 
-    def _pause(self, place: Place) -> None:
+    def _avoid(self, place: Place) -> None:
+        """Avoid a failed broker for a while, and refresh metadata."""
+        self.mark_stale()
         rest = self._pauses.setdefault(place, _Pause())
         now_s = rest.failed_s = self._monotonic()
         if rest.until_s <= now_s:  # many Messages may report the same lost broker: lengthen its pause once
@@ -281,13 +275,9 @@ class TopicBrokers:
         client's zone.
         """
         now_s = self._monotonic()
-        well = [
-            broker
-            for broker in self._brokers
-            if (broker.ip, broker.port) not in self._pauses or self._pauses[broker.ip, broker.port].until_s <= now_s
-        ]
-        near = [broker for broker in well if self._settings.rack and broker.locality == self._settings.rack]
-        places = sorted({(broker.ip, broker.port) for broker in near or well})
+        well = [place for place in self._brokers if place not in self._pauses or self._pauses[place].until_s <= now_s]
+        near = [place for place in well if self._settings.rack and self._brokers[place] == self._settings.rack]
+        places = sorted(near or well)
         random.Random(self._order).shuffle(places)  # noqa: S311  a stable order, different for each client
         return places[: self._settings.endpoints]
 
@@ -301,12 +291,11 @@ class TopicBrokers:
                 return
             if self._failure is not None and self._monotonic() - self._failure[0] < _FIRST_REST_S:
                 raise self._failure[1]  # the metadata request of another Message has just failed
-            known = [(broker.ip, broker.port) for broker in self._brokers]
             seeds = random.sample(self._seeds, len(self._seeds))
             error: TieredStoreError | None = None
             # Ask recently failed brokers last, because a broker that is cut off from the others still claims in its
             # metadata to have the topic.
-            for place in sorted(dict.fromkeys([*known, *seeds]), key=self._failed_s):
+            for place in sorted(dict.fromkeys([*self._brokers, *seeds]), key=self._failed_s):
                 try:
                     self._brokers = await self._ask(place)
                 except BrokerUnavailableError as failure:
@@ -320,7 +309,7 @@ class TopicBrokers:
                 self._failure = (self._monotonic(), error)
                 raise error
 
-    async def _ask(self, place: Place) -> tuple[BrokerAddress, ...]:
+    async def _ask(self, place: Place) -> dict[Place, str]:
         link = self._links.get(place)
         own = link is None or link.is_lost
         if link is None or link.is_lost:
@@ -333,7 +322,7 @@ class TopicBrokers:
                 link.lose("it was opened for metadata only")
         return self._writers_in(response, place)
 
-    def _writers_in(self, response: Response, place: Place) -> tuple[BrokerAddress, ...]:
+    def _writers_in(self, response: Response, place: Place) -> dict[Place, str]:
         where = f"broker {place[0]}:{place[1]}"
         if response.code is Code.NOT_FOUND:
             now_s = self._monotonic()
@@ -344,9 +333,8 @@ class TopicBrokers:
         if response.code is not Code.OK or not isinstance(response.payload, MetadataAnswer):
             raise BrokerUnavailableError(f"{where} gave no metadata of topic {self._topic}: {response.error:.200}")
         self._unknown_since_s = None
-        return tuple(
-            broker for topic in response.payload.topics if topic.topic == self._topic for broker in topic.write_brokers
-        )
+        writers = [topic.write_brokers for topic in response.payload.topics if topic.topic == self._topic]
+        return {(broker.ip, broker.port): broker.locality for brokers in writers for broker in brokers}
 
 
 def client_tls(settings: BatchClientSettings) -> ssl.SSLContext | None:
