@@ -186,11 +186,10 @@ class GroupProgress:
     def _rest(self) -> dict[TopicPartition, int] | None:
         """Wait until there are uncommitted offsets, and return them. Return None if ``close`` was called and none are
         left."""
+
+        def rest() -> dict[TopicPartition, int]:
+            return {where: at for where, at in self._wanted.items() if self._told.get(where) != at}
+
         with self._changed:
-            while True:
-                rest = {where: at for where, at in self._wanted.items() if self._told.get(where) != at}
-                if rest:
-                    return rest
-                if self._is_closing:
-                    return None
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._is_closing or rest())
+            return rest() or None
