@@ -33,7 +33,8 @@ HANDSHAKES_AN_ADDRESS: Final = 16
 WAITING: Final = 1024
 WAITING_AN_ADDRESS: Final = 512
 """Limits on sockets that have sent nothing or wait for their TLS handshake: in total, and per client address. Beyond a
-limit, the oldest socket that has sent nothing is closed, because a TLS client always sends the first byte.
+limit, the oldest socket that has sent nothing is closed. A TLS client sends the first byte, so a socket that stays
+silent is probably not one of a TLS client.
 """
 
 WAIT_S: Final = 10.0

@@ -153,8 +153,8 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
 
 
 def _leave(governor: Governor, broker: Broker, handed_over: threading.Event, ended: threading.Event) -> None:
-    """Give up the broker's topics. Then read the new assignments until the broker has ended, because the broker
-    redirects its clients by them."""
+    """Give up the broker's topics. Then keep reading the new assignments until the broker has ended, because they name
+    the brokers to which it redirects its clients."""
     try:
         if not governor.leave():
             return

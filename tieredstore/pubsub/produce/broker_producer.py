@@ -41,8 +41,7 @@ from tieredstore.pubsub.produce.outbox import OpenMessage, Outbox, Packer, Sendi
 from tieredstore.pubsub.settings import BatchClientSettings
 
 MOST_MESSAGE_BYTES: Final = MAX_PACKET_BYTES - (64 << 10)
-"""The largest Message: a packet also needs room for headers, and for incompressible data that compression makes larger.
-"""
+"""The largest size of a Message. The rest of a packet is for headers, and for data that compression makes larger."""
 
 _FIRST_DELAY_S: Final = 0.05
 _MOST_DELAY_S: Final = 2.0

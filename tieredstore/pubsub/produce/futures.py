@@ -1,7 +1,8 @@
 """Futures of records. Each record has a future, so an unused future must be cheap.
 
 Python's future begins with a lock, a condition and two lists. Creating these takes longer than copying the record, so
-this future creates them only at its first use. Every way of waiting first gets the condition, which shows this use.
+this future creates them only at its first use. Python's methods of waiting first read the condition. Reading this
+missing attribute shows the first use.
 
 A Message's outcome is stored once for all of its records, and refers only to the futures in use. A future that the
 caller drops unused is therefore freed at once, without the garbage collector.

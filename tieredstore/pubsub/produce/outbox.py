@@ -342,7 +342,7 @@ class Outbox:
         self._release(messages)
 
     def fail(self, messages: Sequence[OpenMessage], error: Exception) -> None:
-        """Fail the futures of these Messages by any error, which must not leave the caller waiting. The Messages may be
+        """Fail the futures of these Messages, whatever the error, so that no caller waits forever. The Messages may be
         stored nevertheless."""
         failure = error if isinstance(error, DeliveryFailedError) else DeliveryFailedError(str(error))
         if not isinstance(error, TieredStoreError):

@@ -107,7 +107,7 @@ class _Tail:
 
     turn: ForkSafeLock = field(default_factory=ForkSafeLock)
     free: int | None = None
-    """No number below this one is free; None if unknown."""
+    """The lowest entry number that may be free; None if unknown."""
 
 
 @dataclass(slots=True)

@@ -166,8 +166,8 @@ class GarbageCollection:
             firsts.append(entries[0].appended_ms if entries else self._now_ms)
             if start:
                 moments.append(firsts[-1])
-        # A queue that begins at offset 0 may have replaced an earlier queue, in which objects older than this queue's
-        # first entry may have had notifications.
+        # Even a queue that begins at offset 0 may have replaced an earlier queue. Objects that are older than this
+        # queue's first entry may have had their notifications in that earlier queue.
         moments.append(min(firsts) - _DELIVERIES * self.topics.batches.delivery_timeout_ms)
         return max(moments)
 
