@@ -32,7 +32,9 @@ def test_the_demo_brings_every_segment_back_identical_and_queries_them(store: st
         check=False,
         timeout=1700,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    # A command that takes ten seconds or more reports its progress on stderr.
+    told = [line for line in done.stderr.splitlines() if not line.endswith(" so far")]
+    assert (done.returncode, told) == (0, [])
     stored, queried = done.stdout.split("\nall 11 segments identical\n")
     check_queries(queried)
     check_filed(stored)
