@@ -1,4 +1,4 @@
-"""``tieredstore doctor``: the first command to run when something is wrong."""
+"""``tieredstore doctor``: the first command to run when something is wrong. The commands' table imports it."""
 
 from __future__ import annotations
 

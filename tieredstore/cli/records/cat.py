@@ -1,4 +1,4 @@
-"""``tieredstore cat``: show the records of a topic, or write them into files."""
+"""``tieredstore cat``: show a topic's records, or write them into files. The commands' table imports it."""
 
 from __future__ import annotations
 
