@@ -254,7 +254,7 @@ def _finding(found: Found) -> Finding:
     first_byte, stop_byte = (None, None) if (span := found.byte_range) is None else (span.start, span.stop)
     first_offset, last_offset = found.offsets or (None, None)
     return Finding(
-        found.severity.value, found.kind.value, where.topic, where.topic_id, where.partition, found.start_offset,
+        found.kind.severity.value, found.kind.value, where.topic, where.topic_id, where.partition, found.start_offset,
         found.segment_id, found.object_key, first_byte, stop_byte, first_offset, last_offset, found.detail,
-        found.meaning, found.advice,
+        found.kind.meaning, found.kind.advice,
     )  # fmt: skip

@@ -45,8 +45,8 @@ def in_parts(planted: PlantedBucket, level: Level, most_segments: int) -> list[F
 def test_a_planted_fault_is_one_finding(fault: PlantedFault) -> None:
     (finding,) = findings_of(fault.planted().bucket, fault.level)
     assert finding.kind is fault.kind
-    assert finding.meaning
-    assert finding.advice
+    assert finding.kind.meaning
+    assert finding.kind.advice
     if fault.suffix is not None:
         assert finding.object_key is not None
         assert finding.object_key.endswith(fault.suffix.value)

@@ -20,7 +20,7 @@ def kinds_table() -> str:
     """Return a row for each severity, with its kinds."""
     rows = [
         f"`{severity.value}` | {meaning} | {severity.exit_code} | "
-        + ", ".join(f"`{kind.value}`" for kind in FindingKind if kind.facts.severity is severity)
+        + ", ".join(f"`{kind.value}`" for kind in FindingKind if kind.severity is severity)
         for severity, meaning in _MEANINGS.items()
     ]
     return "\n".join(["severity | meaning | exit code | kinds", "---|---|---|---", *rows])

@@ -119,26 +119,30 @@ class Report:
         self.seen = Verification(level)
         self._window = window
         self._as_json = as_json
-        self._kinds: Counter[FindingKind] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def tell(self, finding: Finding) -> None:
         """Report a finding."""
-        self._kinds[FindingKind(finding.kind)] += 1
+        self._counts[finding.kind] += 1
         if self._as_json:
             print_json_line(_FINDING.json(finding))
         else:
             print_lines([str(finding)])
 
     @property
+    def _kinds(self) -> list[FindingKind]:
+        return [kind for kind in FindingKind if kind in self._counts]
+
+    @property
     def exit_code(self) -> int:
         """The exit code of the worst finding."""
-        return max((kind.facts.severity.exit_code for kind in self._kinds), default=0)
+        return max((kind.severity.exit_code for kind in self._kinds), default=0)
 
     def sentence(self) -> str:
         """Return a sentence about what was checked so far."""
         counts: Counter[Severity] = Counter()
-        for kind, count in self._kinds.items():
-            counts[kind.facts.severity] += count
+        for kind in self._kinds:
+            counts[kind.severity] += self._counts[kind]
         worst = ", ".join(_count(counts[severity], severity) for severity in Severity if severity in counts)
         passed = (
             f"; {self.seen.passed_over} skipped, which the state file records as sound" if self.seen.passed_over else ""
@@ -161,5 +165,5 @@ class Report:
             print_json_line({"summary": {**_SEEN.json(self.seen), **self._window, **self.seen.severities}})
             return
         print_lines([self.sentence()])
-        for kind in (kind for kind in FindingKind if kind in self._kinds):
-            print_lines([f"  {kind.value} ({self._kinds[kind]}): {kind.facts.meaning}", f"    do: {kind.facts.advice}"])
+        for kind in self._kinds:
+            print_lines([f"  {kind.value} ({self._counts[kind]}): {kind.meaning}", f"    do: {kind.advice}"])

@@ -336,4 +336,4 @@ class _Repairing:
 
 def _worst(result: SegmentResult) -> Finding:
     """Return the first finding that affects readers."""
-    return next(finding for finding in result.findings if finding.severity is not Severity.NOTICE)
+    return next(finding for finding in result.findings if finding.kind.severity is not Severity.NOTICE)

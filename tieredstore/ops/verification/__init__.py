@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tieredstore.ops.brokers import MetadataTopic
 from tieredstore.ops.verification.brokers import BrokersBelief
-from tieredstore.ops.verification.findings import ROW_COLUMNS, Finding, FindingKind, KindFacts, Severity, finding_row
+from tieredstore.ops.verification.findings import ROW_COLUMNS, Finding, FindingKind, Severity, finding_row
 from tieredstore.ops.verification.parts import VerifyPart, plan_parts, verify_part
 from tieredstore.ops.verification.selection import Sample, Selection
 from tieredstore.ops.verification.state import VerifyState
@@ -17,7 +17,6 @@ __all__ = [
     "CheckedSegment",
     "Finding",
     "FindingKind",
-    "KindFacts",
     "Level",
     "MetadataTopic",
     "Sample",

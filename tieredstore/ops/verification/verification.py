@@ -344,7 +344,7 @@ class SegmentResult:
     @property
     def is_sound(self) -> bool:
         """True if the check of this segment alone found no fault."""
-        return self.stored is not None and all(finding.severity is Severity.NOTICE for finding in self.findings)
+        return self.stored is not None and all(finding.kind.severity is Severity.NOTICE for finding in self.findings)
 
 
 class SegmentCheck:
