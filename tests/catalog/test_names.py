@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.absence import absence, prefix_hint, ranges
-from tieredstore.catalog.names import base_offsets, partition_numbers, topic_names
+from tieredstore.catalog.names import base_offsets, partition_numbers, topic_ids, topic_names
 from tieredstore.errors import AccessDeniedError
 from tieredstore.format.keys import Suffix, object_key
 from tieredstore.model import Uuid
@@ -68,6 +68,11 @@ def test_base_offsets_are_those_of_one_partition(large: PagedStore) -> None:
     assert base_offsets(large, PREFIX, "orders", 2, most=10) == [0, 1, 2]
     assert base_offsets(large, PREFIX, "orders", 10, most=7) == list(range(7))
     assert base_offsets(large, PREFIX, "orders", 1, most=7) == []
+
+
+def test_a_topic_that_was_created_again_has_two_ids(large: PagedStore) -> None:
+    assert topic_ids(large, PREFIX, "orders") == IDS[:2]
+    assert topic_ids(large, PREFIX, "nothing") == []
 
 
 def test_time_ends_the_look(large: PagedStore) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.ops.tools import assert_no_half, content, die_at
-from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
-from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, ScriptedStore
+from tests.support.stores.catalog_stores import TOPIC_ID, MadeSegment, partition_of, run_of
+from tests.support.stores.doubles import FaultyStore, Moment, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
@@ -27,7 +27,7 @@ from tieredstore.errors import (
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.garbage.collection import delete_objects
 from tieredstore.ops.garbage.holds import Holds, LegalHold, list_holds, place_hold, release_hold
-from tieredstore.ops.garbage.removal import Before, Removal, topic_ids
+from tieredstore.ops.garbage.removal import Before, Removal
 from tieredstore.ops.listing import ListedSegment
 from tieredstore.ops.steps import Outcome, Step
 
@@ -291,15 +291,3 @@ def test_the_remains_of_a_segment_are_removed(absent: Suffix) -> None:
     (objects,) = list_segments(store)
     delete_objects(store, objects)
     assert content(store) == {}
-
-
-def test_a_topic_that_was_created_again_has_two_ids(store: MemoryObjectStore) -> None:
-    MadeSegment(partition_of(topic_id=OTHER_ID), 0, 9).put(store)
-    for name in ("events-2", "events-3"):
-        MadeSegment(partition_of(name), 0, 9).put(store)
-    store.put("events-", b"")
-    store.put("events-x", b"")
-    counted = CountingStore(store)
-    assert topic_ids(counted, "", "events") == [TOPIC_ID, OTHER_ID]
-    assert counted.requests["list"] == 7
-    assert topic_ids(store, "", "nothing") == []

@@ -7,6 +7,7 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from tieredstore.api.outcomes import Outcome
+from tieredstore.catalog.names import topic_ids
 from tieredstore.cli.app.options import Apply, DryRun, FromTo, Json, Store, Topics
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.cli.terminal.output import complain, print_lines
@@ -15,7 +16,6 @@ from tieredstore.cli.terminal.tables import text
 from tieredstore.errors import ConfigError, ObjectNotFoundError
 from tieredstore.model import AtTime
 from tieredstore.ops.garbage.holds import LegalHold
-from tieredstore.ops.garbage.removal import topic_ids
 
 app: Final = typer.Typer(no_args_is_help=True, help="Legal holds: segments that rm and gc must keep.")
 

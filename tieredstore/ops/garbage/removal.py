@@ -8,13 +8,13 @@ from functools import partial
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore, store_time_ms
-from tieredstore.catalog.listing import Scope, SegmentObjects
+from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.metadata_topic import SegmentState
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptDataError, StoreError
-from tieredstore.format.keys import Suffix, parse_key
+from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.model import TopicIdPartition, Uuid, check_offset
+from tieredstore.model import TopicIdPartition, check_offset
 from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.garbage.collection import delete_objects, least_age_ms, written_ms
 from tieredstore.ops.garbage.holds import Holds
@@ -193,21 +193,3 @@ def _held(segment: ListedSegment, holds: Holds) -> Step[ListedSegment] | None:
     last = None if segment.stored is None else segment.stored.last_offset
     hold = holds.on(segment.partition, segment.objects.start_offset, last)
     return None if hold is None else Step(segment, Outcome.HELD, f"legal hold {hold.name!r}")
-
-
-def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
-    """Return the ids under which a store has segments of the topic. A topic that was re-created has several ids.
-
-    The search costs one short listing for each id, and for each other topic whose name begins with ``topic``.
-    """
-    ids: list[Uuid] = []
-    start = Scope(topic).listing_prefix(prefix)
-    position: str | None = None
-    while (info := next(iter(store.list(start, position)), None)) is not None:
-        key = parse_key(prefix, info.key)
-        if key is not None and key.segment_id.topic_id_partition.topic == topic:
-            ids.append(key.segment_id.topic_id_partition.topic_id)
-        # Skip the rest of this folder: in ASCII, "0" comes right after "/".
-        folder = f"{prefix}{info.key.removeprefix(prefix).partition('/')[0]}"
-        position = f"{folder}0" if len(folder) < len(info.key) else info.key
-    return list(dict.fromkeys(ids))

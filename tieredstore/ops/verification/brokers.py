@@ -91,7 +91,7 @@ class BrokersBelief(Closing):
                 yield _finding(FindingKind.UNKNOWN_TO_BROKERS, segment_id, start, _WORDS[state])
         for *ids, start, end in self._database.execute(_UNSEEN, (_FINISHED,)):
             segment_id = _segment_id(*ids)
-            is_asked = has_offsets(start, end) and any(_is_in(one, segment_id.topic_id_partition) for one in scopes)
+            is_asked = has_offsets(start, end) and any(one.holds(segment_id, start) for one in scopes)
             if is_asked and not _exists(bucket, segment_id, start):
                 detail = f"the brokers list offsets {start} to {end}, but there is no manifest"
                 yield _finding(FindingKind.NOT_IN_BUCKET, segment_id, start, detail, (start, end))
@@ -116,14 +116,6 @@ def _difference(checked: CheckedSegment, start: int, end: int, size: int) -> str
     }
     differing = [f"{name} {ours} and {theirs}" for name, (ours, theirs) in said.items() if ours != theirs]
     return f"manifest and brokers say: {', '.join(differing)}" if differing else None
-
-
-def _is_in(scope: Scope, where: TopicIdPartition) -> bool:
-    return (
-        scope.topic in (None, where.topic)
-        and scope.topic_id in (None, where.topic_id)
-        and scope.partition in (None, where.partition)
-    )
 
 
 def _exists(bucket: Bucket, segment_id: RemoteLogSegmentId, start: int) -> bool:
