@@ -9,18 +9,11 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field, SecretStr
 
 from tieredstore.config.fields import SettingsGroup
-from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, integer, long, string, words
+from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, host_and_port, integer, long, string, words
 from tieredstore.model import can_be_topic
 
 KAFKA: Final = "uploader.kafka."
 """Prefix of the Kafka client's properties."""
-
-
-def _listen(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) >= 1 << 16:
-        raise ValueError
-    return host.strip("[]"), int(port)
 
 
 def _pattern(text: str) -> None:
@@ -38,11 +31,6 @@ def parse_topic_ms(text: str) -> tuple[str, int]:
     return topic, int(milliseconds)
 
 
-def _not_empty(text: str) -> None:
-    if not text:
-        raise ValueError
-
-
 class UploaderSettings(SettingsGroup):
     """Settings of the uploader: where it reads, what it uploads, and how.
 
@@ -57,7 +45,7 @@ class UploaderSettings(SettingsGroup):
         description="The broker's settings file. It supplies log directories, id and listener if they are "
         "not set here.",
     )
-    log_dirs: Annotated[tuple[str, ...], words("folders, separated by commas", _not_empty)] = Field(
+    log_dirs: Annotated[tuple[str, ...], words("folders, separated by commas", NAME.parse)] = Field(
         default=(), alias="uploader.log.dirs", description="The broker's log directories."
     )
     broker_id: Annotated[int | None, integer(0)] = Field(
@@ -88,7 +76,7 @@ class UploaderSettings(SettingsGroup):
     internal_topics: Annotated[bool, BOOLEAN] = Field(
         default=False, alias="uploader.internal.topics", description="Also upload topics whose names begin with `__`."
     )
-    force_topics: Annotated[tuple[str, ...], words("topics, separated by commas", _not_empty)] = Field(
+    force_topics: Annotated[tuple[str, ...], words("topics, separated by commas", NAME.parse)] = Field(
         default=(),
         alias="uploader.force.topics",
         description="Topics to upload even if they are compacted, or tiered by the broker.",
@@ -107,7 +95,7 @@ class UploaderSettings(SettingsGroup):
         alias="uploader.scan.interval.ms",
         description="Time between scans of the log directories. Scans find what file system notifications miss.",
     )
-    hold_dir: Annotated[tuple[str, ...], words("folders, separated by commas", _not_empty)] = Field(
+    hold_dir: Annotated[tuple[str, ...], words("folders, separated by commas", NAME.parse)] = Field(
         default=(),
         alias="uploader.hold.dir",
         description=(
@@ -199,7 +187,7 @@ class UploaderSettings(SettingsGroup):
     drain_ms: Annotated[int, long(0)] = Field(
         default=60000, alias="uploader.drain.ms", description="Longest time to finish work in progress after SIGTERM."
     )
-    listen: Annotated[tuple[str, int] | None, string("host:port", _listen)] = Field(
+    listen: Annotated[tuple[str, int] | None, string("host:port", host_and_port)] = Field(
         default=None,
         alias="uploader.listen",
         description="Address at which the uploader serves `/metrics`, `/healthz`, `/lag` and `/readyz`.",

@@ -97,17 +97,17 @@ class Kind:
         return core_schema.with_info_plain_validator_function(self.read)
 
 
-def integer(low: int, high: int = MAX_INT32, *, hint: str = "") -> Kind:
+def integer(low: int, high: int = MAX_INT32) -> Kind:
     """Return the kind of Java's ``int``, in ``low..high`` (inclusive)."""
-    return _whole_number("int", low, high, MAX_INT32, hint)
+    return _whole_number("int", low, high, MAX_INT32)
 
 
-def long(low: int, high: int = MAX_INT64) -> Kind:
-    """Return the kind of Java's ``long``, in ``low..high`` (inclusive)."""
-    return _whole_number("long", low, high, MAX_INT64, "")
+def long(low: int) -> Kind:
+    """Return the kind of Java's ``long`` that is at least ``low``."""
+    return _whole_number("long", low, MAX_INT64, MAX_INT64)
 
 
-def _whole_number(java_type: str, low: int, high: int, java_max: int, hint: str) -> Kind:
+def _whole_number(java_type: str, low: int, high: int, java_max: int) -> Kind:
     def parse(text: str) -> int:
         # 20 digits are enough for every long. ``int()`` alone would also accept underscores and digits of other
         # scripts.
@@ -118,13 +118,12 @@ def _whole_number(java_type: str, low: int, high: int, java_max: int, hint: str)
             raise ValueError
         return number
 
-    valid = f"{low} or more" if high == java_max else f"{low}..{high}"
-    return Kind(java_type, f"{valid} ({hint})" if hint else valid, parse)
+    return Kind(java_type, f"{low} or more" if high == java_max else f"{low}..{high}", parse)
 
 
-def multiple(of: int, high: int = MAX_INT32) -> Kind:
+def multiple(of: int) -> Kind:
     """Return the kind for values that are positive multiples of ``of``, within Java's ``int``."""
-    whole = integer(of, high)
+    whole = integer(of)
 
     def parse(text: str) -> object:
         number = whole.parse(text)

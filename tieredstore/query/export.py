@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.dataset as ds
 
 from tieredstore.errors import ConfigError
+from tieredstore.ops.offsets import without
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.query.topic_read import ReadPlan
@@ -74,7 +75,7 @@ def plan_export(
     for _, one in sorted(snapshot.logs.items()):
         there = _cover(folder, one, ending)
         whole = one.earliest, one.end_from(one.earliest)
-        for window in _missing(*(whole if windows is None else windows[one.where]), there):
+        for window in without(there, whole if windows is None else windows[one.where]):
             files += (_file(folder, one, piece, ending) for piece in _pieces(one, window, file_bytes))
     return files
 
@@ -124,15 +125,6 @@ def _cover(folder: Path, log: PartitionLog, ending: str) -> list[OffsetWindow]:
     name = re.compile(rf"{re.escape(f'{log.topic}-{log.partition}')}-(\d{{20}})-(\d{{20}})\.{re.escape(ending)}")
     names = (name.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted((int(match[1]), int(match[2]) + 1) for match in names if match is not None)
-
-
-def _missing(start: int, stop: int, there: Sequence[OffsetWindow]) -> Iterator[OffsetWindow]:
-    for first, last in there:
-        if start < min(first, stop):
-            yield start, min(first, stop)
-        start = max(start, last)
-    if start < stop:
-        yield start, stop
 
 
 def _pieces(log: PartitionLog, window: OffsetWindow, file_bytes: int) -> Iterator[OffsetWindow]:

@@ -22,14 +22,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.ops.cost.monthly import MonthlyCost, assumptions_of
 from tieredstore.ops.cost.prices import PriceFile, read_prices
-
-
-class By(enum.StrEnum):
-    """The grouping of the sums: one row per topic, partition or day."""
-
-    TOPIC = "topic"
-    PARTITION = "partition"
-    DAY = "day"
+from tieredstore.ops.cost.usage import UsageBy
 
 
 class Sort(enum.StrEnum):
@@ -46,9 +39,9 @@ class Sort(enum.StrEnum):
 def du(
     topics: Topics,
     store: Store,
-    by: Annotated[By, typer.Option("--by", help="Sum by topic, partition, or day of the segments' newest records.")] = (
-        By.TOPIC
-    ),
+    by: Annotated[
+        UsageBy, typer.Option("--by", help="Sum by topic, partition, or day of the segments' newest records.")
+    ] = UsageBy.TOPIC,
     prices: Prices = None,
     sort: Annotated[
         Sort | None, typer.Option("--sort", help="Sort key; default: stored bytes, or the cost with --prices.")
@@ -69,10 +62,10 @@ def du(
 
     Example: tieredstore du -c store.properties --by partition
     """
-    needing = {"--by day": by is By.DAY, "--prices": prices, "--from": window.start, "--to": window.stop}
+    needing = {"--by day": by is UsageBy.DAY, "--prices": prices, "--from": window.start, "--to": window.stop}
     for option in (option for option, given in needing.items() if listing and given):
         raise ConfigError(f"{option} needs the manifests: leave --listing out")
-    if prices and by is By.DAY:
+    if prices and by is UsageBy.DAY:
         raise ConfigError("--prices works by topic or partition: leave out --by day")
     if sort is Sort.COST and prices is None:
         raise ConfigError("--sort cost needs prices: give --prices FILE")
@@ -101,7 +94,7 @@ def du(
 def _show(
     rows: Sequence[Usage],
     total: Usage,
-    by: By,
+    by: UsageBy,
     prices: PriceFile | None,
     assumed: list[str],
     stays: list[str],
@@ -126,16 +119,16 @@ def _show(
             complain(sentence)
 
 
-def _name_row(by: By, rows: Sequence[Usage]) -> Row[Usage]:
+def _name_row(by: UsageBy, rows: Sequence[Usage]) -> Row[Usage]:
     """Declare the fields that name a row. The topic's id is shown if two rows would otherwise have the same name."""
     is_id_needed = len({(row.topic, row.partition) for row in rows}) < len(rows)
-    is_day = by is By.DAY
+    is_day = by is UsageBy.DAY
     return Row(
         field("topic", lambda row: row.topic, None if is_day else text("TOPIC")),
         field(
             "topic_id", lambda row: row.topic_id, None if is_day else word("TOPIC ID", rank=0 if is_id_needed else WIDE)
         ),
-        field("partition", lambda row: row.partition, number("PART") if by is By.PARTITION else None),
+        field("partition", lambda row: row.partition, number("PART") if by is UsageBy.PARTITION else None),
         field("day", lambda row: row.day),
         column(word("DAY") if is_day else None, lambda row: str(row.day or "(not known)")),
     )

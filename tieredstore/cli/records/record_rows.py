@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.cli.terminal.output import iso_utc
 from tieredstore.cli.terminal.tables import Column, number, text, word
+from tieredstore.query.writers import cell_text, json_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,8 +35,6 @@ def rows_of(records: pa.RecordBatch, columns: Sequence[str] = SHOWN) -> Iterator
 
 def json_lines(records: pa.RecordBatch, partition: int | None, *, topic: str | None = None) -> Iterator[str]:
     """Yield a JSON object for each record, one per line. ``topic`` and ``partition`` are omitted if None."""
-    from tieredstore.query.writers import json_line
-
     known: dict[str, object] = {"topic": topic, "partition": partition}
     place = {name: value for name, value in known.items() if value is not None}
     for row in rows_of(records):
@@ -61,19 +60,4 @@ def _values(column: pa.Array) -> Sequence[Any]:
 
 def shown_text(data: object) -> str:
     """Return text unchanged, other bytes in hexadecimal, and structured values as JSON."""
-    if data is None:
-        return "null"
-    if not isinstance(data, bytes):
-        from tieredstore.query.writers import cell_text
-
-        return cell_text(data, null="null")
-    decoded = _text(data)
-    return f"0x{data.hex()}" if decoded is None else decoded
-
-
-def _text(data: bytes) -> str | None:
-    """Decode UTF-8. Return None for other bytes."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
+    return cell_text(data, null="null")
