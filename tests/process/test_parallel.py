@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from tests.support.fresh_python import run_fresh
-from tieredstore.errors import StoreUnavailableError
-from tieredstore.process.deadline import Deadline
 from tieredstore.process.parallel import in_parallel
 
 
@@ -206,37 +204,13 @@ def test_closing_early_drops_what_waits_and_the_pool_can_be_used_again(ordered: 
     assert len(begun) <= 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_deadline_ends_the_wait_for_a_result_that_does_not_come(ordered: bool) -> None:
-    go_on = threading.Event()
-
-    def job(number: int) -> int:
-        if number == 1:
-            go_on.wait(60)
-        return number
-
-    with ThreadPoolExecutor(1) as single:
-        now = [0.0]
-        deadline = Deadline(60.0, lambda: now[0])
-        results = in_parallel(single, job, range(9), at_once=3, ordered=ordered, deadline=deadline)
-        assert next(results) == 0
-        now[0] = 59.8
-        threading.Timer(0.3, now.__setitem__, (0, 60.0)).start()
-        started = time.monotonic()
-        with pytest.raises(StoreUnavailableError, match="within its deadline"):
-            next(results)
-        assert time.monotonic() - started < 40
-        go_on.set()
-
-
-def test_a_job_s_own_time_out_is_its_error_and_not_the_deadline_s(pool: ThreadPoolExecutor) -> None:
+def test_a_job_s_own_time_out_is_its_error(pool: ThreadPoolExecutor) -> None:
     def job(number: int) -> int:
         raise TimeoutError(f"job {number}")
 
     for ordered in (True, False):
         with pytest.raises(TimeoutError, match="job 0"):
-            next(in_parallel(pool, job, [0], at_once=1, ordered=ordered, deadline=Deadline.after(120)))
+            next(in_parallel(pool, job, [0], at_once=1, ordered=ordered))
 
 
 @pytest.mark.parametrize("ordered", [True, False])

@@ -11,7 +11,6 @@ from concurrent.futures import Executor, Future
 from typing import Final, Generic, TypeVar
 
 from tieredstore.errors import AlreadyClosedError
-from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.interruption import Interrupted, woken_by_interruption
 
@@ -31,7 +30,6 @@ def in_parallel(
     *,
     at_once: int,
     ordered: bool = True,
-    deadline: Deadline | None = None,
     weigh: Callable[[_Item], int] | None = None,
     max_weight: int = 0,
 ) -> Generator[_Result, None, None]:
@@ -44,14 +42,13 @@ def in_parallel(
     After a job has failed, no later job begins. The generator yields the results before the failed job, then raises its
     error. If iterating over ``items`` raises an error, the generator raises it at once.
 
-    Raise StoreUnavailableError if ``deadline`` passes during a wait. Raise AlreadyClosedError in a forked child, or if
-    the pool drops waiting jobs.
+    Raise AlreadyClosedError in a forked child, or if the pool drops waiting jobs.
 
     When the generator ends, by an error, by ``close`` or because its reader stops, waiting jobs are dropped. Running
     jobs continue, and the shutdown of the pool waits for them. If a signal ends the process, an unordered read raises
     Interrupted at once, on any thread.
     """
-    run = _Run[_Item, _Result](pool, job, ordered, deadline)
+    run = _Run[_Item, _Result](pool, job, ordered)
     with woken_by_interruption(run.interrupt), contextlib.closing(run):
         for item in items:
             weight = 0 if weigh is None else weigh(item)
@@ -73,13 +70,10 @@ class _Run(Generic[_Item, _Result]):
     complete.
     """
 
-    def __init__(
-        self, pool: Executor, job: Callable[[_Item], _Result], ordered: bool, deadline: Deadline | None
-    ) -> None:
+    def __init__(self, pool: Executor, job: Callable[[_Item], _Result], ordered: bool) -> None:
         self._pool = pool
         self._job = job
         self._ordered = ordered
-        self._deadline = deadline
         self.weight = 0
         self._futures: deque[Future[_Result]] = deque()
         self._weights: dict[Future[_Result], int] = {}
@@ -146,25 +140,12 @@ class _Run(Generic[_Item, _Result]):
             raise
 
     def _first(self) -> Future[_Result]:
-        future = self._futures[0]
-        while not is_done(future, self._remaining_s()):
-            self._check_deadline()
-        return future
+        # Wait before the future is removed: after an interrupt, ``close`` drops a job that has not begun.
+        is_done(self._futures[0])
+        return self._futures[0]
 
     def _first_done(self) -> Future[_Result]:
-        while True:
-            try:
-                future = self._done.get(timeout=self._remaining_s())
-            except queue.Empty:
-                self._check_deadline()
-                continue
-            if future is None:
-                raise Interrupted
-            return future
-
-    def _remaining_s(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline.remaining_s())
-
-    def _check_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.check("the work in parallel")
+        future = self._done.get()
+        if future is None:
+            raise Interrupted
+        return future
