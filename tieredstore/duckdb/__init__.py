@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -114,9 +113,7 @@ class AttachedTopics:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         cause = self.error
         self.close()
         if cause is not None and isinstance(error, _DUCK.Error):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Generic, NoReturn, Self, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from tieredstore.errors import AlreadyClosedError
+from tieredstore.process.closing import Closing
 from tieredstore.process.interruption import Interrupted, woken_by_interruption
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -34,7 +35,7 @@ class _Stream(Generic[_Item]):
     failure: BaseException | None = None
 
 
-class FanIn(Iterator[_Item], Generic[_Item]):
+class FanIn(Closing, Iterator[_Item]):
     """Iterator over the items of many streams; ``at_once`` streams run in parallel. Only one thread may read at a time.
 
     When a thread of this object has finished a stream, the thread takes the next stream from ``streams``. With
@@ -110,12 +111,6 @@ class FanIn(Iterator[_Item], Generic[_Item]):
         lock."""
         self._is_closed = True
         self._at_end.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _start(self) -> None:
         if self._pool is None and not self._is_closed:

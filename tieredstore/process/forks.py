@@ -16,7 +16,6 @@ import ctypes
 import os
 import threading
 import weakref
-from types import TracebackType
 from typing import Final, Protocol
 
 
@@ -139,9 +138,7 @@ class ForkSafeLock:
         self._holder = 0
         self._lock.release()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -160,9 +157,7 @@ class Gate:
                 self._changed.wait()
             self._inside += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._inside -= 1
             if self._is_shut:

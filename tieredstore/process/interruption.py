@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Final, Self
 
 from tieredstore.process.forks import begin_again_after_fork
@@ -106,9 +106,7 @@ class KeyboardInterrupts:
             raise KeyboardInterrupt
         self._may_raise = True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._may_raise = False
 
     def take(self, _signum: int, _frame: FrameType | None) -> None:
@@ -163,9 +161,7 @@ class Interruption:
         self._handlers.install(ENDING_SIGNALS, self._take, self._rung.fileno())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._handlers.restore()
         self._speak_again()
         self._rung.close()  # ends the thread

@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Final, Self
 
 from tieredstore.errors import StoreUnavailableError, TieredStoreError
@@ -156,9 +156,7 @@ class Service:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._end()
         if error is None and self.failure is not None:
             raise self.failure
@@ -333,9 +331,7 @@ class _Signals:
         self._handlers.install(self._signals, self._take, self._bell.fileno(), even_ignored=even_ignored)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._handlers.restore()
 
     def take_ending(self) -> signal.Signals | None:

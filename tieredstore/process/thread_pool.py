@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from tieredstore.errors import AlreadyClosedError
@@ -59,9 +58,7 @@ class ThreadPool(Executor):
         if wait:
             self._crew.join(None)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         is_interrupted = kind is not None and not issubclass(kind, Exception)
         self.shutdown(wait=not is_interrupted, cancel_futures=kind is not None)
 

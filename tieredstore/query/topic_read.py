@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 import pyarrow as pa
@@ -145,9 +144,7 @@ class TopicRead(ArrowStream):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.close()
         if self.error is not None and isinstance(error, Exception) and not isinstance(error, TieredStoreError):
             raise self.error from None
