@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from tests.support.network.fault_proxy import wait_until
+from tieredstore.process import endpoint as endpoint_module
 from tieredstore.process.endpoint import Endpoint
 from tieredstore.process.health import Health
 
@@ -154,7 +155,9 @@ def test_the_end_cuts_off_who_is_being_answered(health: Health) -> None:
         assert client.recv(1) == b""
 
 
-def test_a_metric_that_cannot_be_collected_is_an_error_of_that_page_alone(health: Health) -> None:
+def test_a_metric_that_cannot_be_collected_is_an_error_of_that_page_alone(
+    health: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken(Collector):
         def describe(self) -> Iterable[Metric]:
             return ()
@@ -164,7 +167,8 @@ def test_a_metric_that_cannot_be_collected_is_an_error_of_that_page_alone(health
 
     registry = CollectorRegistry()
     registry.register(Broken())
-    served = Endpoint("127.0.0.1", 0, health, registry)
+    monkeypatch.setattr(endpoint_module, "REGISTRY", registry)
+    served = Endpoint("127.0.0.1", 0, health)
     try:
         status, body = get(served, "/metrics")
         assert status == 500

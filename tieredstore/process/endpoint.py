@@ -20,7 +20,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from tieredstore.errors import ConfigError
@@ -51,9 +50,9 @@ of the endpoint."""
 class Endpoint:
     """Answers GET and HEAD requests from construction until ``close``, but not in a forked child.
 
-    ``/metrics`` exports ``registry`` to Prometheus. ``/healthz`` answers with status 200, or 503 if the process should
-    be restarted. ``/readyz`` answers with 200, or 503 while the process should get no work. ``/healthz`` and
-    ``/readyz`` return a JSON object with the reasons.
+    ``/metrics`` exports the process's metrics to Prometheus. ``/healthz`` answers with status 200, or 503 if the
+    process should be restarted. ``/readyz`` answers with 200, or 503 while the process should get no work.
+    ``/healthz`` and ``/readyz`` return a JSON object with the reasons.
 
     ``pages`` has the functions of further pages, by path: each function returns the value that its page shows as JSON.
     """
@@ -63,7 +62,6 @@ class Endpoint:
         host: str,
         port: int,
         health: Health,
-        registry: CollectorRegistry = REGISTRY,
         request_s: float = _REQUEST_S,
         pages: Mapping[str, Page] | None = None,
     ) -> None:
@@ -72,7 +70,7 @@ class Endpoint:
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"there is no port {port}: choose one from 1 to 65535, or 0 for any free port")
         try:
-            self._server = _Server(host, port, health, registry, request_s, pages or {})
+            self._server = _Server(host, port, health, request_s, pages or {})
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(
@@ -110,14 +108,12 @@ class _Server(socketserver.TCPServer):
         host: str,
         port: int,
         health: Health,
-        registry: CollectorRegistry,
         request_s: float,
         pages: Mapping[str, Page],
     ) -> None:
         self.health = health
         self.pages = pages
         self.request_s = request_s
-        self.registry = registry
         self._waiting: queue.Queue[tuple[socket.socket, object] | None] = queue.Queue(_WAITING)
         self._open: set[socket.socket] = set()
         addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -223,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
         match self.path.partition("?")[0]:
             case "/metrics":
                 encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-                self._answer(HTTPStatus.OK, encode(server.registry), content_type)
+                self._answer(HTTPStatus.OK, encode(REGISTRY), content_type)
             case "/healthz":
                 self._tell("alive", server.health.silent())
             case "/readyz":
