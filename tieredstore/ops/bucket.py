@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tieredstore.backends.base import ObjectStore
@@ -52,6 +52,18 @@ class Bucket:
         from tieredstore.remote import RemoteStorageManager  # noqa: PLC0415
 
         return RemoteStorageManager(self.settings, store=self.store)
+
+    def uncached_manager(self, *, verifies_again: bool = False) -> RemoteStorageManager:
+        """Return a manager without a chunk cache, because cached chunks would prove nothing about the store.
+
+        With ``verifies_again``, the manager does not keep manifests and indexes either, so it sees changes.
+        """
+        fetch = self.settings.fetch.model_copy(update={"chunk_cache": None})
+        if verifies_again:
+            caches = {"manifest_cache": fetch.manifest_cache, "index_cache": fetch.index_cache}
+            none = {name: cache.model_copy(update={"size": 0}) for name, cache in caches.items()}
+            fetch = fetch.model_copy(update=none)
+        return replace(self, settings=self.settings.model_copy(update={"fetch": fetch})).manager()
 
 
 @contextlib.contextmanager

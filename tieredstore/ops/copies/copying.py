@@ -296,7 +296,7 @@ SEGMENTS_AT_ONCE: Final = 4
 _ID_LENGTH: Final = 1 + 22
 """Length of a segment's id at the end of its path, with the dash before it."""
 
-OF_ONE_SEGMENT: Final = (
+_OF_ONE_SEGMENT: Final = (
     CorruptDataError,
     UnknownKeyError,
     WrongKeyError,
@@ -361,20 +361,10 @@ class BucketCopy:
         )
         store: ObjectStore = ProvenStore(target.store) if self.read_back else target.store
         route = Route(source, target, recoding, store, self.clock)
-        listed = (list_in_scope(bucket.store, bucket.prefix, scope) for bucket in (source, target))
-        with (
-            contextlib.closing(Transcoder(route)) as transcoder,
-            ThreadPool(self.parallel, "tieredstore-mirror") as pool,
-        ):
+        with contextlib.closing(Transcoder(route)) as transcoder:
             verbatim = VerbatimCopies(route, dry_run=self.dry_run)
-            yield from in_parallel(
-                pool,
-                _Copying(route, verbatim, transcoder, self.dry_run).copy,
-                pair_up(*listed),
-                at_once=2 * self.parallel,
-                weigh=lambda pair: manifest_size(pair.objects),
-                max_weight=MAX_MANIFESTS_IN_FLIGHT,
-            )
+            copying = _Copying(route, verbatim, transcoder, self.dry_run)
+            yield from step_for_each(copying.copy, source, target, scope, self.parallel)
 
 
 def require_target(source: Bucket, target: Bucket, tool: str) -> None:
@@ -396,20 +386,48 @@ class Pair:
 
 def pair_up(first: Iterable[SegmentObjects], other: Iterable[SegmentObjects]) -> Iterator[Pair]:
     """Merge two listings in key order, without holding them in memory."""
-    places = itertools.groupby(other, _place)
-    place, beside = next(places, ("", iter(())))
-    there: tuple[str, tuple[SegmentObjects, ...]] = (place, tuple(beside))
+    places = ((place, tuple(beside)) for place, beside in itertools.groupby(other, _place))
+    there = next(places, None)
     for objects in first:
         own = _place(objects)
-        while there[0] and there[0] < own:
-            place, beside = next(places, ("", iter(())))
-            there = (place, tuple(beside))
-        yield Pair(objects, there[1] if there[0] == own else ())
+        while there is not None and there[0] < own:
+            there = next(places, None)
+        yield Pair(objects, there[1] if there is not None and there[0] == own else ())
 
 
 def _place(objects: SegmentObjects) -> str:
     """Return the segment's path without its id: partition and offset."""
     return objects.main_path[:-_ID_LENGTH]
+
+
+def step_for_each(
+    job: Callable[[Pair], CopyStep], first: Bucket, other: Bucket, scope: Scope, parallel: int
+) -> Iterator[CopyStep]:
+    """Do the job for each segment of the bucket ``first`` in scope, several in parallel. Yield the steps in key order.
+
+    If an error of the job concerns only its segment, the error is in the step.
+    """
+    listed = (list_in_scope(bucket.store, bucket.prefix, scope) for bucket in (first, other))
+    with ThreadPool(parallel, "tieredstore-mirror") as pool:
+        yield from in_parallel(
+            pool,
+            partial(_step_of, job),
+            pair_up(*listed),
+            at_once=2 * parallel,
+            weigh=lambda pair: manifest_size(pair.objects),
+            max_weight=MAX_MANIFESTS_IN_FLIGHT,
+        )
+
+
+def _step_of(job: Callable[[Pair], CopyStep], pair: Pair) -> CopyStep:
+    if pair.objects.find(Suffix.MANIFEST) is None:
+        return CopyStep(pair.objects, Outcome.LEFTOVER)
+    try:
+        return job(pair)
+    except SegmentNotFoundError:
+        return CopyStep(pair.objects, Outcome.GONE)
+    except _OF_ONE_SEGMENT as error:
+        return CopyStep(pair.objects, Outcome.FAILED, error=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,17 +440,7 @@ class _Copying:
     dry_run: bool
 
     def copy(self, pair: Pair) -> CopyStep:
-        """Copy one segment. If an error concerns only this segment, return it in the step."""
-        if pair.objects.find(Suffix.MANIFEST) is None:
-            return CopyStep(pair.objects, Outcome.LEFTOVER)
-        try:
-            return self._copy(pair)
-        except SegmentNotFoundError:
-            return CopyStep(pair.objects, Outcome.GONE)
-        except OF_ONE_SEGMENT as error:
-            return CopyStep(pair.objects, Outcome.FAILED, error=error)
-
-    def _copy(self, pair: Pair) -> CopyStep:
+        """Copy one segment."""
         objects = pair.objects
         raw, segment = self._read(objects)
         way = self.route.recoding.way_of(segment.manifest, partial(self.transcoder.is_uncompressed, segment))

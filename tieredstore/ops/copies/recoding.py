@@ -282,10 +282,7 @@ class Transcoder:
         """Return the source's manager, without a chunk cache. The first call creates it and reads the keys."""
         with self._lock:
             if self._manager is None:
-                settings = self._route.source.settings
-                fetch = settings.fetch.model_copy(update={"chunk_cache": None})
-                bucket = dataclasses.replace(self._route.source, settings=settings.model_copy(update={"fetch": fetch}))
-                self._manager = self._opened.enter_context(bucket.manager())
+                self._manager = self._opened.enter_context(self._route.source.uncached_manager())
             return self._manager
 
     def _is_as_wanted(self, segment: StoredSegment, copy: StoredSegment) -> bool:

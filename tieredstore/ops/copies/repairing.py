@@ -19,8 +19,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.base import Digest
-from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
-from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, StoredSegment, manifest_size
+from tieredstore.catalog.listing import Scope, SegmentObjects
+from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -34,22 +34,19 @@ from tieredstore.format.data_key_field import same_but_for_data_key, with_data_k
 from tieredstore.format.keys import Suffix, object_key
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.ops.copies.copying import (
-    OF_ONE_SEGMENT,
     SEGMENTS_AT_ONCE,
     CopyStep,
     Pair,
     VerbatimSegment,
-    pair_up,
     parts_of,
     require_target,
+    step_for_each,
 )
 from tieredstore.ops.copies.recoding import CopyWay, Recoding
 from tieredstore.ops.steps import Outcome
 from tieredstore.ops.verification.findings import Finding, FindingKind, Severity
 from tieredstore.ops.verification.subject import Level, Subject
-from tieredstore.ops.verification.verification import SegmentCheck, SegmentResult, uncached_manager
-from tieredstore.process.parallel import in_parallel
-from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.ops.verification.verification import SegmentCheck, SegmentResult
 from tieredstore.remote.copy.writer import WriteOptions
 from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.remote.manifest_object import read_manifest_text
@@ -98,16 +95,8 @@ class Repair:
         require_target(self.source, self.target, "mirror --repair")
         with contextlib.ExitStack() as opened:
             source, target = (opened.enter_context(_open(bucket)) for bucket in (self.source, self.target))
-            pool = opened.enter_context(ThreadPool(self.parallel, "tieredstore-repair"))
-            listed = (list_in_scope(bucket.store, bucket.prefix, scope) for bucket in (self.target, self.source))
-            yield from in_parallel(
-                pool,
-                _Repairing(source, target, self.dry_run).repair,
-                pair_up(*listed),
-                at_once=2 * self.parallel,
-                weigh=lambda pair: manifest_size(pair.objects),
-                max_weight=MAX_MANIFESTS_IN_FLIGHT,
-            )
+            repairing = _Repairing(source, target, self.dry_run)
+            yield from step_for_each(repairing.repair, self.target, self.source, scope, self.parallel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +126,7 @@ class _Side:
 
 @contextlib.contextmanager
 def _open(bucket: Bucket) -> Generator[_Side]:
-    with uncached_manager(bucket, verifies_again=True) as manager:
+    with bucket.uncached_manager(verifies_again=True) as manager:
         check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
         yield _Side(bucket, key_ring_of(bucket.settings), check)
 
@@ -173,17 +162,10 @@ class _Repairing:
     dry_run: bool
 
     def repair(self, pair: Pair) -> CopyStep:
-        """Repair one segment. If an error concerns only this segment, return it in the step."""
-        if pair.objects.find(Suffix.MANIFEST) is None:
-            return CopyStep(pair.objects, Outcome.LEFTOVER)
-        try:
-            for _ in range(_LOOKS):
-                with contextlib.suppress(PreconditionFailedError):
-                    return self._repair(pair)
-        except SegmentNotFoundError:
-            return CopyStep(pair.objects, Outcome.GONE)
-        except OF_ONE_SEGMENT as error:
-            return CopyStep(pair.objects, Outcome.FAILED, error=error)
+        """Repair one segment."""
+        for _ in range(_LOOKS):
+            with contextlib.suppress(PreconditionFailedError):
+                return self._repair(pair)
         return CopyStep(pair.objects, Outcome.CHANGED, reason="another process is changing the segment")
 
     def _repair(self, pair: Pair) -> CopyStep:

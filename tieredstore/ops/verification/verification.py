@@ -105,7 +105,7 @@ def verify(
     """
     count = parallel or (_LOGS_AT_ONCE if selection.level is Level.DATA else READERS)
     with contextlib.ExitStack() as opened:
-        manager = None if selection.level is Level.LISTING else opened.enter_context(uncached_manager(bucket))
+        manager = None if selection.level is Level.LISTING else opened.enter_context(bucket.uncached_manager())
         check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
         pool = opened.enter_context(ThreadPool(count, "tieredstore-verify"))
         listed = list_in_scope(bucket.store, bucket.prefix, scope)
@@ -164,23 +164,6 @@ def _note(state: VerifyState, result: SegmentResult) -> None:
         state.keep(result.subject.objects, level, SoundSegment(extent, result.log_size))
     elif level is not None:
         state.forget(result.subject.objects)
-
-
-@contextlib.contextmanager
-def uncached_manager(bucket: Bucket, *, verifies_again: bool = False) -> Generator[RemoteStorageManager]:
-    """Open a manager without a chunk cache, because cached chunks would prove nothing about the store.
-
-    With ``verifies_again``, the manager does not keep manifests and indexes either, so it sees changes.
-    """
-    fetch = bucket.settings.fetch.model_copy(update={"chunk_cache": None})
-    if verifies_again:
-        manifests, indexes = (
-            cache.model_copy(update={"size": 0}) for cache in (fetch.manifest_cache, fetch.index_cache)
-        )
-        fetch = fetch.model_copy(update={"manifest_cache": manifests, "index_cache": indexes})
-    settings = bucket.settings.model_copy(update={"fetch": fetch})
-    with dataclasses.replace(bucket, settings=settings).manager() as manager:
-        yield manager
 
 
 class OpenTransactions:
