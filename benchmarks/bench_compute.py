@@ -53,7 +53,7 @@ from benchmarks.spark.spark_topic import STORED, SparkTopic, topic_in, topic_par
 from tieredstore.config import load_settings
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan
-from tieredstore.query import read_topic
+from tieredstore.query.topic_table import TableOptions, TopicTable
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark import map_records
 from tieredstore.spark.source.options import SourceOptions
@@ -91,7 +91,7 @@ class Computing:
     def read_topic(self) -> int:
         """Read the columns, and compute nothing."""
         columns = ("partition", "value")
-        with read_topic(self._manager, self._topic.name, columns=columns, parallelism=CORES) as read:
+        with TopicTable(self._manager, self._topic.name, TableOptions(parallelism=CORES)).scan(columns) as read:
             return sum(batch.num_rows for batch in read)
 
     def duckdb(self) -> int:

@@ -74,9 +74,10 @@ def scan(
     not fetched. ``start`` and ``stop`` (exclusive) can be an offset or a time.
 
     ``settings`` is a settings file, properties, or an open manager. A given manager must stay open; otherwise each
-    ``collect`` opens its own. If the topic was deleted and re-created, choose an incarnation by ``topic_id``. The other
-    parameters are as in ``read_topic``. If a read fails, Polars raises its own error, which contains this package's
-    error as text. For a topic of MemQ batches, add ``$batches`` to its name.
+    ``collect`` opens its own. If the topic was deleted and re-created, choose an incarnation by ``topic_id``.
+    ``client`` has the properties of the Kafka client that reads the records after the bucket's end. ``parallelism`` is
+    the number of splits to read at once, by default the number of cores. If a read fails, Polars raises its own error,
+    which contains this package's error as text. For a topic of MemQ batches, add ``$batches`` to its name.
     """
     check_topic(topic)
     check_client(client)

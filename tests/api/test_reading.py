@@ -21,7 +21,7 @@ from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore.errors import ConfigError, InvalidValueError
 from tieredstore.model import TopicIdPartition
 from tieredstore.polars import scan
-from tieredstore.query import ColumnTypes
+from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.reading import LogTail
 from tieredstore.schema_registry import SchemaRegistry
 from tieredstore.testing.segments import Record, build_batch, write_segment

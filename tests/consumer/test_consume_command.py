@@ -22,7 +22,7 @@ from tieredstore.api.reading import ReadOptions
 from tieredstore.config import load_settings
 from tieredstore.consumer.cli import consume as command
 from tieredstore.consumer.cli.consume import ConsumedTopic
-from tieredstore.query import ColumnTypes
+from tieredstore.query.topic_columns import ColumnTypes
 
 COUNT = 300
 

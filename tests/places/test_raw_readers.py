@@ -15,6 +15,7 @@ from tests.places.test_raw_reading import put_raw
 from tests.support.cli.cli_process import tieredstore
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import case_path, segments
+from tests.support.records.topic_reads import read_topic
 from tests.support.servers.s3_server import REGION, S3Server
 from tests.support.spark.spark_tasks import rows_in
 from tieredstore.backends.filesystem import FilesystemObjectStore
@@ -22,7 +23,6 @@ from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
 from tieredstore.kafka.logdir import discover
-from tieredstore.query import read_topic
 from tieredstore.remote import RemoteStorageManager
 
 CASE = "07-txn"

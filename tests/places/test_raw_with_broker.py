@@ -21,6 +21,7 @@ from tests.support.cli.cli_process import tieredstore
 from tests.support.kafka.kafka_topics import Produced, delete_records, delete_topic, make_topic, producer_of, send
 from tests.support.kafka.live_topics import SMALL_SEGMENTS
 from tests.support.pipelines.pipeline_runs import listed_offsets, pipeline_of, texts
+from tests.support.records.topic_reads import read_topic
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.spark_stream_topics import Query
 from tests.support.spark.spark_tasks import rows_in
@@ -34,7 +35,6 @@ from tieredstore.live import LiveCluster
 from tieredstore.model import Uuid
 from tieredstore.partitions import Subscribe
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.query import read_topic
 from tieredstore.reading import LogQuery, LogTail
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records.columns import int64_values

@@ -11,10 +11,10 @@ import pyarrow.dataset as ds
 import pytest
 
 from tests.support.records.stored_records import StoredTopic
+from tests.support.records.topic_reads import read_topic
 from tieredstore.duckdb import attach
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.polars import scan
-from tieredstore.query import read_topic
 from tieredstore.query.topic_columns import TOPIC_COLUMNS
 from tieredstore.reading.split_reads import QuerySources
 from tieredstore.values import Binary

@@ -32,7 +32,7 @@ from tieredstore.errors import (
     ResourceNotFoundError,
 )
 from tieredstore.process.interruption import Interrupted
-from tieredstore.query import ColumnTypes
+from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.values import Binary, Json, Text

@@ -16,11 +16,11 @@ from tests.support.cli.cli_process import tieredstore, write_settings
 from tests.support.cli.forked_commands import ForkedCommands
 from tests.support.cli.signalled_commands import SOON_S, wait_for
 from tests.support.records.stored_records import plain_batch
+from tests.support.records.topic_reads import read_topic
 from tieredstore.config import load_settings
 from tieredstore.duckdb import attach
 from tieredstore.model import Uuid
 from tieredstore.polars import scan
-from tieredstore.query import read_topic
 from tieredstore.query.writers import WRITERS
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, write_segment

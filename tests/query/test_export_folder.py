@@ -12,9 +12,10 @@ import pytest
 from tests.support.records.topic_buckets import Bucket
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.query import ColumnTypes, export
+from tieredstore.query import export
 from tieredstore.query.export import export_files, plan_export
 from tieredstore.query.export_folder import export_folder
+from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_read import ReadPlan
 from tieredstore.query.writers import RowFormat
 from tieredstore.reading import LogQuery, TopicReader

@@ -18,10 +18,10 @@ import pytest
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.kafka.kafka_topics import Row, consumed, end_offset, produce_transaction, random_produced
 from tests.support.kafka.live_topics import TieredTopic, without
+from tests.support.records.topic_reads import read_topic
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan
-from tieredstore.query import read_topic
 from tieredstore.values import Binary
 
 pytestmark = pytest.mark.slow

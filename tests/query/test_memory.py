@@ -28,7 +28,7 @@ import duckdb, polars as pl
 from tieredstore.config import load_settings
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan
-from tieredstore.query import read_topic
+from tests.support.records.topic_reads import read_topic
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.values import Binary
 

@@ -25,6 +25,7 @@ from tests.support.golden.segments import segments
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_buckets import Bucket, fill
 from tests.support.records.topic_filters import expressions
+from tests.support.records.topic_reads import read_topic
 from tieredstore.errors import (
     AlreadyClosedError,
     BatchCorruptError,
@@ -34,7 +35,7 @@ from tieredstore.errors import (
     ResourceNotFoundError,
     TieredStoreError,
 )
-from tieredstore.query import TOPIC_COLUMNS, read_topic
+from tieredstore.query.topic_columns import TOPIC_COLUMNS
 from tieredstore.records import AtTime, read_records
 from tieredstore.values import Json, Text
 
@@ -316,14 +317,6 @@ def eventually(holds: Callable[[], bool]) -> bool:
         ({"key": None}, r"key is None; it must be Binary\(\)"),
         ({"parallelism": "4"}, "parallelism is of the type str; it must be a whole number"),
         ({"max_bytes": 1.5}, "max_bytes is of the type float; it must be a whole number"),
-        ({"source": "store.properties"}, "source is of the type str; it must be a RemoteStorageManager that is open"),
-        ({"topic": None}, "topic is of the type NoneType; it must be a topic's name"),
-        ({"partitions": 0}, "partitions is of the type int; it must be a list of numbers"),
-        ({"partitions": "01"}, "partitions is of the type str; it must be a list of numbers"),
-        ({"partitions": ["0"]}, "one of partitions is of the type str; it must be one of numbers"),
-        ({"columns": "offset"}, "columns is of the type str; it must be a list of names"),
-        ({"columns": None}, "columns is of the type NoneType; it must be a list of names"),
-        ({"client": "localhost:9092"}, "client is of the type str; it must be a map of properties"),
         ({"filter": "offset > 3"}, "the filter offset > 3 cannot be applied"),
         ({"start": 5.5}, "5.5 is not an offset"),
         ({"stop": "5"}, "5 is not an offset"),
@@ -331,14 +324,4 @@ def eventually(holds: Callable[[], bool]) -> bool:
 )
 def test_words_that_mean_nothing_are_refused(bucket: Bucket, words: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        read_topic(**_with(words, source=bucket.manager, topic="orders"))
-
-
-def _with(words: dict[str, Any], **usual: Any) -> dict[str, Any]:
-    return usual | words
-
-
-def test_what_is_given_once_is_enough(bucket: Bucket) -> None:
-    names, numbers = (iter(("offset", "value")), iter((1,)))
-    read: Any = read_topic(bucket.manager, "orders", columns=names, partitions=numbers)  # type: ignore[arg-type]
-    assert (read.schema.names, table(read).num_rows) == (["offset", "value"], 50)
+        read_topic(bucket.manager, "orders", **words)

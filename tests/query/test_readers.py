@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support.records.small_segments import ZSTD, memory_settings
+from tests.support.records.topic_reads import read_topic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import Earliest, Latest, Uuid
-from tieredstore.query import TOPIC_COLUMNS, read_topic
-from tieredstore.query.topic_columns import ColumnTypes, TopicColumns
+from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicColumns
 from tieredstore.query.topic_scan import TopicScan
 from tieredstore.reading import LogQuery, TopicReader
 from tieredstore.records import ReadSettings

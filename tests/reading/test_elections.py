@@ -23,6 +23,7 @@ from tests.consumer.test_outages import Log, wait_until
 from tests.places.test_raw_readers import written
 from tests.support.cli.cli_process import tieredstore
 from tests.support.pipelines.pipeline_runs import listed, pipeline_of, rows_of, texts
+from tests.support.records.topic_reads import read_topic
 from tests.support.servers.kafka_cluster import KafkaCluster, start_kafka_cluster
 from tests.support.spark.spark_stream_topics import Json, Query
 from tests.support.spark.spark_tasks import rows_in
@@ -33,7 +34,6 @@ from tieredstore.errors import DataLossError
 from tieredstore.model import TopicPartition as Where
 from tieredstore.partitions import Position, Subscribe
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.query import read_topic
 from tieredstore.reading import LogQuery, LogTail
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.options import parse_options

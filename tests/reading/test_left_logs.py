@@ -21,6 +21,7 @@ from tests.places.test_raw_readers import written
 from tests.support.cli.cli_process import tieredstore
 from tests.support.pipelines.pipeline_runs import listed, pipeline_of, rows_of
 from tests.support.records.topic_buckets import FIRST_ID, value_of
+from tests.support.records.topic_reads import read_topic
 from tests.support.spark.spark_stream_topics import Bucket, Query
 from tests.support.spark.spark_tasks import rows_in
 from tieredstore.backends.memory import MemoryObjectStore
@@ -34,7 +35,6 @@ from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.polars import scan
-from tieredstore.query import read_topic
 from tieredstore.reading import LogQuery, LogTail
 from tieredstore.spark.source.streaming import StreamOffsets
 from tieredstore.values import Binary

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.records.small_segments import MODES
 from tests.support.records.stored_records import StoredTopic
+from tests.support.records.topic_reads import read_topic
 from tieredstore.catalog import load_catalog
-from tieredstore.query.topic_scan import read_topic
 from tieredstore.records import ReadSettings, plan_splits, read_records, read_split
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, Record, build_batch

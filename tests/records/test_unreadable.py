@@ -10,9 +10,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from tests.support.records.stored_records import StoredTopic, plain_batch
+from tests.support.records.topic_reads import read_topic
 from tieredstore.errors import DataLossError, ResourceNotFoundError
 from tieredstore.partitions import Subscribe
-from tieredstore.query import read_topic
 from tieredstore.reading import LogQuery, Losses
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records import AtTime, ReadSettings, RecordReader, plan_splits

@@ -144,7 +144,8 @@ def attach(
     on partition, offset or time exclude. ``start``, ``stop`` (exclusive) and ``partitions`` restrict every table.
     ``start`` and ``stop`` are offsets or times. Keys and values are text by default. ``types`` sets other types for
     some topics. If a topic was deleted and re-created, several topics had its name: choose one by ``topic_ids``, as in
-    ``{"orders": "<topic id>"}``. The other parameters are those of ``read_topic``.
+    ``{"orders": "<topic id>"}``. ``client`` has the properties of the Kafka client that reads the records after the
+    bucket's end. ``parallelism`` is the number of splits to read at once, by default the number of cores.
 
     A topic of batches becomes a table too, unless a topic of segments has the same name. In that case, add the topic of
     batches to ``topics`` as ``orders$batches``; this form is valid for every topic of batches. Without ``topics``, this

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
@@ -20,8 +20,6 @@ Partitions: TypeAlias = "int | Sequence[int] | None"
 
 TopicIdLike: TypeAlias = "Uuid | str | None"
 """Kafka's topic id. It selects one incarnation of a topic that was deleted and re-created."""
-
-_A_MANAGER: Final = "a RemoteStorageManager that is open"
 
 
 def wrong_kind(name: str, given: object, wanted: str) -> ConfigError:
@@ -47,12 +45,6 @@ def check_topic(topic: object) -> None:
     """Raise ConfigError unless the topic is a text."""
     if not isinstance(topic, str):
         raise wrong_kind("topic", topic, "a topic's name")
-
-
-def check_source(source: object) -> None:
-    """Raise ConfigError if the source is no open manager, for example if it is a settings object."""
-    if not hasattr(source, "fetch_log_segment"):
-        raise wrong_kind("source", source, _A_MANAGER)
 
 
 def check_map(name: str, given: object, wanted: str) -> None:

@@ -33,7 +33,17 @@ GivenPlaces: TypeAlias = "Place | Mapping[int, Place] | None"
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The parameters of a read. :func:`read_topic` describes each field."""
+    """The parameters of a read.
+
+    ``start`` and ``stop`` (exclusive) are an offset, an ``AtTime``, or None for the first record or the end. Each of
+    the two applies to all partitions, or is a mapping from partition numbers. ``filter`` is a pyarrow expression over
+    any columns. Records that its conditions on ``partition``, ``offset`` and ``timestamp`` exclude are not even
+    fetched. ``types`` are the types of keys and values.
+
+    ``parallelism`` is the number of splits to read at once, by default the number of cores. Records are sorted by
+    partition and offset. If not ``ordered``, batches come in any order. Readers stop decoding while ``max_bytes`` of
+    decoded records wait for the caller (one more batch may wait).
+    """
 
     start: GivenPlaces = None
     stop: GivenPlaces = None

@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.model import DEFAULT_ISOLATION, Earliest, Latest, Place, Places
-from tieredstore.query.arguments import check_client, check_source, check_topic, several_of
+from tieredstore.model import Earliest, Latest, Place, Places
 from tieredstore.query.conditions import Condition, PartitionSpan
-from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicColumns, topic_schema
+from tieredstore.query.topic_columns import TopicColumns, topic_schema
 from tieredstore.query.topic_read import GivenPlaces, ReadPlan, TopicRead
 from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.plan import SplitLimits, WindowSplit
-from tieredstore.reading.query import LogQuery
 from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.windows import place_of
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit
-from tieredstore.values import Binary, ValueType
 
 if TYPE_CHECKING:
-    import pyarrow.dataset as ds
-
-    from tieredstore.model import Isolation, TopicPartition, Uuid
+    from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.query.topic_read import GivenPlaces
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.omitted_records import LeftOut
-    from tieredstore.records.settings import OnDataLoss
-    from tieredstore.remote.source import SegmentSource
 
 _MIB: Final = 1024 * 1024
 _LEAST_SPLIT: Final = 2 * _MIB
@@ -229,62 +222,3 @@ def _span_of(split: WindowSplit) -> PartitionSpan:
 
 def _select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     return batch if batch.schema.names == names else batch.select(names)
-
-
-_BINARY: Final = Binary()
-
-
-def read_topic(
-    source: SegmentSource,
-    topic: str,
-    *,
-    partitions: Sequence[int] | None = None,
-    start: GivenPlaces = None,
-    stop: GivenPlaces = None,
-    columns: Sequence[str] = TOPIC_COLUMNS,
-    filter: ds.Expression | None = None,
-    key: ValueType = _BINARY,
-    value: ValueType = _BINARY,
-    isolation: Isolation = DEFAULT_ISOLATION,
-    on_data_loss: OnDataLoss = "fail",
-    ordered: bool = True,
-    parallelism: int | None = None,
-    max_bytes: int = 64 * _MIB,
-    client: Mapping[str, str] | None = None,
-    topic_id: Uuid | None = None,
-    settings: ReadSettings | None = None,
-) -> TopicRead:
-    """Read a topic as it is now, bucket and broker as one log.
-
-    ``partitions`` are the partition numbers to read, by default all. ``start`` and ``stop`` (exclusive) are an offset,
-    an ``AtTime``, or None for the first record or the end. Each of the two applies to all partitions, or is a mapping
-    from partition numbers.
-
-    ``filter`` is a pyarrow expression over any columns. Records that its conditions on ``partition``, ``offset`` and
-    ``timestamp`` exclude are not even fetched. ``key`` and ``value`` are the types of keys and values.
-
-    ``parallelism`` is the number of splits to read at once, by default the number of cores. Records are sorted by
-    partition and offset. With ``ordered=False``, batches come in any order. Readers stop decoding while ``max_bytes``
-    of decoded records wait for the caller (one more batch may wait).
-
-    ``client`` has the properties of the Kafka client that reads the records after the bucket's end.
-
-    If requested offsets do not exist and the filter does not exclude them, raise DataLossError before the first record.
-    With ``on_data_loss="report"``, each gap is logged as a warning instead. Raise ResourceNotFoundError for an absent
-    topic or partition, and ConfigError for invalid arguments. Errors of reading are raised while iterating.
-    """
-    check_source(source)
-    check_topic(topic)
-    check_client(client)
-    partitions = None if partitions is None else several_of("partitions", partitions, SupportsIndex, "numbers")
-    columns = several_of("columns", columns, str, "names")
-    plan = ReadPlan(start, stop, columns, filter, ColumnTypes(key, value), ordered, parallelism, max_bytes, settings)
-    query = LogQuery.of_topic(
-        topic, partitions, isolation=isolation, on_data_loss=on_data_loss, client=client, topic_id=topic_id
-    )
-    reader, snapshot = TopicReader(lambda: source, query).begin()
-    try:
-        return begin_read(reader, snapshot, plan)
-    except BaseException:
-        reader.close()
-        raise

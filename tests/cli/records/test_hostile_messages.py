@@ -42,7 +42,7 @@ import duckdb
 from tieredstore.config import load_settings
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan
-from tieredstore.query import read_topic
+from tests.support.records.topic_reads import read_topic
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.schema_registry import SchemaRegistry
 from tieredstore.values import Avro

@@ -13,13 +13,13 @@ from confluent_kafka import TopicPartition
 
 from tests.support.cli.cli_process import tieredstore
 from tests.support.pipelines.pipeline_runs import listed, rows_of
+from tests.support.records.topic_reads import read_topic
 from tests.support.uploader.log_truth import LONG_S, Rows
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
 from tieredstore.model import Uuid
 from tieredstore.partitions import Subscribe
-from tieredstore.query import read_topic
 from tieredstore.reading import LogQuery, LogTail
 from tieredstore.records import ReadSettings
 from tieredstore.remote import RemoteStorageManager
