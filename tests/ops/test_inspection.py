@@ -11,7 +11,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import StoredSegment, list_segments, load_segment
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.keys import Suffix
-from tieredstore.ops.inspection import ObjectDamage, StoredChunkSizes, inspect_objects
+from tieredstore.ops.inspection import StoredChunkSizes, inspect_objects
 
 SEGMENT = MadeSegment(partition_of(), 0, 9)
 EXPECTED = {Suffix.LOG: 1000, Suffix.INDEXES: len(SEGMENT.index), Suffix.MANIFEST: None}
@@ -32,7 +32,7 @@ def loaded(store: MemoryObjectStore) -> StoredSegment:
 def test_a_whole_segment_has_three_objects_of_the_expected_sizes(store: MemoryObjectStore) -> None:
     objects = inspect_objects(loaded(store))
     assert {inspected.suffix: inspected.expected_size for inspected in objects} == EXPECTED
-    assert [inspected.damage for inspected in objects] == [None] * 3
+    assert not any(inspected.is_damaged for inspected in objects)
     assert [inspected.info and inspected.info.key for inspected in objects] == [
         SEGMENT.key(suffix) for suffix in Suffix
     ]
@@ -41,8 +41,8 @@ def test_a_whole_segment_has_three_objects_of_the_expected_sizes(store: MemoryOb
 @pytest.mark.parametrize("suffix", [Suffix.LOG, Suffix.INDEXES])
 def test_a_lost_object_is_missing(store: MemoryObjectStore, suffix: Suffix) -> None:
     store.delete([SEGMENT.key(suffix)])
-    damage = {inspected.suffix: inspected.damage for inspected in inspect_objects(loaded(store))}
-    assert damage == dict.fromkeys(Suffix) | {suffix: ObjectDamage.MISSING}
+    damage = {inspected.suffix: inspected.is_damaged for inspected in inspect_objects(loaded(store))}
+    assert damage == dict.fromkeys(Suffix, False) | {suffix: True}
 
 
 @pytest.mark.parametrize("suffix", [Suffix.LOG, Suffix.INDEXES])
@@ -50,8 +50,8 @@ def test_a_lost_object_is_missing(store: MemoryObjectStore, suffix: Suffix) -> N
 def test_an_object_of_another_size_is_told_with_both(store: MemoryObjectStore, suffix: Suffix, change: int) -> None:
     size = (EXPECTED[suffix] or 0) + change
     store.put(SEGMENT.key(suffix), bytes(size))
-    (damaged,) = (inspected for inspected in inspect_objects(loaded(store)) if inspected.damage)
-    assert (damaged.suffix, damaged.damage) == (suffix, ObjectDamage.WRONG_SIZE)
+    (damaged,) = (inspected for inspected in inspect_objects(loaded(store)) if inspected.is_damaged)
+    assert damaged.suffix is suffix
     assert damaged.info is not None
     assert (damaged.info.size, damaged.expected_size) == (size, size - change)
 

@@ -68,6 +68,12 @@ class StoredSegment:
         return recorded
 
     @property
+    def sizes(self) -> dict[Suffix, int]:
+        """The sizes of the ``.log`` and ``.indexes`` objects according to the manifest."""
+        manifest = self.manifest
+        return {Suffix.LOG: manifest.chunk_index.stored_size, Suffix.INDEXES: manifest.segment_indexes.total_size}
+
+    @property
     def last_offset(self) -> int | None:
         """End offset (inclusive); None if the manifest lacks it."""
         return None if self.metadata.end_offset < 0 else self.metadata.end_offset

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.keys import Suffix
-
-
-class ObjectDamage(enum.Enum):
-    """A fault of an object that can be seen from a listing and a valid manifest."""
-
-    MISSING = "missing"
-    WRONG_SIZE = "wrong_size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +21,14 @@ class InspectedObject:
     expected_size: int | None
 
     @property
-    def damage(self) -> ObjectDamage | None:
-        """The object's fault, or None."""
-        if self.info is None:
-            return ObjectDamage.MISSING
-        return None if self.expected_size in {None, self.info.size} else ObjectDamage.WRONG_SIZE
+    def is_damaged(self) -> bool:
+        """True if the object is missing or has another size than expected."""
+        return self.info is None or self.expected_size not in {None, self.info.size}
 
 
 def inspect_objects(segment: StoredSegment) -> tuple[InspectedObject, ...]:
     """Return the segment's three objects, including missing ones, without any request."""
-    manifest = segment.manifest
-    expected = {Suffix.LOG: manifest.chunk_index.stored_size, Suffix.INDEXES: manifest.segment_indexes.total_size}
-    return tuple(InspectedObject(suffix, segment.objects.find(suffix), expected.get(suffix)) for suffix in Suffix)
+    return tuple(InspectedObject(suffix, segment.objects.find(suffix), segment.sizes.get(suffix)) for suffix in Suffix)
 
 
 @dataclass(frozen=True, slots=True)

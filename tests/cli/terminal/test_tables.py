@@ -77,12 +77,12 @@ def test_no_line_is_longer_than_the_terminal(width: int) -> None:
 
 
 def test_the_total_is_parted_from_the_rest() -> None:
-    lines = list(table_lines([">N"], [["1"], ["22"], ["23"]], total=True))
+    lines = list(table_lines([number("N")], [["1"], ["22"], ["23"]], total=True))
     assert lines == [" N", "──", " 1", "22", "──", "23"]
 
 
 def test_a_growing_table_is_as_wide_as_its_first_rows_and_takes_the_others_one_by_one() -> None:
-    taken: list[int] = []
+    columns, taken = [text("TEXT"), number("N"), text("TEXT")], list[int]()
 
     def rows() -> itertools.chain[list[str]]:
         def noted(count: int) -> list[str]:
@@ -91,15 +91,18 @@ def test_a_growing_table_is_as_wide_as_its_first_rows_and_takes_the_others_one_b
 
         return itertools.chain.from_iterable([noted(count)] for count in (1, 3, 70))
 
-    lines = table_lines(["TEXT", ">N", "TEXT"], rows(), width=20, sample=2)
+    lines = table_lines(columns, rows(), width=20, sample=2)
     assert [next(lines) for _ in range(4)] == ["TEXT  N  TEXT", "─────────────", "x     1  x", "xxx   3  xxx"]
     assert taken == [1, 3]
     assert list(lines) == ["xxx…  70  xxxxxxxxx…"]
-    assert list(table_lines(["TEXT", ">N", "TEXT"], rows(), sample=2))[-1] == f"{'x' * 70}  70  {'x' * 70}"
+    assert list(table_lines(columns, rows(), sample=2))[-1] == f"{'x' * 70}  70  {'x' * 70}"
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
-    assert list(table_lines(["A"], [["\x1b[2J\u202e"]]))[2] == "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}"
+    assert (
+        list(table_lines([text("A")], [["\x1b[2J\u202e"]]))[2]
+        == "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}"
+    )
 
 
 def test_cells_are_counted_as_a_terminal_shows_them() -> None:

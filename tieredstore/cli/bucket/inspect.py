@@ -94,7 +94,7 @@ class SegmentView:
     @property
     def damage(self) -> list[str]:
         """Return each inconsistency as a sentence."""
-        return [self._damage(obj) for obj in self._objects if obj.damage is not None]
+        return [self._damage(obj) for obj in self._objects if obj.is_damaged]
 
     @property
     def _objects(self) -> tuple[InspectedObject, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from tieredstore.cli.terminal.tables import ColumnLike, plain, table_lines
+from tieredstore.cli.terminal.tables import Column, plain, table_lines
 from tieredstore.model import human_bytes
 
 JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | float | bool | None"
@@ -45,7 +45,7 @@ def complain(sentence: str) -> None:
 
 
 def print_table(
-    columns: Sequence[ColumnLike], rows: Iterable[Sequence[str]], *, total: bool = False, wide: bool = False
+    columns: Sequence[Column], rows: Iterable[Sequence[str]], *, total: bool = False, wide: bool = False
 ) -> None:
     """Print a table to stdout, with columns of :mod:`tieredstore.cli.terminal.tables`. ``total`` is a last, separate
     row.
@@ -55,7 +55,7 @@ def print_table(
     _write_lines(table_lines(columns, rows, width=terminal_width(), is_wide=wide, total=total))
 
 
-def print_growing_table(columns: Sequence[ColumnLike], rows: Iterable[Sequence[str]], *, wide: bool = False) -> None:
+def print_growing_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, wide: bool = False) -> None:
     """Print a table of possibly millions of rows to stdout. The first rows determine the widths of columns."""
     _write_lines(table_lines(columns, rows, width=terminal_width(), is_wide=wide, sample=_SAMPLE))
 

@@ -13,8 +13,6 @@ rightmost column. ``--wide`` shows all columns.
 
 Users look first for columns with a rank up to ``WANTED``. Before such a column is dropped, cells with a shorter form
 are shortened, for example a ``moment`` to its day.
-
-In place of a ``Column``, the text ``NAME`` means ``text("NAME")``, and ``>NAME`` means ``number("NAME")``.
 """
 
 from __future__ import annotations
@@ -53,7 +51,6 @@ class Column:
     short: Callable[[str], str] | None = None
 
 
-ColumnLike: TypeAlias = Column | str
 Row: TypeAlias = Sequence[str]
 
 
@@ -78,7 +75,7 @@ def text(name: str, *, rank: int = 0, least: int = _LEAST) -> Column:
 
 
 def table_lines(
-    columns: Sequence[ColumnLike],
+    columns: Sequence[Column],
     rows: Iterable[Row],
     *,
     width: int | None = None,
@@ -92,17 +89,16 @@ def table_lines(
     determine the widths of columns, and the other rows are read one by one. Without ``sample``, all rows are read
     first.
     """
-    every = [_column(column) for column in columns]
     ahead = iter(rows)
     first: list[Row] = [[*map(plain, row)] for row in itertools.islice(ahead, sample)]
     width = None if is_wide else width
-    needed = _needed(every, first)
-    shown = [at for at in _fitting(every, needed, width) if is_wide or every[at].rank < WIDE]
-    is_short = width is not None and _lacks_wanted(every, needed, shown, width)
+    needed = _needed(columns, first)
+    shown = [at for at in _fitting(columns, needed, width) if is_wide or columns[at].rank < WIDE]
+    is_short = width is not None and _lacks_wanted(columns, needed, shown, width)
     if is_short:
-        needed = _needed(every, [_shorten(every, row) for row in first])
-        shown = _fitting(every, needed, width)
-    layout = _Layout([every[at] for at in shown], _widths(every, needed, shown, width), width, is_short)
+        needed = _needed(columns, [_shorten(columns, row) for row in first])
+        shown = _fitting(columns, needed, width)
+    layout = _Layout([columns[at] for at in shown], _widths(columns, needed, shown, width), width, is_short)
     yield layout.names()
     rule = "─" * min(sum(layout.widths) + len(GAP) * (len(shown) - 1), width or _LONGEST_RULE)
     yield rule
@@ -183,12 +179,6 @@ def _day_of(cell: str) -> str:
 
 def _shorten(columns: Sequence[Column], row: Row) -> Row:
     return [cell if column.short is None else column.short(cell) for column, cell in zip(columns, row, strict=True)]
-
-
-def _column(column: ColumnLike) -> Column:
-    if isinstance(column, Column):
-        return column
-    return number(column[1:]) if column.startswith(">") else text(column)
 
 
 def _by_column(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[Row]:

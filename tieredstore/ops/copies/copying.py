@@ -86,12 +86,6 @@ class VerbatimSegment:
     raw: bytes
     way: CopyWay
 
-    @property
-    def sizes(self) -> dict[Suffix, int]:
-        """The sizes of the ``.log`` and ``.indexes`` objects according to the manifest."""
-        manifest = self.stored.manifest
-        return {Suffix.LOG: manifest.chunk_index.stored_size, Suffix.INDEXES: manifest.segment_indexes.total_size}
-
 
 class VerbatimCopies:
     """Writes the missing objects of segments into the target. Thread-safe."""
@@ -128,7 +122,7 @@ class VerbatimCopies:
         if is_committed and not missing:
             return 0
         manifest = b"" if is_committed else self._manifest(segment)
-        sent = sum(segment.sizes[suffix] for suffix in missing) + len(manifest)
+        sent = sum(segment.stored.sizes[suffix] for suffix in missing) + len(manifest)
         if self._dry_run:
             return sent
         age = AttemptAge(self._route.clock, self._max_age_s, segment.stored.metadata, before_s=before_s)
@@ -175,7 +169,7 @@ class VerbatimCopies:
                 before_s = max(before_s, self._leftover_age_s(info))
             # Compare contents only if there is no manifest. The process that wrote a manifest has compared them
             # already.
-            if info.size != segment.sizes[suffix] or not (is_committed or self._is_equal(segment, suffix)):
+            if info.size != segment.stored.sizes[suffix] or not (is_committed or self._is_equal(segment, suffix)):
                 raise SegmentAlreadyExistsError(
                     f"{self._shown(segment, suffix)} exists in the target with other bytes than in the source; "
                     "remove it if it is not wanted"
@@ -225,9 +219,9 @@ class VerbatimCopies:
 
     def _body(self, segment: VerbatimSegment, suffix: Suffix) -> Generator[bytes]:
         """Yield the object's bytes. Raise SegmentNotFoundError if the segment is deleted during the read."""
-        objects = segment.stored.objects
+        objects, size = segment.stored.objects, segment.stored.sizes[suffix]
         try:
-            yield from parts_of(self._route.source.store, self._source_key(segment, suffix), segment.sizes[suffix])
+            yield from parts_of(self._route.source.store, self._source_key(segment, suffix), size)
         except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
             try:
                 self._route.source.store.head(self._source_key(segment, Suffix.MANIFEST))
@@ -240,7 +234,7 @@ class VerbatimCopies:
 
     def _is_equal(self, segment: VerbatimSegment, suffix: Suffix) -> bool:
         """Return True if the existing object has the source's bytes. The caller has compared the sizes."""
-        stored = parts_of(self._route.target.store, self._target_key(segment, suffix), segment.sizes[suffix])
+        stored = parts_of(self._route.target.store, self._target_key(segment, suffix), segment.stored.sizes[suffix])
         try:
             return all(ours == theirs for ours, theirs in zip(self._body(segment, suffix), stored, strict=True))
         except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
@@ -248,7 +242,7 @@ class VerbatimCopies:
 
     def _require(self, segment: VerbatimSegment, suffix: Suffix) -> None:
         """Raise LeftAloneError unless the object is in the target with its full size."""
-        key, size = self._target_key(segment, suffix), segment.sizes[suffix]
+        key, size = self._target_key(segment, suffix), segment.stored.sizes[suffix]
         try:
             is_whole = len(self._route.store.get(key, max(0, size - 1), size)) == min(1, size) and ends_at(
                 self._route.store, key, size
@@ -470,13 +464,13 @@ class _Copying:
         except ObjectNotFoundError as error:
             raise SegmentNotFoundError(f"{name} was deleted while it was listed") from error
         manifest = parse_manifest(raw, name, known_segment(objects), self.route.source.manifest_rules)
-        segment = VerbatimSegment(StoredSegment(objects, manifest), raw, CopyWay.VERBATIM)
+        segment = StoredSegment(objects, manifest)
         for suffix, size in segment.sizes.items():
             info = objects.find(suffix)
             if info is None or info.size != size:
                 what = "is missing" if info is None else f"has {info.size} bytes instead of {size}"
                 raise SegmentCorruptError(f"{objects.main_path}.{suffix.value} {what}: the segment is damaged")
-        return raw, segment.stored
+        return raw, segment
 
 
 PART: Final = 8 << 20

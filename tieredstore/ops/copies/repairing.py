@@ -212,7 +212,7 @@ class _Repairing:
             segment = VerbatimSegment(StoredSegment(copy, checked.stored.manifest), raw, CopyWay.VERBATIM)
             if SegmentManifest.from_bytes(raw, None, self.source.bucket.manifest_rules) != checked.stored.manifest:
                 raise PreconditionFailedError(f"the source's manifest of {path} changed while it was verified")
-            sums = {suffix: self.source.digest(copy, suffix, segment.sizes[suffix]) for suffix in _DATA}
+            sums = {suffix: self.source.digest(copy, suffix, segment.stored.sizes[suffix]) for suffix in _DATA}
         except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
             raise SegmentCorruptError(f"{path} was deleted from the source: nothing was replaced") from error
         return _GoodCopy(segment, sums)
@@ -224,7 +224,7 @@ class _Repairing:
         changes: list[_Change] = []
         store = self.target.bucket.store
         for suffix in _DATA:
-            size = good.segment.sizes[suffix]
+            size = good.segment.stored.sizes[suffix]
             try:
                 info = store.head(self.target.key(objects, suffix))
                 is_good = info.size == size and self.target.digest(objects, suffix, size) == good.sha256[suffix]

@@ -44,25 +44,21 @@ class Neighbours:
             self._log = _LogSoFar()
         if where != self._partition:
             self._partition = where
-            yield from self._topic_findings(subject)
+            yield from recreated_topic(self._topic_ids, where)
         yield from self._log.take(subject, extent, is_committed=is_committed)
 
     def finish(self) -> Iterator[Finding]:
         """Yield the findings that are certain only at the end of the listing."""
         return self._log.release(MAX_OFFSET + 1)
 
-    def _topic_findings(self, subject: Subject) -> Iterator[Finding]:
-        where = subject.objects.segment_id.topic_id_partition
-        known = self._topic_ids.setdefault(where.topic, where.topic_id)
-        if known != where.topic_id:
-            self._topic_ids[where.topic] = where.topic_id  # report each id once
-            yield recreated_topic(where, known)
 
-
-def recreated_topic(where: TopicIdPartition, known: Uuid) -> Finding:
-    """Return the finding that a topic name has segments under two topic ids."""
-    detail = f"topic {where.topic} has segments under the ids {known} and {where.topic_id}"
-    return Finding(FindingKind.RECREATED_TOPIC, where, detail)
+def recreated_topic(topic_ids: dict[str, Uuid], where: TopicIdPartition) -> Iterator[Finding]:
+    """Yield a finding if the topic's name has segments under another topic id in ``topic_ids``. Report each id once."""
+    known = topic_ids.setdefault(where.topic, where.topic_id)
+    if known != where.topic_id:
+        topic_ids[where.topic] = where.topic_id
+        detail = f"topic {where.topic} has segments under the ids {known} and {where.topic_id}"
+        yield Finding(FindingKind.RECREATED_TOPIC, where, detail)
 
 
 @dataclass(slots=True)

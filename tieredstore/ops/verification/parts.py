@@ -77,7 +77,7 @@ def plan_parts(listed: Iterable[SegmentObjects], most_segments: int) -> Iterator
         if where != partition:
             if partition is not None:
                 yield VerifyPart(partition, first)
-            yield VerifyPart(where, is_between=True, known=tuple(_recreated(topic_ids, where)))
+            yield VerifyPart(where, is_between=True, known=tuple(recreated_topic(topic_ids, where)))
             partition, first, last, count = where, 0, start, 0
         elif count >= most_segments and start > last:
             yield VerifyPart(where, first, start)
@@ -87,13 +87,6 @@ def plan_parts(listed: Iterable[SegmentObjects], most_segments: int) -> Iterator
         last, count = max(last, start), count + 1
     if partition is not None:
         yield VerifyPart(partition, first)
-
-
-def _recreated(topic_ids: dict[str, Uuid], where: TopicIdPartition) -> Iterator[Finding]:
-    known = topic_ids.get(where.topic, where.topic_id)
-    topic_ids[where.topic] = where.topic_id
-    if known != where.topic_id:
-        yield recreated_topic(where, known)
 
 
 def _foreign(objects: SegmentObjects) -> Finding:

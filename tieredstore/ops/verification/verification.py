@@ -367,11 +367,10 @@ class SegmentCheck:
         return dataclasses.replace(deeper, findings=(*findings, *deeper.findings))
 
     def _check_sizes(self, subject: Subject, stored: StoredSegment) -> tuple[Subject, list[Finding]]:
-        sizes = stored.manifest.chunk_index.stored_size, stored.manifest.segment_indexes.total_size
-        wrong = list(size_findings(subject, *sizes))
+        wrong = list(size_findings(subject, stored.sizes))
         if wrong:
             subject = self._looked_at_again(subject)
-            wrong = list(size_findings(subject, *sizes))
+            wrong = list(size_findings(subject, stored.sizes))
         return subject, wrong
 
     def _looked_at_again(self, subject: Subject) -> Subject:
@@ -475,9 +474,9 @@ def check_manifest(
     return stored, list(_metadata_findings(subject, stored, raw))
 
 
-def size_findings(subject: Subject, log_size: int, indexes_size: int) -> Iterator[Finding]:
+def size_findings(subject: Subject, sizes: Mapping[Suffix, int]) -> Iterator[Finding]:
     """Yield a finding for each listed object whose size differs from the size in the manifest."""
-    for suffix, expected in ((Suffix.LOG, log_size), (Suffix.INDEXES, indexes_size)):
+    for suffix, expected in sizes.items():
         info = subject.objects.find(suffix)
         if info is not None and info.size != expected:
             differing = ByteRange(min(info.size, expected), max(info.size, expected))
