@@ -21,10 +21,10 @@ K = FindingKind
 LOST = (K.GAP, K.LEFT_BEHIND)
 
 
-def subject_of(segment: RemoteLogSegmentMetadata) -> Subject:
+def subject_of(segment: RemoteLogSegmentMetadata, suffix: Suffix = Suffix.MANIFEST) -> Subject:
     path = main_path(segment.remote_log_segment_id, segment.start_offset)
-    info = ObjectInfo(f"{path}.rsm-manifest", 1)
-    objects = SegmentObjects(segment.remote_log_segment_id, segment.start_offset, ((Suffix.MANIFEST, info),), path)
+    info = ObjectInfo(f"{path}.{suffix.value}", 1)
+    objects = SegmentObjects(segment.remote_log_segment_id, segment.start_offset, ((suffix, info),), path)
     return Subject(objects, Level.LISTING, "", str)
 
 
@@ -108,7 +108,7 @@ def test_objects_without_a_manifest_in_a_gap_are_named_there() -> None:
     neighbours = Neighbours()
     first, leftover, last = (make_segment(start, start + 9, ((0, start),)) for start in (0, 10, 20))
     assert not list(neighbours.take(subject_of(first), Extent(9)))
-    assert not list(neighbours.take(subject_of(leftover), None, is_committed=False))
+    assert not list(neighbours.take(subject_of(leftover, Suffix.LOG), None))
     (gap,) = neighbours.take(subject_of(last), Extent(29))
     assert (gap.kind, gap.offsets) == (K.GAP, (10, 19))
     assert "objects without a manifest" in gap.detail

@@ -45,7 +45,7 @@ def run(planted: PlantedBucket, selection: Selection) -> list[CheckedSegment]:
 
 
 def levels(checked: list[CheckedSegment]) -> list[Level | None]:
-    return [segment.level for segment in checked]
+    return [segment.subject.level for segment in checked]
 
 
 def reads(planted: PlantedBucket) -> int:
@@ -154,7 +154,7 @@ def listed(segment: MadeSegment) -> SegmentObjects:
 def test_segments_outside_the_sample_are_checked_by_their_listing(planted: PlantedBucket) -> None:
     sample = Sample(0.5, "seed")
     checked = run(planted, Selection(Level.INDEX, sample))
-    expected = [Level.INDEX if sample.has(segment.objects) else Level.LISTING for segment in checked]
+    expected = [Level.INDEX if sample.has(segment.subject.objects) else Level.LISTING for segment in checked]
     assert levels(checked) == expected
     assert set(expected) == {Level.INDEX, Level.LISTING}
 
@@ -184,7 +184,7 @@ def dated() -> PlantedBucket:
 
 def test_since_checks_what_is_new_and_the_segment_before_it_for_what_lies_between(dated: PlantedBucket) -> None:
     checked = run(dated, Selection(Level.DATA, since_ms=2000))
-    events = [segment for segment in checked if segment.objects.main_path.startswith("events")]
+    events = [segment for segment in checked if segment.subject.objects.main_path.startswith("events")]
     assert levels(events) == [None, None, Level.LISTING, Level.DATA]
     assert kinds_of(checked) == []
     dated.edit_metadata(2, endOffset=3 * OFFSETS - 5)

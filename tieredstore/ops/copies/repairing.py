@@ -46,7 +46,7 @@ from tieredstore.ops.copies.recoding import CopyWay, Recoding
 from tieredstore.ops.steps import Outcome
 from tieredstore.ops.verification.findings import Finding, FindingKind, Severity
 from tieredstore.ops.verification.subject import Level, Subject
-from tieredstore.ops.verification.verification import SegmentCheck, SegmentResult
+from tieredstore.ops.verification.verification import CheckedSegment, SegmentCheck
 from tieredstore.remote.copy.writer import WriteOptions
 from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.remote.manifest_object import read_manifest_text
@@ -107,7 +107,7 @@ class _Side:
     ring: KeyRing | None
     segment_check: SegmentCheck
 
-    def verify(self, objects: SegmentObjects) -> SegmentResult:
+    def verify(self, objects: SegmentObjects) -> CheckedSegment:
         """Check every byte of the segment."""
         subject = Subject(objects, Level.DATA, self.bucket.prefix, self.bucket.shown)
         return self.segment_check.check(subject)
@@ -316,6 +316,6 @@ class _Repairing:
             )
 
 
-def _worst(result: SegmentResult) -> Finding:
+def _worst(result: CheckedSegment) -> Finding:
     """Return the first finding that affects readers."""
     return next(finding for finding in result.findings if finding.kind.severity is not Severity.NOTICE)

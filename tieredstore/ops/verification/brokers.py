@@ -61,7 +61,7 @@ class BrokersBelief(Closing):
         """Yield differences between a segment and the brokers' record of it. Differences that may be temporary are
         reported by :meth:`rest` instead.
         """
-        objects = checked.objects
+        objects = checked.subject.objects
         if objects.find(Suffix.MANIFEST) is None:
             return
         key = segment_key(objects.segment_id)
@@ -110,7 +110,7 @@ def _difference(checked: CheckedSegment, start: int, end: int, size: int) -> str
     if checked.extent is None:
         return None
     said: Mapping[str, tuple[int, int]] = {
-        "start offset": (checked.objects.start_offset, start),
+        "start offset": (checked.subject.objects.start_offset, start),
         "end offset": (checked.extent.end if checked.extent.end >= 0 else end, end),
         "size": (checked.log_size, size),
     }

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tieredstore.format.keys import Suffix
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.verification.findings import Finding, FindingKind
@@ -29,11 +30,10 @@ class Neighbours:
         self._partition: TopicIdPartition | None = None
         self._log = _LogSoFar()
 
-    def take(self, subject: Subject, extent: Extent | None, *, is_committed: bool = True) -> Iterator[Finding]:
-        """Compare a segment with the segments before it.
+    def take(self, subject: Subject, extent: Extent | None) -> Iterator[Finding]:
+        """Compare a segment with the segments before it. Do not compare the offsets of a segment without a manifest.
 
-        ``extent`` is None if the manifest is damaged or was not read. If ``is_committed`` is false, the segment
-        has no manifest, and its offsets are not compared.
+        ``extent`` is None if the manifest is damaged or was not read.
         """
         where = subject.objects.segment_id.topic_id_partition
         start = subject.objects.start_offset
@@ -45,7 +45,7 @@ class Neighbours:
         if where != self._partition:
             self._partition = where
             yield from recreated_topic(self._topic_ids, where)
-        yield from self._log.take(subject, extent, is_committed=is_committed)
+        yield from self._log.take(subject, extent)
 
     def finish(self) -> Iterator[Finding]:
         """Yield the findings that are certain only at the end of the listing."""
@@ -107,10 +107,10 @@ class _LogSoFar:
         self._is_hidden = False
         self._leftovers = 0
 
-    def take(self, subject: Subject, extent: Extent | None, *, is_committed: bool) -> Iterator[Finding]:
+    def take(self, subject: Subject, extent: Extent | None) -> Iterator[Finding]:
         start = self.start = subject.objects.start_offset
         yield from self.release(start)
-        if not is_committed:
+        if subject.objects.find(Suffix.MANIFEST) is None:
             self._leftovers += 1
         elif extent is None:
             self._is_hidden = True

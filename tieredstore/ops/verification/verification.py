@@ -67,24 +67,6 @@ _ALL: Final = Scope()
 _AT_LISTING: Final = Selection()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedSegment:
-    """A checked segment, with all findings about it and about how it follows the segments before it.
-
-    ``extent`` are the segment's offsets by its manifest; None if unknown. ``level`` is None if only the presence of the
-    objects was checked. Such a segment is old or known to be sound. ``log_size`` is 0 if unknown. ``has_indexes`` is
-    true if the indexes were read, and ``is_read`` if all of the log was read.
-    """
-
-    objects: SegmentObjects
-    level: Level | None
-    findings: tuple[Finding, ...]
-    log_size: int
-    extent: Extent | None = None
-    has_indexes: bool = False
-    is_read: bool = False
-
-
 def verify(
     bucket: Bucket,
     scope: Scope = _ALL,
@@ -121,13 +103,13 @@ def verify(
         )
         neighbours = Neighbours()
         transactions = None if manager is None else OpenTransactions(manager)
-        for checked_alone, is_last in _with_last(results):
-            across = () if transactions is None else transactions.take(checked_alone)
-            result = dataclasses.replace(checked_alone, findings=(*checked_alone.findings, *across))
-            checked = _with_neighbours(neighbours, result)
-            yield (
-                dataclasses.replace(checked, findings=(*checked.findings, *neighbours.finish())) if is_last else checked
-            )
+        for alone, is_last in _with_last(results):
+            across = () if transactions is None else transactions.take(alone)
+            result = dataclasses.replace(alone, findings=(*alone.findings, *across))
+            between = neighbours.take(result.subject, result.extent)
+            # The findings of the last segment include those that are certain only at the end of the listing.
+            findings = (*between, *result.findings, *(neighbours.finish() if is_last else ()))
+            yield dataclasses.replace(result, findings=findings)
             # Record a sound segment only after the caller took its findings. Then no finding is lost if the process is
             # killed.
             if selection.state is not None:
@@ -140,7 +122,7 @@ def _before(subjects: Iterator[Subject], stop_offset: int | None) -> Iterator[Su
     return itertools.takewhile(lambda subject: subject.objects.start_offset < stop_offset, subjects)
 
 
-def _with_last(results: Iterator[SegmentResult]) -> Iterator[tuple[SegmentResult, bool]]:
+def _with_last(results: Iterator[CheckedSegment]) -> Iterator[tuple[CheckedSegment, bool]]:
     """Yield each result with a flag, which is True for the last result only."""
     following = next(results, None)
     while (result := following) is not None:
@@ -148,17 +130,7 @@ def _with_last(results: Iterator[SegmentResult]) -> Iterator[tuple[SegmentResult
         yield result, following is None
 
 
-def _with_neighbours(neighbours: Neighbours, result: SegmentResult) -> CheckedSegment:
-    subject = result.subject
-    is_committed = subject.objects.find(Suffix.MANIFEST) is not None
-    between = neighbours.take(subject, result.extent, is_committed=is_committed)
-    findings = (*between, *result.findings)
-    return CheckedSegment(
-        subject.objects, subject.level, findings, result.log_size, result.extent, result.has_indexes, result.is_read
-    )
-
-
-def _note(state: VerifyState, result: SegmentResult) -> None:
+def _note(state: VerifyState, result: CheckedSegment) -> None:
     level, extent = result.subject.level, result.extent
     if result.is_sound and level is not None and extent is not None:
         state.keep(result.subject.objects, level, SoundSegment(extent, result.log_size))
@@ -180,7 +152,7 @@ class OpenTransactions:
         """First offsets, by producer id, of transactions open at the end of the previous segment; None if not
         read yet."""
 
-    def take(self, result: SegmentResult) -> Iterator[Finding]:
+    def take(self, result: CheckedSegment) -> Iterator[Finding]:
         """Yield findings about a segment that was checked at level data. Yield nothing if it does not continue the
         previous segment's log."""
         metadata, extent = _metadata_of(result), result.extent
@@ -270,7 +242,7 @@ def _last_epoch(extent: Extent) -> int:
     return extent.epochs[-1][0] if extent.epochs else -1
 
 
-def _metadata_of(result: SegmentResult) -> RemoteLogSegmentMetadata | None:
+def _metadata_of(result: CheckedSegment) -> RemoteLogSegmentMetadata | None:
     """Return the segment's metadata from its manifest or from an earlier check; None if unknown."""
     if result.stored is not None:
         return result.stored.metadata
@@ -282,8 +254,8 @@ def _metadata_of(result: SegmentResult) -> RemoteLogSegmentMetadata | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentResult:
-    """The result of checking one segment by itself.
+class CheckedSegment:
+    """A checked segment, and the findings about it. Those of :func:`verify` include how it follows the segments before.
 
     ``stored`` is None without a readable manifest. ``last_offset`` is the last batch's last offset, if the log was read
     up to its end. ``is_gone`` is true if the segment was deleted during the run.
@@ -338,22 +310,22 @@ class SegmentCheck:
         self._rules = rules
         self._manager = manager
 
-    def check(self, subject: Subject) -> SegmentResult:
+    def check(self, subject: Subject) -> CheckedSegment:
         """Check a segment at the level ``subject.level``."""
         try:
             return self._check(subject)
         # Retention may delete a segment after the listing, so its absence is no damage.
         except SegmentNotFoundError:
-            return SegmentResult(subject, is_gone=True)
+            return CheckedSegment(subject, is_gone=True)
 
-    def _check(self, subject: Subject) -> SegmentResult:
+    def _check(self, subject: Subject) -> CheckedSegment:
         findings = list(check_presence(subject))
         is_committed = subject.objects.find(Suffix.MANIFEST) is not None
         if is_committed and subject.objects.missing:
             subject = self._looked_at_again(subject)
             findings = list(check_presence(subject))
         if subject.level is None or not is_committed:
-            return SegmentResult(subject, tuple(findings))
+            return CheckedSegment(subject, tuple(findings))
         stored, more = check_manifest(self._store, subject, self._rules)
         if stored is not None:
             subject, sizes = self._check_sizes(subject, stored)
@@ -362,7 +334,7 @@ class SegmentCheck:
                 more += check_index_sizes(subject, stored.manifest)
         findings += more
         if stored is None or subject.level is Level.LISTING:
-            return SegmentResult(subject, tuple(findings), stored)
+            return CheckedSegment(subject, tuple(findings), stored)
         deeper = self._deeper(subject, stored, {finding.kind for finding in findings})
         return dataclasses.replace(deeper, findings=(*findings, *deeper.findings))
 
@@ -388,18 +360,18 @@ class SegmentCheck:
         fresh = SegmentObjects(objects.segment_id, objects.start_offset, tuple(infos), path)
         return dataclasses.replace(subject, objects=fresh)
 
-    def _deeper(self, subject: Subject, stored: StoredSegment, known: set[FindingKind]) -> SegmentResult:
+    def _deeper(self, subject: Subject, stored: StoredSegment, known: set[FindingKind]) -> CheckedSegment:
         """Check at the levels index and data. Do not read objects that are missing or have a wrong size."""
         manager = self._manager
         assert manager is not None
         # Skip the further checks: the manager would request keys or bytes that do not exist.
         if known & {FindingKind.FOREIGN_DIGITS, FindingKind.INDEXES_MISSING, FindingKind.INDEXES_SIZE}:
-            return SegmentResult(subject, (), stored)
+            return CheckedSegment(subject, (), stored)
         indexes = check_indexes(manager, subject, stored)
         findings = indexes.findings
         is_closed = any(finding.kind in _CLOSED for finding in findings)
         if is_closed or known & {FindingKind.LOG_MISSING, FindingKind.LOG_SIZE}:
-            return SegmentResult(subject, tuple(findings), stored, has_indexes=not is_closed)
+            return CheckedSegment(subject, tuple(findings), stored, has_indexes=not is_closed)
         last_offset, is_read = None, False
         try:
             if subject.level is Level.DATA:
@@ -414,7 +386,7 @@ class SegmentCheck:
         except CorruptDataError as error:
             findings.append(subject.finding(FindingKind.CHUNK_DAMAGED, str(error), Suffix.LOG))
         transactions = indexes.transactions if subject.level is Level.DATA else None
-        return SegmentResult(
+        return CheckedSegment(
             subject, tuple(findings), stored, last_offset,
             transactions=transactions, has_indexes=True, is_read=is_read,
         )  # fmt: skip
