@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -131,9 +130,6 @@ def _say_what_is_odd(reader: SettingsReader, own: OwnProperties) -> None:
     if forgotten := forgotten_names(reader):
         under = f"are ignored, because they do not start with {own.prefix}"
         _log.warn(f"{own.source}: {', '.join(forgotten)} {under}")
-    _say_without_effect(own.source, (name for name in own.texts if effect_of(name) is Effect.WITHOUT_EFFECT))
-
-
-def _say_without_effect(source: str, names: Iterable[str]) -> None:
-    if new := [name for name in names if _log.is_first(name)]:
-        _logger.info("%s: accepted without effect: %s", source, ", ".join(new))
+    idle = (name for name in own.texts if effect_of(name) is Effect.WITHOUT_EFFECT)
+    if new := [name for name in idle if _log.is_first(name)]:
+        _logger.info("%s: accepted without effect: %s", own.source, ", ".join(new))

@@ -140,7 +140,13 @@ class BrokersView(Closing):
         seen = iter(seen)
         while piece := list(islice(seen, _AT_ONCE)):
             for partition, offset, value in self._read_on():
-                self._take(partition, offset, value)
+                try:
+                    self._segments.take(value)
+                except CorruptDataError as error:
+                    raise CorruptDataError(
+                        f"the brokers' record at offset {offset} of {METADATA_TOPIC}-{partition} cannot be read, so it "
+                        f"is unknown which segments the brokers list ({error})"
+                    ) from error
             yield from piece
 
     def state_of(self, segment_id: RemoteLogSegmentId) -> SegmentState | None:
@@ -151,15 +157,6 @@ class BrokersView(Closing):
     def close(self) -> None:
         """Remove the temporary file."""
         self._segments.close()
-
-    def _take(self, partition: int, offset: int, value: bytes) -> None:
-        try:
-            self._segments.take(value)
-        except CorruptDataError as error:
-            raise CorruptDataError(
-                f"the brokers' record at offset {offset} of {METADATA_TOPIC}-{partition} cannot be read, so it is "
-                f"unknown which segments the brokers list ({error})"
-            ) from error
 
 
 def segment_key(segment_id: RemoteLogSegmentId) -> tuple[str, bytes, int, bytes]:

@@ -100,12 +100,8 @@ class Condition:
 
     def holds_for_all(self, span: PartitionSpan) -> bool:
         """Return True if every record of the span certainly passes, so that the filter need not be applied."""
-        return not self._complement._may_hold_in(span)
-
-    @property
-    def _complement(self) -> Condition:
-        """The opposite filter: it selects the rows for which this filter is false or null."""
-        return Condition(~self._expression | self._expression.is_null(), self._schema)
+        others = Condition(~self._expression | self._expression.is_null(), self._schema)
+        return not others._may_hold_in(span)
 
     def _may_hold_in(self, span: PartitionSpan) -> bool:
         return self._may_hold([_of_span(span)])[0]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tieredstore.model import Place
     from tieredstore.process.closing import Closing
+    from tieredstore.query.topic_scan import TopicScan
     from tieredstore.records.settings import ReadSettings
 
 _MIB: Final = 1024 * 1024
@@ -61,24 +62,6 @@ class ReadPlan:
         check_count("max_bytes", self.max_bytes)
 
 
-class StreamedScan(Protocol):
-    """The source of a read: a sequence of streams, some of which are read in parallel."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of all batches."""
-        ...
-
-    @property
-    def readers(self) -> int:
-        """The number of streams read in parallel."""
-        ...
-
-    def streams(self) -> Iterator[Callable[[], Iterator[pa.RecordBatch]]]:
-        """Yield a function for each stream, which begins the stream and returns its batches."""
-        ...
-
-
 class TopicRead(ArrowStream):
     """The records of a topic. No record batch is empty. Not thread-safe. The caller reads it to its end, or closes it.
 
@@ -93,7 +76,7 @@ class TopicRead(ArrowStream):
     end, a ``with`` block raises the original error instead, which is also in ``error``.
     """
 
-    def __init__(self, topic: str, plan: ReadPlan, scan: StreamedScan, *, owned: Closing | None = None) -> None:
+    def __init__(self, topic: str, plan: ReadPlan, scan: TopicScan, *, owned: Closing | None = None) -> None:
         """Begin the read. :meth:`close` also closes ``owned``."""
         self.topic = topic
         self.schema = scan.schema

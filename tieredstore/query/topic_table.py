@@ -109,14 +109,12 @@ class TopicTable:
             self._interruption = interruption
             raise
 
-    def scan(
-        self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None, *, ordered: bool = True
-    ) -> TopicRead:
+    def scan(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None) -> TopicRead:
         """Scan the records for which the filter holds, with these columns."""
         plan = ReadPlan(
             self._options.start, self._options.stop,
             columns=TOPIC_COLUMNS if columns is None else tuple(columns), filter=filter, types=self._options.types,
-            ordered=ordered, parallelism=self._options.parallelism, max_bytes=self._options.max_bytes,
+            parallelism=self._options.parallelism, max_bytes=self._options.max_bytes,
         )  # fmt: skip
         with self.keep_error():
             reader, snapshot = self._look()

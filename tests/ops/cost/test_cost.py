@@ -20,6 +20,7 @@ from tieredstore.ops.cost.monthly import (
     RequestSizes,
     assumptions_of,
     cost_sums,
+    growth_days,
     monthly_cost,
     total_of,
 )
@@ -71,10 +72,10 @@ def test_growth_is_what_was_added_within_thirty_days() -> None:
 def test_of_a_young_topic_the_growth_is_projected() -> None:
     """Growth is measured over the days that still have segments, so deletions by retention do not change it."""
     sums = sums_of(listed(segment_of(day, number) for number, day in enumerate((90, 92, 94, 96, 98))))
-    assert sums.growth_days(NOW_MS) == 10
+    assert growth_days(sums.oldest_ms, NOW_MS) == 10
     assert monthly_cost(sums, PRICES, NOW_MS).growth_segments == 15
     # Segments of one hour count as a day's growth, because an hour does not predict a month.
-    assert sums_of(listed([segment_of(99.99)])).growth_days(NOW_MS) == 1
+    assert growth_days(sums_of(listed([segment_of(99.99)])).oldest_ms, NOW_MS) == 1
 
 
 def test_times_that_are_none_are_counted_and_in_no_growth() -> None:
@@ -84,7 +85,7 @@ def test_times_that_are_none_are_counted_and_in_no_growth() -> None:
     sums = sums_of(listed([segment_of(50), segment_of(300)], MemoryObjectStore()))
     assert (sums.undated, sums.new.segments) == (1, 0)
     sums = sums_of(list(load_stream(store, list_segments(store))))
-    assert (sums.undated, sums.all.segments, sums.growth_days(NOW_MS)) == (1, 1, 30)
+    assert (sums.undated, sums.all.segments, growth_days(sums.oldest_ms, NOW_MS)) == (1, 1, 30)
     assert any("1 segments without a time" in one for one in assumptions_of(PRICES, 1))
 
 

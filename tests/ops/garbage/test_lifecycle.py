@@ -125,7 +125,7 @@ def test_unknown_rules_stay_byte_for_byte() -> None:
     with on(service) as store:
         report = add(store)
         state = rules_of(store).read()
-    assert (report.outcome, report.before) == (Outcome.ADDED, STRANGE)
+    assert report.outcome is Outcome.ADDED
     assert len(service.writes) == 1
     rule = re.search(r"<ns:Rule><ns:ID>tieredstore-abort.*?</ns:Rule>", service.text, re.DOTALL)
     assert rule is not None

@@ -156,11 +156,11 @@ class Cluster(Group):
         typer.Option("-X", "--kafka-property", metavar="NAME=VALUE", help="A client property; may be repeated."),
     ] = None
 
-    def needed(self) -> Mapping[str, str]:
-        """Return the client's properties. Raise ConfigError without any broker option. See :meth:`client`."""
+    def needed(self, why: str = "a running cluster is needed") -> Mapping[str, str]:
+        """Return the client's properties. Raise ConfigError, with the reason, without any broker option."""
         client = self.client()
         if client is None:
-            raise ConfigError("a running cluster is needed: give --bootstrap-server HOST:PORT")
+            raise ConfigError(f"{why}: give --bootstrap-server HOST:PORT")
         return client
 
     def client(self) -> Mapping[str, str] | None:

@@ -9,7 +9,6 @@ import typer
 from tieredstore.api.outcomes import Outcome
 from tieredstore.cli.app.options import Apply, Cluster, Json, MinAge, Store, Topics, Work
 from tieredstore.cli.app.outcomes import Words, carry_out
-from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.query.positions import duration_of
 
@@ -44,8 +43,8 @@ def gc(
 
     Example: tieredstore gc -c store.properties --min-age 48h
     """
-    if unknown_too and cluster.client() is None:
-        raise ConfigError("--unknown-too needs the brokers' records: give --bootstrap-server HOST:PORT")
+    if unknown_too:
+        cluster.needed("--unknown-too needs the brokers' records")
     least = duration_of("--min-age", min_age)
     with store.open(cluster, is_all=not topics.names) as bucket:
         plan = bucket.gc(*topics.names, min_age=least, unknown_too=unknown_too, **topics.which(work))

@@ -11,7 +11,7 @@ from tieredstore.catalog.names import topic_ids
 from tieredstore.cli.app.options import Apply, DryRun, FromTo, Json, Store, Topics
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.cli.terminal.output import complain, print_lines
-from tieredstore.cli.terminal.rows import Row, column, field
+from tieredstore.cli.terminal.rows import Row, attributes, column, field
 from tieredstore.cli.terminal.tables import text
 from tieredstore.errors import ConfigError, ObjectNotFoundError
 from tieredstore.model import AtTime
@@ -109,10 +109,7 @@ def _range_of(topic: str | None, partition: int | None, first: int | None, last:
 _HOLD: Final[Row[LegalHold]] = Row(
     field("name", lambda one: one.name, text("HOLD")),
     column(text("OF"), _scope),
-    field("topic", lambda one: one.topic),
-    field("partition", lambda one: one.partition),
-    field("first_offset", lambda one: one.first_offset),
-    field("last_offset", lambda one: one.last_offset),
+    attributes("topic", "partition", "first_offset", "last_offset"),
     field("reason", lambda one: one.reason, text("REASON")),
 )
 _WORDS: Final = Words(noun="hold", done="released", doing="releasing", show=_line, left={}, has_sizes=False)

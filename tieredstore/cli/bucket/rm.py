@@ -65,8 +65,8 @@ def rm(
         raise ConfigError("--segment and --to exclude each other: give one of them")
     if one is not None and not (is_one_topic and len(partitions or ()) == 1):
         raise ConfigError("--segment needs its partition: name one TOPIC, and give -p with one number")
-    if force and cluster.client() is None:
-        raise ConfigError("--force needs the brokers' records: give --bootstrap-server HOST:PORT")
+    if force:
+        cluster.needed("--force needs the brokers' records")
     with store.open(cluster) as bucket:
         plan = bucket.remove(*topics.names, stop=end, segment=one, force=force, **which)
         words = WORDS

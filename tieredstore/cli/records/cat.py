@@ -133,7 +133,7 @@ def cat(
              "-o FILE": sink.target.path, "--columns": columns}
         )  # fmt: skip
         start = window.first if last is None else LastRecords(last)
-        client = _need_broker(cluster)
+        client = cluster.needed("no broker is named, which --group needs")
         by_group, settings = _group_reader(), store.read_settings()
         with closing(by_group(settings, client, topic.topic, group, start, how, follows=follow)) as rows:
             sink.write(rows, _WIDTH)
@@ -309,13 +309,6 @@ def _refuse_with_group(given: Mapping[str, object]) -> None:
         raise ConfigError(
             f"--group reads the topic with the group's members, and commits written offsets: leave {surplus} out"
         )
-
-
-def _need_broker(cluster: Cluster) -> Mapping[str, str]:
-    client = cluster.client()
-    if client is None:
-        raise ConfigError("no broker is named, which --group needs: give --bootstrap-server HOST:PORT")
-    return client
 
 
 def _group_reader() -> Any:

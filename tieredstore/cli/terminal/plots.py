@@ -46,9 +46,9 @@ class Picture:
             )
         module("matplotlib.figure")
 
-    def axes(self, *, width: float = 10, height: float = 4.5) -> Any:
-        """Return empty axes with grid lines. ``width`` and ``height`` are in inches."""
-        axes = module("matplotlib.figure").Figure(figsize=(width, height), layout="constrained").add_subplot()
+    def axes(self, *, height: float = 4.5) -> Any:
+        """Return empty axes with grid lines. ``height`` is in inches."""
+        axes = module("matplotlib.figure").Figure(figsize=(10, height), layout="constrained").add_subplot()
         axes.grid(axis="both", color="#e3e3e3", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)

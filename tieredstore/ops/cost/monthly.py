@@ -123,11 +123,6 @@ class CostSums:
             self.new.add(segment)
             self.new_writes += sizes.writes(info.size for _, info in segment.objects.objects)
 
-    def growth_days(self, now_ms: int) -> float:
-        """Return the days that the new segments cover: 30, or fewer if the oldest segment is younger. Return at least
-        1."""
-        return growth_days(self.oldest_ms, now_ms)
-
 
 def cost_sums(
     listed: Iterable[ListedSegment], sizes: RequestSizes, now_ms: int, *, by: UsageBy = UsageBy.TOPIC
@@ -178,7 +173,7 @@ class MonthlyCost:
 def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
     """Calculate the monthly cost of what ``sums`` counts, if usage continues as in the last 30 days."""
     store, use = prices.store, prices.use
-    factor = MONTH_DAYS / sums.growth_days(now_ms)
+    factor = MONTH_DAYS / growth_days(sums.oldest_ms, now_ms)
     growth_stored, growth_size = sums.new.stored_size * factor, sums.new.size * factor
     writes = sums.new_writes * factor
     reads = sums.direct_reads * use.direct_reads_per_month + sums.broker_reads * use.broker_reads_per_month

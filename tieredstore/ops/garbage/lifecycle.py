@@ -24,16 +24,12 @@ _NAME: Final = "tieredstore-abort-unfinished-uploads"
 
 @dataclass(frozen=True, slots=True)
 class LifecycleReport:
-    """The result of the change. ``days`` is None if the store has no lifecycle rules.
-
-    ``before`` is the service's own text of the earlier rules.
-    """
+    """The result of the change. ``days`` is None if the store has no lifecycle rules."""
 
     outcome: Outcome
     sentence: str
     name: str | None = None
     days: int | None = None
-    before: str = ""
 
 
 def abort_rule_name(prefix: str) -> str:
@@ -88,7 +84,7 @@ def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int,
     there = aborting_rule(before, prefix)
     if there is not None:
         sentence = f"the rule {there.name} already aborts unfinished uploads after {there.aborts_after_days} days"
-        return LifecycleReport(Outcome.THERE, sentence, there.name, there.aborts_after_days, before.text)
+        return LifecycleReport(Outcome.THERE, sentence, there.name, there.aborts_after_days)
     name = abort_rule_name(prefix)
     if any(rule.name == name for rule in before.rules):
         raise StoreError(
@@ -105,7 +101,7 @@ def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int,
         _prove(store, before, lifecycle.read(), prefix, days)
     where = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
     sentence = f"a rule aborts unfinished multipart uploads {where} after {days} days"
-    return LifecycleReport(Outcome.ADDED, sentence, name, days, before.text)
+    return LifecycleReport(Outcome.ADDED, sentence, name, days)
 
 
 def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, prefix: str, days: int) -> None:
