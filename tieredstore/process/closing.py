@@ -51,10 +51,11 @@ class Closer:
         self._close = close
         self._error: Exception | None = None
         self._is_done = False
-        self._reset()
+        self.begin_again()
         begin_again_after_fork(self)
 
-    def _reset(self) -> None:
+    def begin_again(self) -> None:
+        """Make fresh locks and a thread. A forked child must close its own copy of the resource."""
         # Use locks as flags, because a signal handler cannot interrupt a lock's methods halfway.
         self._begun = threading.Lock()
         self._ended = threading.Lock()
@@ -63,10 +64,6 @@ class Closer:
         if not self._is_done:
             self._ended.acquire()
             self._done.acquire()
-
-    def begin_again(self) -> None:
-        """Reset this object in a forked child, because the child must close its own copy of the resource."""
-        self._reset()
 
     def close(self, timeout_s: float) -> bool:
         """Close, or wait until another caller has closed. Return False after the timeout; closing then continues.

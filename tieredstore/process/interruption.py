@@ -36,11 +36,6 @@ class Interrupted(BaseException):
     """
 
 
-def exit_code_of(signum: int) -> int:
-    """Return the exit code that shells report for a process ended by this signal."""
-    return 128 + signum
-
-
 @dataclass(frozen=True, slots=True)
 class _LastAct:
     act: Callable[[], None]
@@ -163,21 +158,20 @@ class Interruption:
 
     def __exit__(self, *_: object) -> None:
         self._handlers.restore()
-        self._speak_again()
+        self.begin_again()
         self._rung.close()  # ends the thread
         self._watch.join()
         self._heard.close()
 
     def begin_again(self) -> None:
-        """In a forked child, report errors as if there had been no signal: the child has no thread that watches
-        signals.
-        """
-        self._speak_again()
+        """Report errors as if there had been no signal. A forked child has no thread that watches signals."""
+        logging.lastResort, threading.excepthook = self._last_resort, self._excepthook
 
     @property
     def exit_code(self) -> int:
-        """Exit code for the process; 0 if nothing requested its end."""
-        return self._exit_code if self.signum is None else exit_code_of(self.signum)
+        """Exit code for the process; 0 if nothing requested its end. After a signal, it is the code that shells
+        report."""
+        return self._exit_code if self.signum is None else 128 + self.signum
 
     def end_soon(self, exit_code: int) -> None:
         """End the process as after a signal, but do not raise Interrupted: the caller raises its own error."""
@@ -225,9 +219,6 @@ class Interruption:
             ):  # the descriptor also reports signals that other handlers handle
                 return rung[0]
         return 0
-
-    def _speak_again(self) -> None:
-        logging.lastResort, threading.excepthook = self._last_resort, self._excepthook
 
 
 def _say_nothing(_: threading.ExceptHookArgs) -> None:

@@ -88,20 +88,17 @@ class _Crew:
         self._size = size
         self._name = name
         self._is_dismissed = False
-        self._begin()
+        self.begin_again()
         begin_again_after_fork(self)
         _CREWS.add(self)
 
-    def _begin(self) -> None:
+    def begin_again(self) -> None:
+        """Begin without threads and tasks, as in a forked child. A pool that was shut down stays shut down."""
         # The lock is reentrant: garbage collection may drop a pool or its work while this thread holds the lock.
         self._lock = threading.RLock()
         self._threads: list[threading.Thread] = []
         self._load = _Load()
         self._waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-
-    def begin_again(self) -> None:
-        """Reset in a forked child: it has no threads yet. A pool that was shut down stays shut down."""
-        self._begin()
 
     def take(self, task: _Task) -> None:
         with self._lock:
