@@ -45,7 +45,7 @@ from tieredstore.ops.cost.usage import UsageBy, usage_of
 from tieredstore.ops.garbage.collection import GarbageCollection
 from tieredstore.ops.keys.rotation import Rotation
 from tieredstore.ops.listing import load_stream
-from tieredstore.ops.verification import verify
+from tieredstore.ops.verification.verification import verify
 from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.transform.keyring import KeyRing
 

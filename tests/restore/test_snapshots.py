@@ -14,7 +14,7 @@ from tests.support.network.key_services import serving
 from tests.support.network.schema_registry_server import RegistryService
 from tests.support.servers.kafka import CLUSTER_ID, KafkaServer
 from tieredstore.format.cluster_snapshot import ClusterSnapshot
-from tieredstore.ops.snapshots.storing import Snapshots, read_snapshot
+from tieredstore.ops.snapshots.storing import Snapshots
 from tieredstore.remote import RemoteStorageManager
 
 TAKEN_MS = 1_795_867_200_000
@@ -50,7 +50,7 @@ def test_a_snapshot_is_written_listed_and_shown(kafka: KafkaServer, settings: Pa
     assert rows[0]["cluster_id"] == CLUSTER_ID
     assert rows[0]["name"][:11] in run("--list").text
     with RemoteStorageManager(settings) as manager:
-        held = read_snapshot(manager)
+        held = Snapshots.of(manager).find()
         (stored,) = Snapshots.of(manager).find_all()
         assert topic.encode() not in manager.store.get(stored.key), "it is encrypted"
         Snapshots.of(manager).write(ClusterSnapshot(CLUSTER_ID, TAKEN_MS - 86_400_000), is_hourly=True)

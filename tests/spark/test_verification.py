@@ -12,8 +12,10 @@ from tests.support.damage.planted_bucket import CHUNK, PlantedBucket
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.format.keys import Suffix
-from tieredstore.ops.verification import Level, Selection, finding_row
-from tieredstore.ops.verification import verify as verify_bucket
+from tieredstore.ops.verification.findings import finding_row
+from tieredstore.ops.verification.selection import Selection
+from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.verification import verify as verify_bucket
 from tieredstore.spark import verify
 
 

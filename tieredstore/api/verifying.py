@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from tieredstore.api.tables import Table
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.model import AtTime, Uuid
+from tieredstore.ops.brokers import MetadataTopic
 from tieredstore.ops.listing import load_stream, within
-from tieredstore.ops.verification import BrokersBelief, MetadataTopic, Sample, Selection, Severity, VerifyState, verify
-from tieredstore.ops.verification import Finding as Found
-from tieredstore.ops.verification import Level as OfLevel
+from tieredstore.ops.verification.brokers import BrokersBelief
+from tieredstore.ops.verification.findings import Finding as Found
+from tieredstore.ops.verification.findings import Severity
+from tieredstore.ops.verification.selection import Sample, Selection
+from tieredstore.ops.verification.state import VerifyState
+from tieredstore.ops.verification.subject import Level as OfLevel
+from tieredstore.ops.verification.verification import verify
 from tieredstore.query.arguments import check_callback
 
 if TYPE_CHECKING:
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
     from tieredstore.api.scopes import Scopes
     from tieredstore.catalog.listing import Scope, SegmentObjects
     from tieredstore.ops.bucket import Bucket as OpenBucket
-    from tieredstore.ops.verification import CheckedSegment
+    from tieredstore.ops.verification.verification import CheckedSegment
 
 Level: TypeAlias = Literal["listing", "index", "data"]
 """The level of checks. ``listing`` checks keys and manifests, ``index`` also every index, and ``data`` also every

@@ -14,16 +14,10 @@ from tieredstore.catalog.listing import Scope, list_in_scope
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.bucket import open_bucket
-from tieredstore.ops.verification import (
-    ROW_COLUMNS,
-    Level,
-    Sample,
-    Selection,
-    VerifyPart,
-    finding_row,
-    plan_parts,
-    verify_part,
-)
+from tieredstore.ops.verification.findings import ROW_COLUMNS, finding_row
+from tieredstore.ops.verification.parts import VerifyPart, plan_parts, verify_part
+from tieredstore.ops.verification.selection import Sample, Selection
+from tieredstore.ops.verification.subject import Level
 from tieredstore.query.positions import GivenPlace, time_of
 from tieredstore.remote.stores import StoreLike
 from tieredstore.spark.source.store_source import StoreSource, store_source

@@ -25,8 +25,11 @@ from tieredstore.errors import ResourceNotFoundError
 from tieredstore.format.keys import Suffix
 from tieredstore.live import LiveReader
 from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.ops.brokers import MetadataTopic
 from tieredstore.ops.bucket import Bucket, open_bucket
-from tieredstore.ops.verification import BrokersBelief, Finding, FindingKind, MetadataTopic, verify
+from tieredstore.ops.verification.brokers import BrokersBelief
+from tieredstore.ops.verification.findings import Finding, FindingKind
+from tieredstore.ops.verification.verification import verify
 
 ALL = Scope()
 K = FindingKind

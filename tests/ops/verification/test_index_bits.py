@@ -15,7 +15,10 @@ from tieredstore.catalog.timestamps import OffsetAndTimestamp, offset_for_time
 from tieredstore.errors import TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
-from tieredstore.ops.verification import FindingKind, Level, Selection, verify
+from tieredstore.ops.verification.findings import FindingKind
+from tieredstore.ops.verification.selection import Selection
+from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.verification import verify
 from tieredstore.records import ReadSettings, RecordReader, decided_end
 from tieredstore.remote import RemoteStorageManager
 

@@ -16,7 +16,11 @@ from tests.support.records.transaction_scripts import STEPS, Partition, Segment,
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import Bucket
-from tieredstore.ops.verification import FindingKind, Level, Selection, VerifyState, verify
+from tieredstore.ops.verification.findings import FindingKind
+from tieredstore.ops.verification.selection import Selection
+from tieredstore.ops.verification.state import VerifyState
+from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.verification import verify
 from tieredstore.testing.segments import Record, build_batch, write_segment
 
 OPEN: list[Step] = [("plain", 0, 2), ("send", 1, 3)]

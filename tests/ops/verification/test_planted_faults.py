@@ -17,15 +17,11 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import Bucket, open_bucket
-from tieredstore.ops.verification import (
-    Finding,
-    FindingKind,
-    Level,
-    Selection,
-    plan_parts,
-    verify,
-    verify_part,
-)
+from tieredstore.ops.verification.findings import Finding, FindingKind
+from tieredstore.ops.verification.parts import plan_parts, verify_part
+from tieredstore.ops.verification.selection import Selection
+from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.verification import verify
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Record, build_batch, write_segment
 

@@ -20,7 +20,9 @@ from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import Bucket
-from tieredstore.ops.verification import FindingKind, Level, verify
+from tieredstore.ops.verification.findings import FindingKind
+from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.verification import verify
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment

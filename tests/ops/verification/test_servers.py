@@ -14,7 +14,7 @@ from tests.support.ops.tools import findings_of
 from tests.support.stores.clouds import Cloud, shared_cloud
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.ops.verification import Finding, FindingKind
+from tieredstore.ops.verification.findings import Finding, FindingKind
 
 pytestmark = pytest.mark.server
 

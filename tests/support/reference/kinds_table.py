@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tieredstore.ops.verification import FindingKind
-from tieredstore.ops.verification.findings import Severity
+from tieredstore.ops.verification.findings import FindingKind, Severity
 
 _MEANINGS: Final[Mapping[Severity, str]] = {
     Severity.DAMAGE: "Bytes are there and wrong, or half a segment is there.",

@@ -17,7 +17,7 @@ from tieredstore.cli.terminal.progress import counting, tell_if_stopped
 from tieredstore.cli.terminal.rows import Row, attributes_of
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import human_bytes
-from tieredstore.ops.verification import FindingKind, Severity
+from tieredstore.ops.verification.findings import FindingKind, Severity
 from tieredstore.query.positions import duration_of
 
 if TYPE_CHECKING:

@@ -235,15 +235,6 @@ class Snapshots:
                 yield StoredSnapshot(unquote(match[1]), moment_ms, match[2], info.key, info.size, info.modified_ms)
 
 
-def read_snapshot(
-    manager: RemoteStorageManager, at_ms: int | None = None, cluster_id: str | None = None
-) -> ClusterSnapshot:
-    """Read the bucket's newest snapshot, or the newest that was taken at or before ``at_ms``. See
-    :meth:`Snapshots.find`.
-    """
-    return Snapshots.of(manager).find(at_ms, cluster_id)
-
-
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class _Encryption:

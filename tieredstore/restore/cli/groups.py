@@ -101,11 +101,12 @@ def _of_cluster(place: str, offset_map: OffsetMap, names: Sequence[str]) -> Sour
 
 
 def _of_snapshot(bucket: Bucket, moment: str, cluster_id: str | None) -> SourceGroups:
-    from tieredstore.ops.snapshots.storing import read_snapshot
+    from tieredstore.ops.snapshots.storing import Snapshots
     from tieredstore.restore.groups import groups_of_snapshot
 
     at = None if moment == _NEWEST else parse_time("--from-snapshot", moment)
-    return groups_of_snapshot(read_snapshot(bucket.manager, None if at is None else at.timestamp_ms, cluster_id))
+    at_ms = None if at is None else at.timestamp_ms
+    return groups_of_snapshot(Snapshots.of(bucket.manager).find(at_ms, cluster_id))
 
 
 def _line(outcome: GroupOutcome, verb: str) -> str:
