@@ -149,6 +149,13 @@ def _shown(url: str) -> str:
     return parts._replace(netloc=netloc, query="…" if parts.query else "").geturl()
 
 
+def attached_parts(group: str) -> list[Any]:
+    """Return the objects that optional parts register in a group of entry points; see :func:`load_attached`."""
+    from importlib.metadata import entry_points  # noqa: PLC0415  takes a tenth of a second
+
+    return load_attached(entry_points(group=group))
+
+
 def load_attached(points: Iterable[EntryPoint]) -> list[Any]:
     """Load the objects of entry points, in the order of their names.
 

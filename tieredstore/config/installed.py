@@ -1,11 +1,9 @@
-"""Entry points of installed packages: named stores, key sources and queues, and the additions of optional parts."""
+"""Entry points of installed packages: named stores, key sources and queues."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
-
-from tieredstore.installation import load_attached
+from typing import Final
 
 STORES: Final = "tieredstore.stores"
 """Group of entry points for names in ``storage.backend.class``; values are ``package.module:Class``."""
@@ -38,10 +36,3 @@ def installed_class(group: str, name: str) -> str | None:
             "itself"
         )
     return classes[0] if classes else None
-
-
-def attached_parts(group: str) -> list[Any]:
-    """Return the objects that optional parts register in a group of entry points; see :func:`load_attached`."""
-    from importlib.metadata import entry_points  # noqa: PLC0415  as above
-
-    return load_attached(entry_points(group=group))

@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 
 from tieredstore.config.fields import SettingsGroup
-from tieredstore.config.installed import attached_parts
+from tieredstore.installation import attached_parts
 
 
 @dataclass(frozen=True, slots=True)

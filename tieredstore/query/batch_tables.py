@@ -8,8 +8,8 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
-from tieredstore.config.installed import attached_parts
 from tieredstore.errors import ConfigError
+from tieredstore.installation import attached_parts
 from tieredstore.query.topic_table import Scan, ScannedTable
 
 if TYPE_CHECKING:

@@ -138,8 +138,8 @@ class TopicTable:
         scope = Scope(self.topic, self._options.topic_ids.get(self.topic))
         found: list[RemoteLogSegmentMetadata] | None = None
         try:
-            logs = [log for _, log in sorted(self._logs().items()) if log.lineage is not None]
-            found = [span.segment for log in logs if log.lineage is not None for span in log.lineage.spans]
+            lineages = [log.lineage for _, log in sorted(self._logs().items())]
+            found = [span.segment for lineage in lineages if lineage is not None for span in lineage.spans]
         except EncryptionError as error:
             _logger.warning("all segments of %s are listed, also those that no read uses: %s", self.topic, error)
         listed = list_in_scope(self._source.store, self._source.layout.prefix, scope)

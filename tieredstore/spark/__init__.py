@@ -43,7 +43,7 @@ def register(spark: SparkSession) -> None:
     Raises ConfigError if the Python of Spark's workers lacks ``tieredstore[spark]``. To avoid this error, set
     ``PYSPARK_PYTHON`` to a Python with this package before the session begins.
     """
-    from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below
+    from tieredstore.installation import attached_parts  # noqa: PLC0415  as below
     from tieredstore.spark.source.workers import check_worker_python  # noqa: PLC0415
 
     check_worker_python(spark)

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.fresh_python import run_fresh
 from tieredstore.cli.app.main import program
-from tieredstore.cli.app.table import all_entries, read_tables, wing_entries
+from tieredstore.cli.app.table import all_entries, wing_entries
+from tieredstore.installation import load_attached
 
 WINGS = {"pipeline", "pubsub", "restore", "uploader"}
 ROOMS = ("consumer", "pipelines", "pubsub", "spark", "uploader")
@@ -33,8 +34,8 @@ def test_a_summary_is_the_first_paragraph_of_the_help(entry: object) -> None:
 
 def test_an_absent_wing_is_skipped() -> None:
     absent = [point("tieredstore.no_such_wing.cli:COMMANDS"), point("tieredstore.uploader.no_cli:COMMANDS")]
-    assert read_tables([*absent, point("tieredstore.uploader.cli:COMMANDS")]) == [
-        entry for entry in wing_entries() if entry.name == "uploader"
+    assert load_attached([*absent, point("tieredstore.uploader.cli:COMMANDS")]) == [
+        tuple(entry for entry in wing_entries() if entry.name == "uploader")
     ]
 
 
@@ -50,7 +51,7 @@ def test_any_other_failure_of_a_wing_is_an_error(
     (folder / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(folder))
     with pytest.raises(error):
-        read_tables([point(f"{name}:COMMANDS")])
+        load_attached([point(f"{name}:COMMANDS")])
 
 
 @pytest.mark.parametrize(

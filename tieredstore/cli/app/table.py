@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from tieredstore.installation import load_attached
+from tieredstore.installation import attached_parts
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     import typer
 
 Loaded: TypeAlias = "Callable[..., object] | typer.Typer"
@@ -36,8 +34,6 @@ A command that ``reads`` changes nothing, except a consumer group's position. A 
 deletes nothing, unless a service's settings require it. A command that ``rewrites`` shows a plan, and applies it with
 ``--yes``.
 """
-
-_GROUP: Final = "tieredstore.commands"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +79,8 @@ def wing_entries() -> tuple[Entry, ...]:
 @functools.cache
 def _attached() -> tuple[Entry, ...]:
     """Read the tables of the installed optional parts."""
-    # Import here, because this import takes a tenth of a second.
-    from importlib.metadata import entry_points
-
-    return tuple(read_tables(entry_points(group=_GROUP)))
-
-
-def read_tables(points: Iterable[EntryPoint]) -> list[Entry]:
-    """Read the tables that entry points name. See :func:`load_attached`."""
-    tables: list[tuple[Entry, ...]] = load_attached(points)
-    return [entry for table in tables for entry in table]
+    tables: list[tuple[Entry, ...]] = attached_parts("tieredstore.commands")
+    return tuple(entry for table in tables for entry in table)
 
 
 def _core(folder: str, name: str, effect: Effect | Mapping[str, Effect], summary: str) -> Entry:

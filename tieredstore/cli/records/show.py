@@ -19,8 +19,8 @@ from tieredstore.cli.records.kafka_files import KAFKA_FILES
 from tieredstore.cli.records.record_rows import TABLE, json_lines, rows_of, table_cells
 from tieredstore.cli.terminal.output import JsonValue, complain, print_growing_table, print_json_line, print_lines
 from tieredstore.cli.terminal.streams import StandardOutputFailedError
-from tieredstore.config.installed import attached_parts
 from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.installation import attached_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa

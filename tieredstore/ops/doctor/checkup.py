@@ -26,7 +26,6 @@ from tieredstore import __version__
 from tieredstore.backends.base import BucketVersions, ObjectInfo, ObjectStore, admin_of
 from tieredstore.catalog.catalog_file import CATALOG_HEAD_BYTES, catalog_version
 from tieredstore.config import Settings
-from tieredstore.config.installed import attached_parts
 from tieredstore.errors import (
     AccessDeniedError,
     NewerVersionError,
@@ -37,6 +36,7 @@ from tieredstore.errors import (
 )
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
+from tieredstore.installation import attached_parts
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import open_bucket
 from tieredstore.ops.garbage.lifecycle import aborting_rule

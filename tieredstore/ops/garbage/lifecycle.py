@@ -18,7 +18,6 @@ from tieredstore.ops.garbage.collection import least_age_ms
 from tieredstore.ops.steps import Outcome
 
 _DAY_MS: Final = 86_400_000
-_LOOKS: Final = 2
 _NAME: Final = "tieredstore-abort-unfinished-uploads"
 
 
@@ -57,7 +56,7 @@ def add_abort_rule(
     """Ensure that the bucket aborts unfinished multipart uploads under ``prefix``.
 
     Raise ConfigError for fewer days than twice ``upload_max_age_ms``. Raise PreconditionFailedError if another process
-    changes the rules during each attempt. Raise StoreError if a rule of the same name does something else. Also raise
+    changes the rules during both attempts. Raise StoreError if a rule of the same name does something else. Also raise
     StoreError if the bucket's rules after the change are not the earlier rules plus the new one.
     """
     least = least_days(upload_max_age_ms)
@@ -69,14 +68,11 @@ def add_abort_rule(
     lifecycle = admin_of(store).lifecycle()
     if isinstance(lifecycle, str):
         return LifecycleReport(Outcome.NO_RULES, lifecycle)
-    for look in range(_LOOKS):
-        try:
-            return _add(store, lifecycle, prefix, days, dry_run=dry_run)
-        except PreconditionFailedError:
-            # Read the rules again: the write may have succeeded although its answer was lost.
-            if look + 1 == _LOOKS:
-                raise
-    raise AssertionError
+    try:
+        return _add(store, lifecycle, prefix, days, dry_run=dry_run)
+    except PreconditionFailedError:
+        # Read the rules again: the write may have succeeded although its answer was lost.
+        return _add(store, lifecycle, prefix, days, dry_run=dry_run)
 
 
 def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int, *, dry_run: bool) -> LifecycleReport:

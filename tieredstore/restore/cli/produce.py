@@ -17,8 +17,8 @@ from tieredstore.cli.app.options import BACKUP, Cluster, DryRun, End, Json, Stor
 from tieredstore.cli.app.outcomes import Teller, Words, tell_all
 from tieredstore.cli.terminal.output import JsonValue, complain, counted, human_count, print_json_line, print_lines
 from tieredstore.cli.terminal.rows import Row, attributes
-from tieredstore.config.installed import attached_parts
 from tieredstore.errors import ConfigError, ResourceNotFoundError, TopicNotFoundError
+from tieredstore.installation import attached_parts
 from tieredstore.model import AtTime, Uuid, human_bytes
 from tieredstore.ops.doctor.checkup import Check, Verdict
 
