@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar, cast
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -128,29 +128,17 @@ class Settings(SettingsGroup):
     @property
     def s3(self) -> S3Settings | None:
         """Settings of Amazon S3 and compatible stores; None for other stores."""
-        if self.cloud is None:
-            return None
-        from tieredstore.config.clouds import S3Settings  # noqa: PLC0415  built for the stores of clouds alone
-
-        return self.cloud if isinstance(self.cloud, S3Settings) else None
+        return cast("S3Settings", self.cloud) if self.storage_backend == "s3" else None
 
     @property
     def gcs(self) -> GcsSettings | None:
         """Settings of Google Cloud Storage; None for other stores."""
-        if self.cloud is None:
-            return None
-        from tieredstore.config.clouds import GcsSettings  # noqa: PLC0415  as above
-
-        return self.cloud if isinstance(self.cloud, GcsSettings) else None
+        return cast("GcsSettings", self.cloud) if self.storage_backend == "gcs" else None
 
     @property
     def azure(self) -> AzureSettings | None:
         """Settings of Azure Blob Storage; None for other stores."""
-        if self.cloud is None:
-            return None
-        from tieredstore.config.clouds import AzureSettings  # noqa: PLC0415  as above
-
-        return self.cloud if isinstance(self.cloud, AzureSettings) else None
+        return cast("AzureSettings", self.cloud) if self.storage_backend == "azure" else None
 
     def section(self, group: type[GroupT]) -> GroupT:
         """Return an optional part's group. If the source has none of its properties, return the defaults."""

@@ -8,8 +8,8 @@ No price is built in. A price file has these tables; each number's name contains
     [use]      the number of reads         unknown from listings; default 0
     [pubsub]   the use of topics of batches   their throughput, retention, readers
 
-Each table is a :class:`PriceGroup`. To add a table, add its class, and a field of ``PriceFile``. A GiB has 2^30 bytes;
-most clouds call it a GB. A month has 30 days.
+Each table is a frozen dataclass whose fields are declared by :func:`number`. To add a table, add its class, and a field
+of ``PriceFile``. A GiB has 2^30 bytes; most clouds call it a GB. A month has 30 days.
 """
 
 from __future__ import annotations
@@ -30,12 +30,8 @@ _MOST_TEXT: Final = 200
 _GREATEST: Final = 1e12
 _TEXTS: Final = ("name", "currency", "as_of")
 
-_GroupT = TypeVar("_GroupT", bound="PriceGroup")
+_GroupT = TypeVar("_GroupT")
 _Table: TypeAlias = Mapping[str, object]
-
-
-class PriceGroup:
-    """A table of numbers: a frozen dataclass whose fields are declared by :func:`number`."""
 
 
 def number(means: str, *, least: float = 0.0, most: float = _GREATEST, default: float | None = None) -> Any:
@@ -45,7 +41,7 @@ def number(means: str, *, least: float = 0.0, most: float = _GREATEST, default: 
 
 
 @dataclass(frozen=True, slots=True)
-class StorePrices(PriceGroup):
+class StorePrices:
     """``[store]``: the prices of the object store."""
 
     storage_gib_month: float = number("a GiB that is stored for a month")
@@ -57,7 +53,7 @@ class StorePrices(PriceGroup):
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaPrices(PriceGroup):
+class KafkaPrices:
     """``[kafka]``: prices for keeping the same log on brokers."""
 
     disk_gib_month: float = number("a GiB of a broker's disk for a month")
@@ -72,7 +68,7 @@ class KafkaPrices(PriceGroup):
 
 
 @dataclass(frozen=True, slots=True)
-class Use(PriceGroup):
+class Use:
     """``[use]``: how often stored data are read and listed. The user must give these numbers, because a bucket does not
     record them."""
 
@@ -84,7 +80,7 @@ class Use(PriceGroup):
 
 
 @dataclass(frozen=True, slots=True)
-class PubsubUse(PriceGroup):
+class PubsubUse:
     """``[pubsub]``: how topics of batches are used. In some fields, 0 means that the number is derived from the topic's
     batches.
     """
@@ -127,7 +123,8 @@ def read_prices(path: Path) -> PriceFile:
     if len(raw) > _MOST_BYTES:
         raise ConfigError(f"the price file {str(path)!r} has more than {_MOST_BYTES} bytes: this is not a price file")
     try:
-        document: object = _parse(raw, is_json=path.suffix.lower() == ".json")
+        text = raw.decode()
+        document: object = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the price file {str(path)!r} cannot be parsed: {excerpt(str(error), 200)}") from error
     reader = _Reader()
@@ -135,11 +132,6 @@ def read_prices(path: Path) -> PriceFile:
     if prices is None or reader.problems:
         raise ConfigError("\n".join([f"the price file {str(path)!r} cannot be used:", *reader.problems]))
     return prices
-
-
-def _parse(raw: bytes, *, is_json: bool) -> object:
-    text = raw.decode("utf-8")
-    return json.loads(text) if is_json else tomllib.loads(text)
 
 
 class _Reader:
