@@ -66,19 +66,15 @@ def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
             undone.enter_context(at_sudden_end(remove))
             undone.callback(remove)
             file = undone.enter_context(draft.open("xb"))
-            _lock(file)
+            # On a file system without locks, continue without a lock. No process can lock drafts (unfinished files)
+            # there, so no process removes them as abandoned.
+            with contextlib.suppress(OSError):
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX)
             # Make a new draft (unfinished file) if another command has removed this draft as abandoned before it was
             # locked.
             if os.fstat(file.fileno()).st_nlink:
                 break
         yield draft, file
-
-
-def _lock(file: BinaryIO) -> None:
-    # On a file system without locks, continue without a lock. No process can lock drafts (unfinished files) there, so
-    # no process removes them as abandoned.
-    with contextlib.suppress(OSError):
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
 
 
 def _remove_abandoned(target: Path) -> None:

@@ -44,10 +44,6 @@ def decode_rows(kind: IndexType, content: bytes, base_offset: int) -> list[Entry
     return _DECODERS[kind](content, base_offset)
 
 
-def _offsets(content: bytes, base_offset: int) -> list[Entry]:
-    return [asdict(entry) for entry in read_offset_index(content, base_offset)]
-
-
 def _timestamps(content: bytes, base_offset: int) -> list[Entry]:
     return [
         {"timestamp_ms": entry.timestamp, "timestamp": iso_utc(entry.timestamp), "offset": entry.offset}
@@ -64,18 +60,10 @@ def _producers(content: bytes, _base_offset: int) -> list[Entry]:
     return rows
 
 
-def _leader_epochs(content: bytes, _base_offset: int) -> list[Entry]:
-    return leader_epoch_rows(parse_leader_epochs(content))
-
-
-def _transactions(content: bytes, base_offset: int) -> list[Entry]:
-    return [asdict(entry) for entry in read_txn_index(content, base_offset)]
-
-
 _DECODERS: Final[Mapping[IndexType, Callable[[bytes, int], list[Entry]]]] = {
-    IndexType.OFFSET: _offsets,
+    IndexType.OFFSET: lambda content, base: [asdict(entry) for entry in read_offset_index(content, base)],
     IndexType.TIMESTAMP: _timestamps,
     IndexType.PRODUCER_SNAPSHOT: _producers,
-    IndexType.LEADER_EPOCH: _leader_epochs,
-    IndexType.TRANSACTION: _transactions,
+    IndexType.LEADER_EPOCH: lambda content, _: leader_epoch_rows(parse_leader_epochs(content)),
+    IndexType.TRANSACTION: lambda content, base: [asdict(entry) for entry in read_txn_index(content, base)],
 }

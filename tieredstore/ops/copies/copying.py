@@ -134,8 +134,7 @@ class VerbatimCopies:
         return sent
 
     def _commit(self, segment: VerbatimSegment, manifest: bytes, age: AttemptAge) -> None:
-        for suffix in _DATA:
-            self._require(segment, suffix)
+        self._require_data(segment)
         _check(age)
         key = self._target_key(segment, Suffix.MANIFEST)
         self._route.store.put(key, manifest, if_absent=True)
@@ -144,15 +143,11 @@ class VerbatimCopies:
         except LeftAloneError:
             # The write of the manifest took very long. During the write, a garbage collection may have deleted the log
             # or the indexes. If both still exist, keep the segment, because another process may already rely on it.
-            self._require_or_take_back(segment, key)
-
-    def _require_or_take_back(self, segment: VerbatimSegment, manifest_key: str) -> None:
-        try:
-            for suffix in _DATA:
-                self._require(segment, suffix)
-        except LeftAloneError:
-            self._route.store.delete([manifest_key])
-            raise
+            try:
+                self._require_data(segment)
+            except LeftAloneError:
+                self._route.store.delete([key])
+                raise
 
     def _age_of_what_stands(
         self, segment: VerbatimSegment, standing: dict[Suffix, ObjectInfo], *, is_committed: bool
@@ -240,20 +235,21 @@ class VerbatimCopies:
         except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
             raise PreconditionFailedError(f"{self._shown(segment, suffix)} has disappeared") from error
 
-    def _require(self, segment: VerbatimSegment, suffix: Suffix) -> None:
-        """Raise LeftAloneError unless the object is in the target with its full size."""
-        key, size = self._target_key(segment, suffix), segment.stored.sizes[suffix]
-        try:
-            is_whole = len(self._route.store.get(key, max(0, size - 1), size)) == min(1, size) and ends_at(
-                self._route.store, key, size
-            )
-        except (ObjectNotFoundError, RangeNotSatisfiableError):
-            is_whole = False
-        if not is_whole:
-            raise LeftAloneError(
-                f"{self._shown(segment, suffix)} was deleted from the target before its manifest was written; copy "
-                "again, and find out what deletes young objects there (a clean-up, or a rule of the bucket)"
-            )
+    def _require_data(self, segment: VerbatimSegment) -> None:
+        """Raise LeftAloneError unless log and indexes are in the target with their full sizes."""
+        for suffix in _DATA:
+            key, size = self._target_key(segment, suffix), segment.stored.sizes[suffix]
+            try:
+                is_whole = len(self._route.store.get(key, max(0, size - 1), size)) == min(1, size) and ends_at(
+                    self._route.store, key, size
+                )
+            except (ObjectNotFoundError, RangeNotSatisfiableError):
+                is_whole = False
+            if not is_whole:
+                raise LeftAloneError(
+                    f"{self._shown(segment, suffix)} was deleted from the target before its manifest was written; copy "
+                    "again, and find out what deletes young objects there (a clean-up, or a rule of the bucket)"
+                )
 
     def _look_again(self, segment: VerbatimSegment) -> dict[Suffix, ObjectInfo]:
         """List the segment's objects in the target again."""

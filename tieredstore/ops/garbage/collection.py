@@ -85,9 +85,13 @@ class Garbage:
 
 
 _FORGOTTEN: Final = {
+    None: Forgotten.NEVER_NAMED,
     SegmentState.DELETE_SEGMENT_FINISHED: Forgotten.DELETED,
     SegmentState.COPY_SEGMENT_STARTED: Forgotten.UNFINISHED,
 }
+"""Why the brokers no longer need a segment in this state, or without a state. In other states, the brokers list the
+segment or are deleting it; they restart an interrupted deletion themselves."""
+
 _ANY_NAME: Final = f"{0:020d}-{'A' * 22}.{Suffix.LOG.value}"
 
 
@@ -198,7 +202,7 @@ def find_garbage(
             continue
         if objects.find(Suffix.MANIFEST) is None:
             yield Garbage.of_objects(objects)
-        elif brokers is not None and (forgotten := _forgotten(brokers.state_of(objects.segment_id))) is not None:
+        elif brokers is not None and (forgotten := _FORGOTTEN.get(brokers.state_of(objects.segment_id))) is not None:
             yield Garbage.of_objects(objects, forgotten)
     for write in find_abandoned_writes(store, scope.listing_prefix(prefix)):
         place = _place(prefix, write)
@@ -206,17 +210,6 @@ def find_garbage(
             continue
         if scope.holds(place.segment_id, place.start_offset):
             yield Garbage.of_write(write, place)
-
-
-def _forgotten(state: SegmentState | None) -> Forgotten | None:
-    """Return why the brokers no longer need the segment.
-
-    Return None if the brokers list the segment or are deleting it. The brokers restart an interrupted deletion
-    themselves.
-    """
-    if state is None:
-        return Forgotten.NEVER_NAMED
-    return _FORGOTTEN.get(state)
 
 
 def _hours(duration_ms: int) -> str:
