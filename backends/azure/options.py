@@ -10,7 +10,8 @@ from tieredstore.backends.cloud.options import CloudOptions, secret_text
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tieredstore.config import AzureSettings, Settings
+    from tieredstore.config import Settings
+    from tieredstore.config.clouds import AzureSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from tieredstore.redaction import redacted
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
-    from tieredstore.config import AzureSettings, GcsSettings, S3Settings, Settings
+    from tieredstore.config import Settings
+    from tieredstore.config.clouds import AzureSettings, GcsSettings, S3Settings
 
 
 _NO_NAME: Final = re.compile(r"[@?#\s]|//")

@@ -11,7 +11,8 @@ from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tieredstore.config import GcsSettings, Settings
+    from tieredstore.config import Settings
+    from tieredstore.config.clouds import GcsSettings
 
 CHUNK_UNIT: Final = 256 * 1024
 """Chunks of a resumable upload, except the last, must be multiples of this size."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from tieredstore.config import ProxySettings
+    from tieredstore.config.storage import ProxySettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.settings_texts import BASE
-from tieredstore.config import FetchSettings, settings_from
+from tieredstore.config import settings_from
 from tieredstore.config.effects import Effect, effect_of
+from tieredstore.config.fetch import FetchSettings
 from tieredstore.config.names import core_names
 from tieredstore.errors import ConfigError
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.settings_texts import AZURE, BASE, GCS, S3, error_of
-from tieredstore.config import S3Settings, Settings, settings_from
-from tieredstore.config.clouds import AwsCredentials, AzureSettings, GcsSettings
+from tieredstore.config import Settings, settings_from
+from tieredstore.config.clouds import AwsCredentials, AzureSettings, GcsSettings, S3Settings
 from tieredstore.config.encryption import EncryptionProperties
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.fields import SettingsGroup, property_fields

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
 from tests.support.settings_texts import BASE
-from tieredstore.config import AwsCredentials, settings_from
+from tieredstore.config import settings_from
+from tieredstore.config.clouds import AwsCredentials
 from tieredstore.config.fields import property_fields
 from tieredstore.config.names import core_groups
 from tieredstore.config.properties import own_properties

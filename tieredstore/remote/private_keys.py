@@ -13,7 +13,7 @@ from tieredstore.transform.keyring import KeyPair
 from tieredstore.transform.pem import first_block, key_file_content, private_key, read_public_key, unprotect
 
 if TYPE_CHECKING:
-    from tieredstore.config import KeyPairSettings
+    from tieredstore.config.encryption import KeyPairSettings
 
 
 def key_pair_of(pair: KeyPairSettings) -> KeyPair:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tieredstore.api.bucket import Bucket
-    from tieredstore.config import EncryptionSettings
+    from tieredstore.config.encryption import EncryptionSettings
 
 _LEFT: Final = {
     "active": "already encrypted with this key pair",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from tieredstore import metrics
-from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
+from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.installation import Extra
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.process.lifetime import Lifetime
