@@ -5,18 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.process.forks import ForkSafeLock
 
 _logger: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Beat:
-    at_s: float
-    within_s: float
 
 
 class Health:
@@ -44,7 +37,8 @@ class Health:
         self._reasons: dict[str, str | None] = dict(conditions or {})
         self._servers = dict(servers or {})
         self._lost_at_s: dict[str, float] = {}
-        self._beats: dict[str, _Beat] = {}
+        self._beats: dict[str, tuple[float, float]] = {}
+        """The time of the latest sign of life, and the longest time until the next one."""
 
     def holds(self, condition: str) -> None:
         """Mark the condition as holding; raise KeyError for an unknown name."""
@@ -72,7 +66,7 @@ class Health:
     def beat(self, name: str, *, within_s: float) -> None:
         """Record a sign of life of ``name`` (a thread or loop), and expect the next within ``within_s`` seconds."""
         with self._lock:
-            self._beats[name] = _Beat(self._monotonic(), within_s)
+            self._beats[name] = (self._monotonic(), within_s)
 
     def rest(self, name: str) -> None:
         """Expect no more signs of life from the thread or loop ``name``, which has ended properly."""
@@ -89,7 +83,7 @@ class Health:
         with self._lock:
             now = self._monotonic()
             return {
-                name: f"no sign of life for {now - beat.at_s:.0f} s, expected within {beat.within_s:g} s"
-                for name, beat in self._beats.items()
-                if now - beat.at_s > beat.within_s
+                name: f"no sign of life for {now - at_s:.0f} s, expected within {within_s:g} s"
+                for name, (at_s, within_s) in self._beats.items()
+                if now - at_s > within_s
             }

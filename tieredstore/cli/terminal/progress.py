@@ -8,7 +8,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Generator
 from time import monotonic
-from types import ModuleType
 from typing import Final
 
 from tieredstore.cli.terminal.output import complain, counted
@@ -24,7 +23,9 @@ def counting(what: str, noun: str) -> Generator[Callable[[], None], None, None]:
     On a terminal, the progress is a counter. Elsewhere, it is a line every ten seconds.
     """
     if sys.stderr.isatty():
-        with _bars().counter(what, noun) as advance_on_terminal:
+        from tieredstore.cli.terminal import bars
+
+        with bars.counter(what, noun) as advance_on_terminal:
             yield advance_on_terminal
         return
     done, told_at = 0, monotonic()
@@ -45,15 +46,10 @@ def progress(what: str, total_bytes: int) -> Generator[Callable[[int], None], No
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    with _bars().bar(what, total_bytes) as advance:
-        yield advance
-
-
-def _bars() -> ModuleType:
-    """Import the terminal's bars on first use."""
     from tieredstore.cli.terminal import bars
 
-    return bars
+    with bars.bar(what, total_bytes) as advance:
+        yield advance
 
 
 @contextlib.contextmanager
