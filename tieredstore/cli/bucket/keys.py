@@ -21,13 +21,12 @@ from tieredstore.cli.terminal.output import (
     complain,
     counted,
     human_count,
-    human_time,
     iso_utc,
     print_json_line,
     print_lines,
 )
 from tieredstore.cli.terminal.progress import counting
-from tieredstore.cli.terminal.rows import Row, column, field
+from tieredstore.cli.terminal.rows import Row, column, field, time_fields
 from tieredstore.cli.terminal.tables import moment, number, text, word
 from tieredstore.config import load_settings
 from tieredstore.config.encryption import PAIRS
@@ -38,15 +37,13 @@ from tieredstore.errors import (
     StoreUnavailableError,
     UnknownKeyError,
 )
-from tieredstore.model import AtTime, human_bytes
+from tieredstore.model import human_bytes
 from tieredstore.ops.keys.pairs import KeyPairFiles, generate_key_pair, passphrase_from
 from tieredstore.ops.keys.sealing import KmsKey, seal_pair
 from tieredstore.ops.keys.settings import add_key_pair, folder_of_pairs, list_pairs
 from tieredstore.ops.keys.use import KeyNeed, NeedReason, cached_until_ms
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from tieredstore.api.bucket import Bucket
     from tieredstore.config.encryption import EncryptionSettings
 
@@ -349,18 +346,12 @@ def _key_row(encryption: EncryptionSettings | None) -> Row[KeyUse]:
         field("segments", lambda row: row.segments, number("SEGMENTS", rank=1), human_count),
         field("size", lambda row: row.size, number("SIZE", rank=3), human_bytes),
         field("stored_size", lambda row: row.stored_size, number("STORED", rank=2), human_bytes),
-        field("oldest_timestamp_ms", lambda row: _ms(row.oldest_time), moment("FIRST ENDS"), human_time),
-        field("oldest_timestamp", lambda row: iso_utc(_ms(row.oldest_time))),
-        field("newest_timestamp_ms", lambda row: _ms(row.newest_time), moment("LAST"), human_time),
-        field("newest_timestamp", lambda row: iso_utc(_ms(row.newest_time))),
+        time_fields("oldest_timestamp", lambda row: row.oldest_time, moment("FIRST ENDS")),
+        time_fields("newest_timestamp", lambda row: row.newest_time, moment("LAST")),
         field("on_the_ring", lambda row: row.key_id in on_ring),
         field("active", lambda row: row.key_id is not None and row.key_id == active),
         column(word("RING"), lambda row: ring(row.key_id)),
     )
-
-
-def _ms(time: datetime | None) -> int | None:
-    return None if time is None else AtTime.of(time).timestamp_ms
 
 
 def _ring_ids(encryption: EncryptionSettings | None) -> tuple[str, ...]:

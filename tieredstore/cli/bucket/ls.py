@@ -20,14 +20,13 @@ from tieredstore.cli.terminal.output import (
     human_count,
     human_ratio,
     human_time,
-    iso_utc,
     leader_epoch_rows,
     print_json_line,
     print_table,
     ratio_of,
 )
 from tieredstore.cli.terminal.plots import Picture, PlotFile
-from tieredstore.cli.terminal.rows import Row, attributes, column
+from tieredstore.cli.terminal.rows import Row, attributes, column, time_fields
 from tieredstore.cli.terminal.rows import field as declare
 from tieredstore.cli.terminal.tables import WIDE, Column, moment, number, text, word
 from tieredstore.errors import (
@@ -324,14 +323,9 @@ def _sums_row(first_rank: int, last_rank: int, stored_rank: int) -> Row[Partitio
         declare("stored_size", lambda one: one.stored_size, number("STORED", rank=stored_rank), human_bytes),
         declare("ratio", lambda one: ratio_of(one.size, one.stored_size)),
         column(number("RATIO", rank=5), lambda one: human_ratio(one.size, one.stored_size)),
-        declare("incomplete", lambda one: one.incomplete),
-        declare("damaged", lambda one: one.damaged),
-        declare(
-            "oldest_timestamp_ms", lambda one: _ms(one.first_time), moment("FIRST ENDS", rank=first_rank), human_time
-        ),
-        declare("oldest_timestamp", lambda one: iso_utc(_ms(one.first_time))),
-        declare("newest_timestamp_ms", lambda one: _ms(one.last_time), moment("LAST", rank=last_rank), human_time),
-        declare("newest_timestamp", lambda one: iso_utc(_ms(one.last_time))),
+        attributes("incomplete", "damaged"),
+        time_fields("oldest_timestamp", lambda one: one.first_time, moment("FIRST ENDS", rank=first_rank)),
+        time_fields("newest_timestamp", lambda one: one.last_time, moment("LAST", rank=last_rank)),
     )
 
 
@@ -351,8 +345,7 @@ def _broker_offsets_row(complete_up_to: Column | None) -> Row[Partition]:
         declare("broker_end_offset", lambda one: one.broker and one.broker.end_offset, number("BROKER END", rank=2)),
         declare("not_stored", lambda one: _count(one.not_stored), number("NOT STORED")),
         column(text("LOST"), lambda one: ", ".join(f"{start}-{stop - 1}" for start, stop in one.lost) or "none"),
-        declare("complete_up_to_ms", lambda one: _ms(one.complete_up_to), complete_up_to, human_time),
-        declare("complete_up_to", lambda one: iso_utc(_ms(one.complete_up_to))),
+        time_fields("complete_up_to", lambda one: one.complete_up_to, complete_up_to),
     )
 
 
@@ -389,10 +382,6 @@ def _around_holes(held: str) -> str:
 
 def _count(extents: Iterable[Extent]) -> int:
     return sum(stop - start for start, stop in extents)
-
-
-def _ms(time: datetime | None) -> int | None:
-    return None if time is None else AtTime.of(time).timestamp_ms
 
 
 def _is_complete(one: Partition) -> bool | None:
@@ -496,8 +485,7 @@ def _segment_row(
         declare("key_id", lambda one: one.key_id),
         column(text("FORM", rank=3 if first_times is None else 6), _form),
         *([] if first_times is None else [_first_record_row(first_times)]),
-        declare("max_timestamp_ms", _time_ms, moment("LAST RECORD"), human_time),
-        declare("max_timestamp", lambda one: iso_utc(_time_ms(one))),
+        time_fields("max_timestamp", _time_ms, moment("LAST RECORD")),
         declare("leader_epochs", lambda one: None if one.last_offset is None else leader_epoch_rows(one.leader_epochs)),
         declare("complete", lambda one: one.metadata is not None and not one.missing),
         declare("missing", lambda one: list(one.missing)),
@@ -508,10 +496,7 @@ def _segment_row(
 
 
 def _first_record_row(times: Mapping[Uuid, datetime | None]) -> Row[Segment]:
-    return Row(
-        declare("first_timestamp_ms", lambda one: _ms(times[one.segment_id]), moment("FIRST RECORD"), human_time),
-        declare("first_timestamp", lambda one: iso_utc(_ms(times[one.segment_id]))),
-    )
+    return time_fields("first_timestamp", lambda one: times[one.segment_id], moment("FIRST RECORD"))
 
 
 def _time_ms(segment: Segment) -> int | None:

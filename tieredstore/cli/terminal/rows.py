@@ -18,13 +18,21 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import date
+from datetime import date, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from tieredstore.cli.terminal.output import JsonValue, complain, human_count, print_json_line, print_table
+from tieredstore.cli.terminal.output import (
+    JsonValue,
+    complain,
+    human_count,
+    human_time,
+    iso_utc,
+    print_json_line,
+    print_table,
+)
 from tieredstore.cli.terminal.tables import Column
-from tieredstore.model import Uuid, human_bytes
+from tieredstore.model import AtTime, Uuid, human_bytes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -66,6 +74,16 @@ def field(
 def column(shown: Column | None, cell: Callable[[T], str]) -> Field[T]:
     """Declare a column that only the table has. If ``shown`` is None, declare nothing."""
     return Field(None, lambda _: None, shown, cell)
+
+
+def time_fields(name: str, value: Callable[[T], datetime | int | None], shown: Column | None = None) -> Row[T]:
+    """Declare a time: the fields ``<name>_ms`` in milliseconds, and ``<name>`` in ISO 8601."""
+
+    def ms(item: T) -> int | None:
+        time = value(item)
+        return AtTime.of(time).timestamp_ms if isinstance(time, datetime) else time
+
+    return Row(field(f"{name}_ms", ms, shown, human_time), field(name, lambda item: iso_utc(ms(item))))
 
 
 def attributes(*names: str) -> Row[Any]:
