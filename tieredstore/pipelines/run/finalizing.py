@@ -240,9 +240,10 @@ def _quote(name: str) -> str:
 def settle_successes(generation: Generation, paths: Collection[str]) -> None:
     """Let the ``_SUCCESS`` marks of directories agree with the logs of all generations of the output.
 
-    Stores have no conditional delete, and a conditional create only checks that no object has the key. So a request of
-    a process that was suspended meanwhile may delete a mark that another process has just written, or write one that
-    another process has just deleted. Therefore compare again after each change, with new entries of the logs.
+    Stores have no conditional delete, and a conditional create only checks that no object has the key. So a process
+    that was suspended may continue with an outdated request. This request deletes a mark that another process has just
+    written, or writes a mark that another process has just deleted. Therefore compare again after each change, with new
+    entries of the logs.
     """
     known: dict[str, tuple[CommitLog, Family]] = {}
     for _ in range(_ATTEMPTS):

@@ -429,7 +429,9 @@ def _last(log: CommitLog) -> int:
 
 
 def _ended_logs(log: CommitLog) -> list[CommitLog]:
-    """Return the logs of the linked generations that are completely published and read no new records, by number."""
+    """Return the logs of linked generations, in the order of their numbers. Leave out a generation that still reads new
+    records, and a backfill whose files are not all published.
+    """
     others = Family(log).read_others()
     return [
         other

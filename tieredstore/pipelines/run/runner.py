@@ -252,7 +252,7 @@ class Runner:
         """Parse quarantine files again, one by one. Commit an entry for each file that has a good message now."""
         self._refuse_frame()
         if self._read_log().life is Life.FREE:
-            return  # ``begin`` would end the chance to let the generation take over another one
+            return  # once begun, the generation could no longer take over another generation
         self.begin()
         # Read with a second object, because unread entries of another driver fence this one.
         committed = Committed.of(self.driver.log.of_generation(self._own.generation)).files.keys()

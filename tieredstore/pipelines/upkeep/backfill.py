@@ -230,8 +230,8 @@ class Replacement:
         self._old.generation.refuse_replacement(but=self._number)
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """Return those of the offsets that the replaced generation holds, widened to whole offset windows, because only
-        whole windows can be replaced.
+        """Return the offsets of ``extents`` that the replaced generation holds. They are widened to whole offset
+        windows, because only whole windows can be replaced.
 
         If the selection has no start or no end, narrow the offsets on that side to whole windows. Raises ConfigError if
         another generation holds some of the offsets, or if the topic was re-created.
@@ -316,7 +316,8 @@ class Replacement:
             above = directories_of(self._find_going(backfill))
             log.append("replacing", self._old.generation.fingerprint, other=self._number, directories=sorted(above))
             if self._new.log.of_generation(self._number).read().life is Life.DROPPED:
-                # The new generation was removed before this entry, so its removal has not cancelled the replacement.
+                # The new generation was removed before this entry was written. Its removal could not cancel a
+                # replacement that was not in the log yet, so cancel it here.
                 self._old.generation.end_replacement(self._number)
                 raise self._cancelled_error()
         self._refuse_redriven(backfill)
@@ -413,8 +414,8 @@ class Replacement:
         return self.find_going([one.window for one in backfill.windows])
 
     def _is_finished(self, backfill: Entry) -> bool:
-        """Return True if all windows of the backfill, and of the earlier ones, have replaced files. Return False for a
-        replacement that was cancelled before it replaced any file.
+        """Return True if the replacements of this backfill and of all earlier backfills are complete. A replacement
+        that was cancelled before it replaced any file is not complete.
         """
         finished, gives = 0, False
         for entry in self._log.entries():

@@ -79,7 +79,8 @@ def _append_drop(generation: Generation) -> set[str]:
     """End the generation, and cancel its unfinished replacement of another generation's files. Return the directories
     that have lost their ``_SUCCESS`` by that replacement.
 
-    If a running driver appends an entry first, try again after it: the replacement may be cancelled already.
+    If a running driver appends an entry first, read that entry and try again, although the replacement may be cancelled
+    already.
     """
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -125,8 +126,9 @@ def _cancel_replacement(generation: Generation) -> set[str]:
     """Let the other generation keep its files if this generation's backfill has begun to replace them. Return the
     directories that have lost their ``_SUCCESS`` because of this.
 
-    The entry in the other log fences the backfill, which may only be suspended: it would delete the other generation's
-    files after those of this generation are gone.
+    The entry in the other generation's log fences the backfill, whose process may only be suspended. Without this
+    entry, the backfill could later delete the other generation's files, when the files of this generation are already
+    gone.
     """
     found = _find_replacement(generation)
     if found is None:

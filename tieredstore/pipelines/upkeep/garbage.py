@@ -40,8 +40,8 @@ def collect_garbage(
     now_ms = store_time_ms(store)
     naming = naming_of(pipeline)
     waiting = set[str]()
-    # Leave out folders that are not of a topic in these logs. They may belong to a pipeline whose root is below this
-    # one, and this root's logs do not name its committed files.
+    # Search only the folders of topics that these logs name. Another folder may belong to a pipeline whose root is
+    # below this root. The logs of this root do not name that pipeline's committed files.
     folders = {OWN_FOLDER}
     for root in naming.places.roots:
         for log in claimed_logs(store, root):
