@@ -178,7 +178,8 @@ def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
     for topic in prepared.topics:
         for number, log in enumerate(topic.partitions):
             folder = directory.path / f"{topic.topic}-{number}"
-            # A partition without a log in the bucket was not restored: its records are a producer's.
+            # A partition without a log in the bucket was not restored. Keep its records, because a producer has written
+            # them.
             if log.start < log.stop and folder.exists():
                 _check_id(folder, topic)
                 empty(folder)

@@ -223,9 +223,9 @@ class TransactionSearch:
             follow(self._open, header)
 
     def find_late(self, newest: Mapping[int, int]) -> Epochs:
-        """Return the transactions that end at the cut or later, and that have their own producer epoch. Leave out a
-        transaction unless some partition has a later epoch of its producer before the cut, because only such a
-        partition may have the transaction's end before the cut.
+        """Return the transactions with their own producer epoch that end at the cut or later, and transactions without
+        an end in the bucket. Another partition may have the end of such a transaction before its cut. This is possible
+        only if ``newest`` has a later epoch of the producer, so leave out all other transactions.
         """
         late: Epochs = {}
 
@@ -331,7 +331,9 @@ def merge_spans(transactions: Iterable[LoggedTransaction], stop: int) -> tuple[O
 
 
 def _open_of(states: Iterable[ProducerState]) -> dict[int, LoggedTransaction]:
-    """Return the transactions that are open in these states, by producer, without their batches before these states."""
+    """Return the transactions that are open in these states, by producer. Their batches before these states are
+    unknown, and left out.
+    """
     return {
         state.producer_id: LoggedTransaction(state.producer_id, state.producer_epoch, state.current_txn_first_offset)
         for state in states
