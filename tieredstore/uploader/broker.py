@@ -21,7 +21,7 @@ STATIC: Final = "static"
 ZOOKEEPER: Final = "zookeeper"
 
 _LISTENER: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)://(\[[^\]]*\]|[^:]*):(\d+)\s*")
-_EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  what a listener says, not what we do
+_EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  addresses in listeners of the broker
 _SERVERS: Final = "bootstrap.servers"
 ENABLED: Final = "zookeeper.ssl.client.enable"
 _TLS: Final = "zookeeper.ssl."

@@ -336,7 +336,7 @@ class FolderWatch:
         self._events: Any = None
         try:
             with Extra("it", "uploader"):
-                from watchdog import events  # noqa: PLC0415  an extra's, and of no use to a run of --once
+                from watchdog import events  # noqa: PLC0415  an extra that --once does without
                 from watchdog.observers import Observer  # noqa: PLC0415
         except ConfigError as error:
             self._give_up(str(error))

@@ -59,7 +59,7 @@ class Leadership(ABC):
         del topics
         return None
 
-    def close(self) -> None:  # noqa: B027  who holds nothing open has nothing to close
+    def close(self) -> None:  # noqa: B027  the default has no connections
         """Release connections."""
 
 

@@ -88,15 +88,17 @@ class Link:
             (self.folder / _REPLICATED).touch()
 
     def end_at(self, next_offset: int) -> Link:
-        """Rename the links to those of a segment that ends earlier, and return them. The listing at the time of linking
-        had missed the next segment. The producer snapshot stays that of the assumed end. If this fails, change nothing.
+        """Rename the links to those of a segment that ends earlier, and return them. Their first end was wrong, because
+        the listing at the time of linking had missed the next segment. The linked producer snapshot still is that of
+        the first end. If the renaming fails, change nothing.
         """
         name = f"{self.base_offset:020d}-{next_offset:020d}"
         shorter = replace(self, folder=self.folder.with_name(name), next_offset=next_offset)
         if self.is_read_only:
             return self
         try:
-            # Add the snapshot's new name first, so that after a kill the folder has the snapshot that its name tells.
+            # The folder's name determines the snapshot's name. Add the snapshot's new name first, so that the renamed
+            # folder has it even if the process is killed.
             with contextlib.suppress(FileExistsError):
                 os.link(self.snapshot, self.folder / shorter.snapshot.name)
             self.folder.rename(shorter.folder)

@@ -202,8 +202,8 @@ def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, 
     topics: dict[str, list[Partition]] = {}
     for partition in _led(uploader):
         topics.setdefault(partition.where.topic, []).append(partition)
-    # Choose by name, not by lag: the topics with the greatest lag change, and Prometheus keeps a series for every topic
-    # that ever had a label.
+    # Choose by name, not by lag. The topics with the greatest lag change over time, and Prometheus keeps a series for
+    # every topic that ever had a label.
     matching = (topic for topic in sorted(topics) if any(re.fullmatch(pattern, topic) for pattern in patterns))
     named = list(itertools.islice(matching, _MOST_TOPICS))
     groups = {topic: topics.pop(topic) for topic in named}

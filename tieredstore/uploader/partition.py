@@ -159,11 +159,11 @@ class Partition:
     One worker at a time uploads (see ``turn``). The worker opens the files itself, so other threads may unpin a segment
     during its upload.
 
-    The store has all offsets before ``shipped``; None means that this is not known yet. But if another broker's
-    uploader was the first to store anything, its log may have begun later: ``begun_at`` is then the first stored
-    offset, and earlier segments that only pins keep stay until they are uploaded. ``first_active`` is the base offset
-    of the active segment in the first listing, None before it. The leaders of the present epochs have replicated all
-    offsets below ``replicated_to``.
+    The store has all offsets before ``shipped``; None means that this is not known yet. There is one exception. If
+    another broker's uploader was the first to store anything, its log may have begun later than this broker's log.
+    ``begun_at`` is then the first stored offset. Segments before it that only pins keep stay until they are uploaded.
+    ``first_active`` is the base offset of the active segment in the first listing, and None before that listing. The
+    leaders of the present epochs have replicated all offsets below ``replicated_to``.
     """
 
     where: TopicIdPartition
@@ -313,8 +313,8 @@ class Partition:
 
     @property
     def has_early(self) -> bool:
-        """True if only pins of this follower keep segments from before the first stored one. A leader ships them in
-        its next step.
+        """True if this broker follows, and has segments from before the first stored segment that exist only because of
+        its pins. A broker that leads uploads such segments in its next step.
         """
         first = self.first if self.begun_at and self.role is Role.FOLLOWED else None
         return first is not None and self._is_early(first)
@@ -323,11 +323,12 @@ class Partition:
         return self.begun_at > 0 and segment.may_fill([(0, self.begun_at - 1)])
 
     def keep_early(self, next_offset: int, begun_at: Callable[[], int]) -> None:
-        """Keep the segments that another broker's uploader, the first to store anything, did not have. Call this
-        before :meth:`ship_to` and :meth:`pass_to`.
+        """Keep pinned segments from before the first stored segment. Another broker's uploader may have been the first
+        to store anything, without having these segments. Call this before :meth:`ship_to` and :meth:`pass_to`.
 
         Ask ``begun_at`` for the first stored offset only if the watermark was unknown until now, and only pins keep
-        segments before ``next_offset``. Segments on the disk were perhaps stored and deleted, so do not keep them.
+        segments before ``next_offset``. Do not keep segments that the broker still has: the store may have had them
+        until its retention deleted them.
         """
         with self.lock:
             may_be = not self.shipped and any(one.may_fill([(0, next_offset - 1)]) for one in self.segments.values())

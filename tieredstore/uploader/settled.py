@@ -119,8 +119,9 @@ class DiskSettling:
                 answers[partition.name] = Settled(MAX_INT64, MAX_INT64, None)
             elif partition.name in known:
                 high = known[partition.name]
-                # Read the epoch after the high watermark: the uploader's listing of the folder may be older than both,
-                # and may have records that the broker has truncated since.
+                # Read the log's last epoch after the high watermark. The uploader's listing of the folder may be older,
+                # and may have records that the broker has truncated since. The epochs then differ, and the uploader
+                # waits.
                 stable, epoch = min(high, stable_offset(folder, high)), last_epoch(folder)
                 answers[partition.name] = Settled(high, stable, epoch)
         return answers

@@ -430,7 +430,8 @@ class _Work:
         if epoch is None:
             epoch = described.segment_leader_epochs[-1][0]
         next_offset = max(described.end_offset + 1, value.next_offset)
-        # A segment from before the first stored one is not the last segment.
+        # After the upload of a segment from before the first stored segment, the watermark stays, and so does its last
+        # segment.
         last = shipped if next_offset == described.end_offset + 1 else None
         value = value.behind(last, next_offset, epoch, uploads.broker_id, uploads.now_ms())
         partition.progress.advance(value, self.shipper.monotonic())

@@ -75,8 +75,9 @@ class WatermarkStore:
         self._store, self._prefix, self._pool, self._rules = store, prefix, pool, rules
         self._committed, self._made_id = committed, made_id
         self._is_layout_known = False
-        # A segment's manifest never changes, so cache its metadata. With an unreliable store, a new attempt then
-        # repeats only the failed requests; otherwise it would need hundreds of successes in a row.
+        # A segment's manifest never changes, so cache its metadata. After a failure, a new attempt then reads only the
+        # manifests that are not cached yet. Without the cache, an attempt might need hundreds of successful reads in a
+        # row.
         self._known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
 
     def load(
