@@ -99,8 +99,8 @@ class Parts:
         with contextlib.ExitStack() as ending:
             if self.cluster is not None:
                 ending.callback(self.cluster.close)
-            # The stack runs these callbacks in reverse order, so it closes the manager before it joins the threads:
-            # pending requests to the store then fail, and the threads end soon.
+            # The stack runs these callbacks in reverse order, so it closes the manager before it joins the threads.
+            # Pending requests to the store then fail, so the threads end soon.
             ending.callback(lambda: self.core.lookups.join(end))
             ending.callback(lambda: self.core.streams.join(end))
             ending.callback(self.manager.close)

@@ -133,8 +133,8 @@ class Consumer(confluent_kafka.Consumer):
         wait: float | None = 0.0
         try:
             while True:
-                # Call the client first in each round: its callbacks handle rebalances and commits, and the client has
-                # the broker's records.
+                # Call the client first in each round, because its callbacks handle rebalances and commits. The call
+                # also returns the broker's records.
                 room = count - len(collected)
                 most = max(1, room // 2) if parts.delivery.has_open or parts.core.readable else room
                 self._serve(parts, collected, most, wait or 0.0)

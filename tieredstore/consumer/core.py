@@ -122,8 +122,8 @@ class Core:
     def move_back(self, partition: Partition, first: Position) -> None:
         """Continue a partition at a record that was taken but not returned.
 
-        Keep a position before the record: the partition is already there because its log was truncated or re-created. A
-        failed partition stays failed.
+        If the partition's position is already before the record, keep that position: the log was truncated or
+        re-created. A failed partition stays failed.
         """
         if partition.position is None or partition.position <= first.offset:
             return

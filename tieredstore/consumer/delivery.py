@@ -217,7 +217,7 @@ class Delivery:
             error, partition = message.error(), self._core.partitions.get((message.topic(), message.partition()))
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 if partition is None or partition.eof_at != message.offset():
-                    continue  # the partition has left its end, which is reported again when it is reached again
+                    continue  # the partition has left this end, and reports it again when it is back there
                 if partition.held or partition.paused:
                     waiting.append(message)
                     continue

@@ -183,8 +183,8 @@ class LiveSide:
     def find_dropped(self) -> list[tuple[Partition, Position]]:
         """Return the partitions whose messages the client has dropped, and where each must be read again.
 
-        If a signal or a callback raises an exception during a call, confluent-kafka drops the messages of this call,
-        but librdkafka's positions are behind them.
+        If a signal or a callback raises an exception during a call, confluent-kafka drops the messages of this call.
+        librdkafka's positions have already passed these messages.
         """
         last = {
             (message.topic(), message.partition()): message

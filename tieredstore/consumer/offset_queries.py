@@ -112,8 +112,8 @@ class OffsetQueries:
         before = logs.listings
         logs.load({where[0]}, ids)
         if logs.listings == before:
-            # List the whole topic if the bucket lacked it before, because its first segments may have arrived since,
-            # and if retention has deleted the first known segment.
+            # List the whole topic in two cases. If the bucket lacked the partition before, its first segments may have
+            # arrived since. In the other case, retention has deleted the first known segment.
             known = logs.lineage(where)
             if known is None or _begins_elsewhere(bucket, known):
                 logs.reload(where[0], ids.get(where[0]))
