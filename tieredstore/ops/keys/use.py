@@ -67,8 +67,8 @@ class KeyNeed:
 
 _RENEWED_S: Final = 10.0
 _MARGIN_MS: Final = 60_000
-"""The note of a killed rotation may be this much older than the rotation's last write: a note is renewed every
-``_RENEWED_S``, and a write takes its time.
+"""Maximum time from a rotation's note to the rotation's last write. A rotation renews its note every ``_RENEWED_S``,
+but a single write may take longer.
 """
 
 

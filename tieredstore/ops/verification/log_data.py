@@ -227,7 +227,7 @@ class BatchChecks:
         if self._is_damaged:
             detail = f"the CRC of the batch at byte {header.position} of the log is {crc:08x}, not {header.crc:08x}"
             self.report(FindingKind.BATCH_CRC, detail, _extent(header), _offsets(header))
-            # Check each later batch only by itself: with a wrong CRC, any number in this header may be wrong.
+            # Any number in this header may be wrong, so do not compare later batches with it.
             self._distrust()
             return
         self._run.last_offset = header.last_offset
