@@ -29,7 +29,7 @@ TOPIC_COLUMNS: Final = (
 
 
 _DECODED: Final = {"timestamp_type": "timestampType", "leader_epoch": "leaderEpoch"}
-"""The decoder's names for columns that have other names here: the decoder uses those of Spark's Kafka source."""
+"""The decoder's names for columns that have other names here. The decoder uses the names of Spark's Kafka source."""
 
 
 @dataclass(frozen=True, slots=True)
