@@ -26,7 +26,7 @@ def installed_class(group: str, name: str) -> str | None:
     """
     if not _NAME.fullmatch(name):
         return None
-    from importlib.metadata import entry_points  # noqa: PLC0415  fifty modules that most settings do without
+    from importlib.metadata import entry_points  # noqa: PLC0415  loads fifty modules, rarely needed
 
     # Two packages may register the same class. Only different classes are ambiguous.
     classes = sorted({entry_point.value for entry_point in entry_points(group=group, name=name)})

@@ -89,7 +89,7 @@ def uploader_settings_from(
     reader = SettingsReader(OwnProperties(source, "", {**own.texts, **beside}), base_dir or Path())
     check_names(reader, ("storage.",))
     reader.problems = [problem for problem in reader.problems if problem.name.startswith(_UPLOADER)]
-    from tieredstore.config.uploader import UploaderSettings  # noqa: PLC0415  built for the uploader alone
+    from tieredstore.config.uploader import UploaderSettings  # noqa: PLC0415  only the uploader needs it
 
     return reader.result(reader.read(UploaderSettings))
 
@@ -98,7 +98,7 @@ def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, Settin
     """Read the groups of the selected store. Properties of other stores are ignored."""
     if backend not in {"s3", "gcs", "azure"}:
         return {}  # ignore ``storage.proxy.*``: other stores use no proxy
-    from tieredstore.config.clouds import (  # noqa: PLC0415  built for these stores alone
+    from tieredstore.config.clouds import (  # noqa: PLC0415  only these stores need it
         AwsCredentials,
         AzureSettings,
         GcsSettings,

@@ -35,7 +35,7 @@ def read_properties(path: Path | str) -> dict[str, str]:
     The file is ISO-8859-1 with ``\\uXXXX`` escapes, as the broker reads them. Raise ConfigError if the file cannot be
     read, is over 1 MiB, or has a malformed escape.
     """
-    import javaproperties  # noqa: PLC0415  it imports an HTTP client, and a store that is named by URL has no file
+    import javaproperties  # noqa: PLC0415  imports an HTTP client; needed only for files
 
     raw = _read(Path(path))
     properties: dict[str, str] = {}
