@@ -134,8 +134,7 @@ class EntropyStore(LaidOutStore):
 
 
 def begin_all(listings: Iterable[Iterator[ObjectInfo]]) -> list[Iterator[ObjectInfo]]:
-    """Fetch the first page of each listing, in parallel: to merge listings, the first entry of every listing is
-    needed."""
+    """Fetch the first page of each listing, in parallel, because a merge needs the first entry of every listing."""
 
     def begin(listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         return chain(list(islice(listing, _PAGE)), listing)

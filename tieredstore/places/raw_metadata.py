@@ -146,8 +146,8 @@ class MetadataKeeper:
         """Remove the entries of segments. Call this before deleting their files, and again afterwards with
         ``are_deleted=True``.
 
-        The call afterwards replaces ``_metadata`` even if no entry changes. So the conditional write of an uploader
-        that listed the files before the deletion fails, and the uploader lists the files again.
+        The second call replaces ``_metadata`` even if no entry changes. If an uploader listed the files before the
+        deletion, its conditional write then fails, and it lists the files again.
         """
 
         def without(entries: tuple[NamedSegment, ...]) -> tuple[NamedSegment, ...]:

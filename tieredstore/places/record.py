@@ -134,8 +134,8 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
     if hasattr(_unwrap(store), "layout"):
         return None  # such a store itself compares its layout with the recorded one, before its first request
     try:
-        # Most stores have no recorded layout, so send a HEAD first: unlike a GET's, its answer has no body that a
-        # faulty store could corrupt.
+        # Most stores have no recorded layout, so send a HEAD first. The answer to a HEAD has no body, so a faulty store
+        # cannot corrupt it.
         store.head(layout_key(prefix))
     except ObjectNotFoundError:
         return None

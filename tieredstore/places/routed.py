@@ -167,10 +167,9 @@ class RoutedStore(DelegatingStore):
                     yield replace(write, key=key)
 
     def now_ms(self) -> int | None:
-        """Return the time of the slowest clock of all places, so that no object seems older than it is; None if a place
-        has no clock.
+        """Return the time of the slowest clock of all places; None if a place has no clock.
 
-        With the earliest time, no object seems older than it is."""
+        By a faster clock, an object at the place of the slowest clock would seem older than it is."""
         times = [admin_of(place.store).now_ms() for place in self.places]
         known = [time for time in times if time is not None]
         return min(known) if len(known) == len(times) else None
