@@ -59,7 +59,7 @@ def _run_to_the_end(command: Callable[[], int]) -> int:
     """Run the command and flush its output. Return the exit code, which is 1 after a bug."""
     try:
         code = command()
-    except Exception as error:  # noqa: BLE001  a bug: told as Python tells it
+    except Exception as error:  # noqa: BLE001  reports a bug as Python does
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     with contextlib.suppress(StandardOutputFailedError):
