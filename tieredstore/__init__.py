@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tieredstore import errors
     from tieredstore.api.bucket import Bucket
-    from tieredstore.api.opening import open  # noqa: A004  the verb that people know
+    from tieredstore.api.opening import open  # noqa: A004  named like Python's own
     from tieredstore.api.outcomes import Outcome, Plan
     from tieredstore.api.reads import Read
     from tieredstore.api.rows import Segment, Topic

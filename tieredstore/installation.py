@@ -64,7 +64,7 @@ def install_command(extra: str) -> str:
     pipx and ``uv tool`` recreate the environment, so their commands repeat the present extras: ``uv tool install
     'tieredstore[query,s3]'``.
     """
-    import sys  # noqa: PLC0415  all of this is needed only to tell a user
+    import sys  # noqa: PLC0415  needed only for an error message
 
     prefix, (origin, installer) = Path(sys.prefix), _origin()
     if (record := prefix / "pipx_metadata.json").exists():
@@ -98,7 +98,7 @@ def _origin() -> tuple[Mapping[str, Any], str]:
     """Return the PEP 610 record of the package, and the name of the installer. The record is empty unless the package
     was installed from a URL or folder.
     """
-    from importlib import metadata  # noqa: PLC0415  fifty modules that few processes need
+    from importlib import metadata  # noqa: PLC0415  loads fifty modules, rarely needed
 
     try:
         installed = metadata.distribution(_NAME)
@@ -114,7 +114,7 @@ def _extras_in(requirement: str) -> list[str]:
 
 def _receipt(path: Path) -> tuple[list[str], list[str]]:
     """Return the extras in uv's record of an installed tool, and a ``--with`` option for each additional package."""
-    import tomllib  # noqa: PLC0415  for this file alone
+    import tomllib  # noqa: PLC0415  needed only here
 
     required = tomllib.loads(path.read_text())["tool"]["requirements"]
     extras = [extra for one in required if one["name"] == _NAME for extra in one.get("extras", ())]

@@ -203,7 +203,9 @@ class SchemaRegistry:
     def _add_references(
         self, answer: _Answer, what: str, reading: _References, above: tuple[tuple[str, int], ...]
     ) -> None:
-        """Add the schemas that ``answer`` refers to to ``reading``, each after the schemas that it itself refers to."""
+        """Add to ``reading`` all schemas to which ``answer`` refers. Each schema comes after the schemas to which it
+        refers.
+        """
         for place in _places(answer, what):
             if place in reading.texts:
                 continue
