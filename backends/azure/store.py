@@ -183,7 +183,7 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
     def read(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
         answer = response.http_response
         # Ignore an error status, because the SDK raises its error after this hook. For an empty blob the hook runs
-        # twice: the service refuses any range, then the SDK repeats the request without one.
+        # twice: the service refuses any range, then the SDK repeats the request without a range.
         if answer.status_code not in {200, 206}:
             return
         headers = answer.headers

@@ -67,7 +67,7 @@ class RefusedError(Exception):
 def raise_for(response: requests.Response) -> None:
     """Raise RefusedError for an error answer, without parsing its body."""
     if response.status_code >= 400:
-        response.content  # noqa: B018  read here, where a failure to do so is translated
+        response.content  # noqa: B018  reads the body, so that errors are translated
         raise RefusedError(response)
 
 
