@@ -1,8 +1,11 @@
 """A state machine: two brokers with one partition, and an uploader beside each. Both uploaders may believe that they
 lead. Each may stop before any operation of the store, as a process that gets SIGSTOP does, and go on much later.
 
+Elections are clean or unclean. A listing may miss a log while the broker renames it.
+
 No replicated record disappears from both disks, all pins and the store, unless its offset is in a hole. Each offset
-below the watermark is stored or in a hole.
+below the watermark is stored or in a hole. The watermark moves back only after an unclean election, and forgets holes
+only if the store has their records.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -23,12 +28,15 @@ from tests.support.uploader.stoppable_broker import NAME, Belief, StoppableBroke
 from tests.support.uploader.uploader_disk import RECORDS, STORE, shipped_to, stored, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments
+from tieredstore.catalog.watermark import Watermark
 from tieredstore.config import settings_from
 from tieredstore.errors import ObjectNotFoundError
+from tieredstore.kafka.logdir import discover_deleted
 from tieredstore.ops.garbage.removal import Before, Removal
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
+from tieredstore.uploader.disk import Disk
 
 LONG_S: Final = 100.0
 """Time after which answers expire and failures are retried."""
@@ -53,7 +61,18 @@ class TwoUploaders(RuleBasedStateMachine):
         self.lost: set[int] = set()
         """Base offsets of replicated segments that neither a disk, a pin nor the store has any more."""
         self.expired_to, self.has_begun = 0, False
+        self.unclean: list[tuple[int, int]] = []
+        """The epoch of each unclean election, and the offset from which the new leader has other records."""
+        self.mark: Watermark | None = None
+        """The watermark at the last check."""
+        self._listing = mock.patch(f"{Disk.__module__}.{discover_deleted.__name__}", self._list_folder)
+        self._listing.start()
         self._commit(2 * RECORDS)
+
+    def _list_folder(self, folder: Path) -> Any:
+        (broker,) = [broker for broker in self.brokers if broker.disk.folder == folder]
+        with broker.hide_one():
+            return discover_deleted(folder)
 
     @initialize(ships=st.booleans())
     def begin(self, ships: bool) -> None:
@@ -90,6 +109,7 @@ class TwoUploaders(RuleBasedStateMachine):
         leader, follower = self.brokers[self.leader], self.brokers[1 - self.leader]
         common = self._common()
         if common < follower.disk.end:
+            follower.high = min(follower.high, common)
             follower.disk.cut(common)
             follower.epoch_of = {base: epoch for base, epoch in follower.epoch_of.items() if base < common}
         follower.disk.epochs = tuple(entry for entry in follower.disk.epochs if entry[1] < follower.disk.end)
@@ -118,6 +138,60 @@ class TwoUploaders(RuleBasedStateMachine):
         if leader.disk.epochs[-1][1] == leader.disk.end:
             leader.disk.epochs = leader.disk.epochs[:-1]
         leader.disk.lead(self.epoch)
+
+    @precondition(lambda self: RECORDS <= self._common() < self.high)
+    @rule()
+    def elect_unclean(self) -> None:
+        """Let the broker lead that is not in sync. Records that only the other one has are lost."""
+        common = self._common()
+        self.elect()
+        self.unclean.append((self.epoch, common))
+        self.brokers[self.leader].high = min(self.brokers[self.leader].high, common)
+        self.truth = {base: epoch for base, epoch in self.truth.items() if base < common}
+        self.lost = {base for base in self.lost if base < common}
+        self.high = 0
+        self._commit(common)
+
+    @rule(stop_at=st.integers(0, 12), count=st.integers(1, 3), is_clean=st.booleans(), again_at=SOON)
+    def depose(self, stop_at: int, count: int, is_clean: bool, again_at: int | None) -> None:
+        """Suspend the leader's uploader while it ships. Elect the other broker, whose uploader ships. Then let the
+        first uploader go on, which still believes that its broker leads.
+        """
+        self._resume()
+        old = self.leader
+        self.replicate(100, 0)
+        self.grow(count)
+        if is_clean:
+            self.replicate(count, 0)
+        self.shrink_isr()
+        self.believe(old, knows=True)
+        self.act(old, "sweep", None, None, is_lost=False)
+        self.act(old, "ship", stop_at, None, is_lost=False)
+        if self._common() >= self.high:
+            self.elect()
+        elif self._common() >= RECORDS:
+            self.elect_unclean()
+        self.grow(count)
+        self.shrink_isr()
+        self.believe(self.leader, knows=True)
+        for what in ("sweep", "ship", "ship"):
+            self.act(self.leader, what, None, None, is_lost=False)
+        # Compare with the watermark before the first uploader goes on, not only with that before this rule.
+        self.the_watermark_forgets_nothing()
+        self.go_on(old, again_at, 0.0)
+        self.the_watermark_forgets_nothing()
+        self.go_on(old, None, 0.0)
+        self.act(old, "ship", None, None, is_lost=False)
+
+    def _resume(self) -> None:
+        for number, broker in enumerate(self.brokers):
+            while broker.is_stopped:
+                self.go_on(number, None, 0.0)
+
+    @rule(number=BROKERS, index=st.integers(0, 2))
+    def miss(self, number: int, index: int) -> None:
+        """Let the next listing miss a log, because the broker renames the log meanwhile."""
+        self.brokers[number].misses = index
 
     @rule(number=BROKERS, count=st.integers(1, 2), are_gone=st.booleans())
     def take_by_retention(self, number: int, count: int, are_gone: bool) -> None:
@@ -206,7 +280,7 @@ class TwoUploaders(RuleBasedStateMachine):
         stored.
         """
         if not self.has_begun and self.stored_to:
-            self.has_begun, begin = True, min(self._stored() | self._in_holes())
+            self.has_begun, begin = True, min(self._stored() | self._in_holes(), default=0)
             for base, epoch in self.truth.items():
                 listed = any(base in broker.disk.bases for broker in self.brokers)
                 if base < begin and (listed or not any(broker.pins(base, epoch) for broker in self.brokers)):
@@ -221,6 +295,10 @@ class TwoUploaders(RuleBasedStateMachine):
         self._note_begin()
         self.lost |= self._in_holes(MAYBE_CUT)
         gone = {base for base in held - self._held_now() - self.lost if base >= self.expired_to}
+        # Followers may let go of records that the watermark has passed, until it is moved back.
+        unknown = {base for base in gone if base >= self._known_to()}
+        self.lost |= unknown
+        gone -= unknown
         assert not gone, f"the uploaders let go of {sorted(gone)}, which the store does not have"
 
     # Invariants
@@ -229,9 +307,35 @@ class TwoUploaders(RuleBasedStateMachine):
     def stored_to(self) -> int:
         return shipped_to(self.store)
 
+    def _mark(self) -> Watermark | None:
+        with suppress(ObjectNotFoundError):
+            return watermark_of(self.store)
+        return None
+
+    def _known_to(self) -> int:
+        """Return the offset from which the watermark does not know an unclean election yet."""
+        mark = self._mark()
+        epoch = -1 if mark is None else mark.leader_epoch
+        return min((offset for later, offset in self.unclean if later > epoch), default=1 << 62)
+
+    @invariant()
+    def the_watermark_forgets_nothing(self) -> None:
+        before, self.mark = self.mark, self._mark()
+        if before is None or self.mark is None or self.mark == before:
+            assert before is None or self.mark is not None
+            return
+        assert self.mark.leader_epoch >= before.leader_epoch
+        moves = self.mark.moved_back[len(before.moved_back) :]
+        assert self.mark.moved_back[: len(before.moved_back)] == before.moved_back
+        back_to = min((move.to_offset for move in moves), default=1 << 62)
+        assert self.mark.next_offset >= min(before.next_offset, back_to)
+        holes = {base for hole in before.holes for base in range(hole.first_offset, hole.last_offset, RECORDS)}
+        forgotten = holes - self._in_holes() - self._stored()
+        assert not {base for base in forgotten if base < min(back_to, self._known_to())}
+
     @invariant()
     def what_the_watermark_has_passed_is_stored_or_a_hole(self) -> None:
-        end = self.stored_to
+        end = min(self.stored_to, self._known_to())
         assert end <= self.high
         named = self._stored() | self._in_holes()
         begin = max(min(named, default=0), self.expired_to)
@@ -249,12 +353,13 @@ class TwoUploaders(RuleBasedStateMachine):
         finally:
             for broker in self.brokers:
                 broker.kill()
+            self._listing.stop()
             shutil.rmtree(self.folder)
 
     def _heal(self) -> None:
         for broker in self.brokers:
-            while broker.is_stopped:
-                broker.go_on()
+            broker.misses = -1
+        self._resume()
         for _ in range(2):
             self.replicate(len(self.brokers[self.leader].epoch_of), 0)
             self._ship_all()
@@ -300,3 +405,18 @@ TestTwoUploaders.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+
+@pytest.mark.parametrize(("is_clean", "has_watermark"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize("stop_at", range(16))
+def test_a_deposed_leader_goes_on_after_each_operation(stop_at: int, is_clean: bool, has_watermark: bool) -> None:
+    """Both brokers are deposed in turn."""
+    machine = TwoUploaders()
+    try:
+        machine.begin(ships=has_watermark)
+        for _ in range(2):
+            machine.depose(stop_at, 2, is_clean, None)
+            machine.the_watermark_forgets_nothing()
+            machine.what_the_watermark_has_passed_is_stored_or_a_hole()
+    finally:
+        machine.teardown()

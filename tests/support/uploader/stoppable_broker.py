@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import struct
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -51,6 +52,9 @@ class StoppableBroker:
         self.settling = SaidSettling(high=0)
         self.high = 0
         """The high watermark that the broker itself knows."""
+        self.misses = -1
+        """The number of the log, counted from the first one, that the next listing of the folder misses."""
+        self._missed: set[int] = set()
         self.now_s = 0.0
         self._news: queue.Queue[bool] = queue.Queue()
         self._lock = threading.Lock()
@@ -132,6 +136,23 @@ class StoppableBroker:
         partition = self.uploader.schedule.take(0.0)
         if partition is not None:
             self.uploader.ship_run(partition)
+
+    @contextlib.contextmanager
+    def hide_one(self) -> Generator[None]:
+        """Give one log neither of its names, as if the broker renamed it during a listing. A broker renames a log
+        once, so hide each log only once.
+        """
+        logs = sorted(self.disk.folder.glob("*.log*"))[:-1]
+        chosen, self.misses = logs[self.misses : self.misses + 1] if self.misses >= 0 else [], -1
+        if not chosen or int(chosen[0].name[:20]) in self._missed:
+            yield
+            return
+        self._missed.add(int(chosen[0].name[:20]))
+        aside = chosen[0].rename(self.disk.log_dir / "aside")
+        try:
+            yield
+        finally:
+            aside.rename(chosen[0])
 
     @property
     def partition(self) -> Partition | None:
