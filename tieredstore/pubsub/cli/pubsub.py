@@ -30,8 +30,8 @@ from tieredstore.errors import ConfigError
 from tieredstore.pubsub.cli.options import BatchStore, TopicName, TopicNames
 from tieredstore.query.positions import duration_of
 
-# ``--follow`` begins this many ms before now, because the producer's audit record of a Message that is read now may be
-# that old.
+# ``--follow`` begins this many ms before now. A Message that is read now may have been sent that long ago, and then its
+# producer's audit record is that old.
 _FOLLOWED_MS: Final = 600_000
 
 app: Final = typer.Typer(no_args_is_help=True, help="Batches of records in a store, like MemQ.")

@@ -140,8 +140,8 @@ class StoreQueue(NotificationQueue):
         self._sleep = sleep
         self._lock = ForkSafeLock()
         self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)  # by partition
-        # Puts run in these threads, because a put that hangs keeps its thread until the store's own deadline, while its
-        # hedge (the second attempt) can succeed earlier.
+        # Puts run in these threads. A put that hangs keeps its thread until the store's own deadline, but its hedge
+        # (the second attempt) can succeed earlier.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
 
     @classmethod

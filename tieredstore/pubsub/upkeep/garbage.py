@@ -77,7 +77,7 @@ class GarbageCollection:
         with BatchLog(self.topics, self.topic) as log:
             queue = log.queue
             self._warn(queue)
-            # List the objects before reading the queue, so that an old listed object either has its notification in the
+            # List the objects before reading the queue. An old object that is listed then has its notification in the
             # queue already, or never gets one.
             objects = [info for info, _ in self.topics.objects(self.topic)]
             partitions = range(queue.partitions)
