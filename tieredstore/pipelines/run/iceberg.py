@@ -121,8 +121,8 @@ class IcebergTable:
         self._do(self._load)
 
     def enter(self, log: CommitLog) -> None:
-        """Add published files of ``log`` that the table lacks. At the first call, and if the table was dropped since,
-        first add those of the generations to which log entries link this one.
+        """Add published files of ``log`` that the table lacks. At the first call, or after the table was dropped, first
+        add the files of linked generations that have ended.
         """
         if self._entered.get(log.folder, -1) >= _last(log):
             return
