@@ -186,7 +186,7 @@ class _Work:
 
 
 class Comparison:
-    """Comparison of a bucket's topics with a cluster's topics. ``properties`` are those of a Kafka client for the
+    """Comparison of a bucket's topics with a cluster's topics. ``properties`` configure the Kafka client for the
     cluster."""
 
     def __init__(self, bucket: SegmentSource, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
@@ -325,7 +325,7 @@ class _Target:
         self._ends = reader.cluster.end_offsets(partitions, "read_committed")
 
     def read(self, where: TopicPartition, span: OffsetSpan) -> Generator[pa.RecordBatch]:
-        """Read those of the offsets ``[start, stop)`` that the target has. The comparison reports other records as
+        """Read the records that the target has in the range ``span``. The comparison reports records that it lacks as
         missing."""
         start, stop = max(span[0], self._starts[where]), min(span[1], self._ends[where])
         return self._reader.read(*where, start, max(start, stop), columns=COLUMNS)

@@ -67,8 +67,8 @@ class ControlTopic:
     def _settled(self) -> tuple[int, int]:
         """Return the topic's first offset and its end. First wait until no transaction is open before that end.
 
-        A reader of committed records stops before the first open transaction. If another run has one, the reader would
-        miss later records of this run, and thus its newest position.
+        A reader of committed records stops before the first open transaction. If another run has an open transaction,
+        the reader would miss later records of this run, and so the newest position.
         """
         cluster = self._reader.cluster
         end = cluster.end_offsets([_WHERE], "read_uncommitted")[_WHERE]

@@ -141,7 +141,9 @@ class ProduceRun:
         """The offsets that this process left out because the source has lost them, known after the last commit. The
         ends are exclusive."""
         self._records: int | None = None
-        """The number of records at the newest known position. ``on_progress`` knows of those since ``_begun``."""
+        """The number of records at the newest known position; None before this process knows a position.
+        ``on_progress`` gets the differences between these numbers.
+        """
 
     def outcomes(self) -> Generator[Outcome]:
         """Produce the remaining records of the run, and yield an outcome for each partition.
@@ -314,8 +316,8 @@ class ProduceRun:
         for topic, target in position.topics.items():
             file.map.add_topic(topic, target, is_rehashed=position.partitioner != "keep")
         for (topic, number), source in position.sources.items():
-            # The map uses this end only for a target partition without records of the run, where the end has not
-            # changed since the run began.
+            # The map uses this end only for a target partition that got no records of the run. The end of such a
+            # partition has not changed since the run began.
             end = position.ends.get((position.topics[topic], number), 0)
             file.map.begin((topic, number), source.start, target_start=end)
         contradiction: CorruptDataError | None = None
