@@ -236,10 +236,10 @@ def _size(first: int, last: int) -> int:
 def agrees(extent: tuple[int, int], own: LeaderEpochs, hole: Hole, epochs: LeaderEpochs, watermark: Watermark) -> bool:
     """Return True if a segment has the records of ``hole``, written in the leader epochs that the hole names.
 
-    ``extent`` has the segment's first and last offset, ``own`` its leader epochs, and ``epochs`` those of the local
-    log. Two replicas with the same epoch at an offset have the same records up to that offset. So it is enough to
-    compare the first epoch recorded in the hole. If the hole has no epochs, the segment matches if it is part of the
-    local log, and the log's last epoch is not earlier than the upload watermark's epoch.
+    ``extent`` has the segment's first and last offset, and ``own`` its leader epochs. ``epochs`` are the leader epochs
+    of the local log. Two replicas with the same epoch at an offset have the same records up to that offset. So it is
+    enough to compare the first epoch recorded in the hole. If the hole has no epochs, the segment matches if it is part
+    of the local log, and the log's last epoch is not earlier than the upload watermark's epoch.
     """
     known = hole.leader_epochs
     first, last = max(extent[0], hole.first_offset), min(extent[1], hole.last_offset)

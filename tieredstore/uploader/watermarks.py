@@ -148,8 +148,8 @@ class WatermarkStore:
         return chain_of(where, self.segments(where, 0, until), history, value) or value
 
     def agreed_end(self, watermark: Watermark, history: LeaderEpochs, until: int) -> int:
-        """Return the offset up to which the store agrees with ``history``: each offset from the first stored one on is
-        a hole of ``watermark``, or in a segment with the same leader epoch. Look no further than ``until``.
+        """Return the offset up to which the store agrees with ``history``, at most ``until``. Each offset before it,
+        from the first stored offset on, is in a hole of ``watermark``, or in a segment with the same leader epoch.
         """
         extents = [(hole.first_offset, hole.last_offset + 1) for hole in watermark.holes]
         segments = self.segments(watermark.where, 0, until)
