@@ -71,7 +71,7 @@ class Condition:
         return rows
 
     def possible(self, spans: Iterable[PartitionSpan]) -> list[PartitionSpan]:
-        """Return those of the spans, in the same order, that may have records for which the filter holds."""
+        """Return the spans that may have records for which the filter holds, in the same order."""
         asked = list(spans)
         kept = self._may_hold([_of_span(span) for span in asked]) if asked else []
         return [span for span, is_kept in zip(asked, kept, strict=True) if is_kept]

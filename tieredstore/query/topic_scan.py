@@ -67,7 +67,7 @@ class TopicScan:
     left_out: LeftOut | None = None
 
     def narrowed(self, windows: Mapping[TopicPartition, OffsetWindow]) -> Self:
-        """Return a scan of those parts of the windows that the condition does not exclude."""
+        """Return a scan of the windows without the parts that the condition excludes."""
         left = {
             where: self._narrow_log(self.snapshot.logs[where], *window) for where, window in sorted(windows.items())
         }
