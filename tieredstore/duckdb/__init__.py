@@ -215,8 +215,8 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
     for name in names:
         quoted = name.replace('"', '""')
         try:
-            # Look the name up as FROM does, but without Python's variables: a topic may have a variable's name, because
-            # FROM uses a variable only if no table has that name.
+            # Look the name up as FROM does, but without Python's variables. A topic may have the name of a variable,
+            # because FROM prefers a table to a variable.
             connection.sql("SELECT * FROM pragma_table_info(?)", params=[f'"{quoted}"'])
         except _DUCK.CatalogException:
             continue
