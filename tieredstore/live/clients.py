@@ -66,8 +66,8 @@ _family: Final = _Family()
 def call_client(call: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
     """Return the result of ``call``; raise KafkaException for a fatal error.
 
-    confluent-kafka 2.16 sometimes raises the KafkaError itself, although it is no BaseException: only a bare ``except``
-    catches it, and an uncaught KafkaError ends the process.
+    confluent-kafka 2.16 sometimes raises the KafkaError itself, although a KafkaError is no BaseException. Only a bare
+    ``except`` catches it. If nothing catches it, the process ends.
     """
     try:
         return call(*arguments, **named)
