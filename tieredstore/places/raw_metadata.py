@@ -91,7 +91,7 @@ def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], eta
 def complete_entries(
     entries: Collection[NamedSegment], logs: Collection[int], whole: Mapping[int, int]
 ) -> tuple[NamedSegment, ...]:
-    """Return ``entries`` without those whose log is missing, and with new entries for whole segments that have none.
+    """Drop the entries whose log is missing, add an entry for each whole segment that has none, and return the result.
 
     ``logs`` has the base offsets of stored logs. ``whole`` maps the base offset of each whole segment to a time.
     Readers sort entries by time, so a new entry gets a time between those of its neighbours by offset.
