@@ -171,7 +171,7 @@ def translate(properties: Properties, source: str) -> Properties:
     _check_place(properties, source)
     own = {"uploader.layout": "pinterest"}
     if "storage.backend.class" not in properties:
-        own |= {"storage.backend.class": "s3", "storage.s3.region": "us-east-1"}  # their clients' default
+        own |= {"storage.backend.class": "s3", "storage.s3.region": "us-east-1"}  # defaults of Pinterest's clients
     kept: dict[str, str] = {}
     topics: list[str] = []
     for name, text in _without_idle_retention(properties).items():

@@ -173,7 +173,7 @@ class Recoding:
             wanted,
             chunk_size=wanted.chunk_size if self.changes_chunks else manifest.chunk_index.original_chunk_size,
             compression_level=(wanted.compression_level or _LEVEL) if compresses else None,
-            heuristic=False,  # decided already
+            heuristic=False,  # ``compresses`` has decided
             key_ring=wanted.key_ring if encrypts else None,
         )
 
