@@ -65,8 +65,8 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
     """Objects in memory, safe for several threads.
 
     Stores with the same ``name`` share their objects as long as one of these stores exists. A store without a name
-    shares nothing. Pickling raises TypeError, because another process cannot share the memory: an empty store there
-    would look like lost data.
+    shares nothing. Pickling raises TypeError. Another process cannot share the memory, and an empty store there would
+    look like lost data.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -74,7 +74,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         self._space = _space_named(self._name)
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> MemoryObjectStore:  # noqa: ARG003  every store is opened so
+    def from_settings(cls, settings: Settings) -> MemoryObjectStore:  # noqa: ARG003  the interface's signature
         """Make a store that shares its objects with no other store."""
         return cls()
 

@@ -214,7 +214,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                 self._place(draft, key, partial(self._require_etag, key, etag))
         return digest.sha256
 
-    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  it lies beside the key
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  drafts need no prefix
         """Write a draft (unfinished file) in the object's folder, synced to disk."""
         digest = Digest()
         with closing_body(body), open_body(digest.of(body)) as parts, self._new_draft(key) as draft:

@@ -296,12 +296,12 @@ class GcsClient:
             return response.headers.get("Date")
 
     def bucket_properties(self, fields: str) -> Mapping[str, object]:
-        """Return those of the requested properties that the bucket has."""
+        """Return the requested properties of the bucket. The result omits properties that the bucket lacks."""
         with self.session.get(f"{self._bucket_url}?fields={quote(fields, safe='')}") as response:
             raise_for(response)
             properties: object = response.json()
         if not isinstance(properties, dict):
-            raise ValueError("the bucket's properties are not a JSON object")  # noqa: TRY004  an answer's fault
+            raise ValueError("the bucket's properties are not a JSON object")  # noqa: TRY004  the answer is invalid
         return cast("dict[str, object]", properties)
 
     def set_lifecycle(self, lifecycle: Mapping[str, Any], if_metageneration_match: str) -> None:

@@ -507,7 +507,7 @@ class GcsLifecycle(BucketLifecycle):
             raise StoreError(f"the lifecycle rules of {self._identity} are not understood: {there}") from error
         return LifecycleState(shown, json.dumps(lifecycle) if lifecycle else "", str(properties["metageneration"]))
 
-    def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:  # noqa: ARG002  see below
+    def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:  # noqa: ARG002  unused
         """Add a rule. ``name`` is ignored, because Google's rules have no names."""
         lifecycle: dict[str, object] = json.loads(state.text or "{}")
         condition = {"age": days, **({"matchesPrefix": [prefix]} if prefix else {})}
@@ -554,7 +554,7 @@ def _object(outer: Mapping[str, object], name: str) -> Mapping[str, object]:
     object."""
     value = outer.get(name, {})
     if not isinstance(value, dict):
-        raise ValueError(f"{name} is {value!r:.80}, which is not a JSON object")  # noqa: TRY004  an answer's fault
+        raise ValueError(f"{name} is {value!r:.80}, which is not a JSON object")  # noqa: TRY004  the answer is invalid
     return cast("dict[str, object]", value)
 
 

@@ -203,7 +203,7 @@ def _read_if_refused(response: requests.Response, **_: object) -> None:
     cannot be reused.
     """
     if response.status_code == requests.codes.unauthorized or response.is_redirect:
-        response.content  # noqa: B018  a property that reads
+        response.content  # noqa: B018  this property reads the body
 
 
 def _nowhere(_: requests.Response) -> None:

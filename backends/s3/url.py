@@ -35,7 +35,7 @@ def _of_environment(parts: SplitResult, of_file: Properties) -> dict[str, str]:
 def _region_of_profile(scheme: str) -> str | None:
     """Return the region from ``AWS_DEFAULT_REGION`` or the SDK's profile; raise ConfigError without profile or SDK."""
     with Extra(f"{scheme}://", "s3"):
-        import botocore.session  # noqa: PLC0415  other stores are opened without it
+        import botocore.session  # noqa: PLC0415  other stores do not need it
         from botocore.exceptions import ConfigParseError, ProfileNotFound  # noqa: PLC0415
     try:
         region = botocore.session.get_session().get_config_variable("region")
