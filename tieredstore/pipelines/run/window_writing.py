@@ -252,7 +252,8 @@ class _WindowWriting:
         good = [(row, code) for row, code in enumerate(filed.codes) if row not in faults]
         most = self._recipe.open_files
         if not most or len(self._open.keys() | {filed.directories[code] for _, code in good}) <= most:
-            # If a file had to end to make room for another, the order of the records would decide where it ends.
+            # Group the rows by directory, but only if no file has to end to make room for another file. The order of
+            # the records must decide where such a file ends.
             good.sort(key=lambda one: one[1])
         for code, run in groupby(good, key=lambda one: one[1]):
             self._write(filed.directories[code], rows.take(pa.array([row for row, _ in run])))
