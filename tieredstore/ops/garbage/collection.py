@@ -89,8 +89,8 @@ _FORGOTTEN: Final = {
     SegmentState.DELETE_SEGMENT_FINISHED: Forgotten.DELETED,
     SegmentState.COPY_SEGMENT_STARTED: Forgotten.UNFINISHED,
 }
-"""Why the brokers no longer need a segment in this state, or without a state. In other states, the brokers list the
-segment or are deleting it; they restart an interrupted deletion themselves."""
+"""The reason why the brokers no longer need a segment, by the segment's state (None: no state). In all other states,
+the brokers list the segment or are deleting it. They restart an interrupted deletion themselves."""
 
 _ANY_NAME: Final = f"{0:020d}-{'A' * 22}.{Suffix.LOG.value}"
 

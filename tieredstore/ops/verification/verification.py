@@ -255,7 +255,8 @@ def _metadata_of(result: CheckedSegment) -> RemoteLogSegmentMetadata | None:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSegment:
-    """A checked segment, and the findings about it. Those of :func:`verify` include how it follows the segments before.
+    """A checked segment, and the findings about it. :func:`verify` adds findings about how the segment follows earlier
+    segments.
 
     ``stored`` is None without a readable manifest. ``last_offset`` is the last batch's last offset, if the log was read
     up to its end. ``is_gone`` is true if the segment was deleted during the run.
