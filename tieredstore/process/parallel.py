@@ -140,7 +140,8 @@ class _Run(Generic[_Item, _Result]):
             raise
 
     def _first(self) -> Future[_Result]:
-        # Wait before the future is removed: after an interrupt, ``close`` drops a job that has not begun.
+        # Wait before the caller removes the future. If an interrupt ends the wait, ``close`` can then still drop the
+        # job.
         is_done(self._futures[0])
         return self._futures[0]
 
