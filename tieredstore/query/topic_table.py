@@ -49,7 +49,7 @@ _Dataset: Final[Any] = ds.Dataset
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """Options of topics as tables: those of ``ReadPlan`` and ``LogQuery``."""
+    """Options of topics as tables. ``ReadPlan`` and ``LogQuery`` describe the fields."""
 
     types: ColumnTypes = field(default_factory=ColumnTypes)
     partitions: Sequence[int] | None = None
