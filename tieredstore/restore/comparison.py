@@ -325,7 +325,7 @@ class _Target:
         self._ends = reader.cluster.end_offsets(partitions, "read_committed")
 
     def read(self, where: TopicPartition, span: OffsetSpan) -> Generator[pa.RecordBatch]:
-        """Read the records that the target has in the range ``span``. The comparison reports records that it lacks as
+        """Read the records that the target has in the range ``span``. The comparison finds that all other records are
         missing."""
         start, stop = max(span[0], self._starts[where]), min(span[1], self._ends[where])
         return self._reader.read(*where, start, max(start, stop), columns=COLUMNS)
