@@ -157,14 +157,15 @@ class Cluster(Group):
     ] = None
 
     def needed(self, why: str = "a running cluster is needed") -> Mapping[str, str]:
-        """Return the client's properties. Raise ConfigError, with the reason, without any broker option."""
+        """Return the client's properties. Without any broker option, raise ConfigError with the reason ``why``."""
         client = self.client()
         if client is None:
             raise ConfigError(f"{why}: give --bootstrap-server HOST:PORT")
         return client
 
     def client(self) -> Mapping[str, str] | None:
-        """Return the client's properties: the file's, overridden by ``-X``. Return None without any broker option.
+        """Return the client's properties: those of the file, overridden by ``-X``. Without any broker option, return
+        None.
 
         Raises ConfigError for a ``-X`` that is not NAME=VALUE, and for properties without a broker's address.
         """

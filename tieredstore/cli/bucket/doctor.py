@@ -1,4 +1,6 @@
-"""``tieredstore doctor``: the first command to run when something is wrong. The commands' table imports it."""
+"""``tieredstore doctor``: the first command to run when something is wrong. The table of commands imports this module
+by its name.
+"""
 
 from __future__ import annotations
 

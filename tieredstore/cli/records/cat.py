@@ -1,4 +1,6 @@
-"""``tieredstore cat``: show a topic's records, or write them into files. The commands' table imports it."""
+"""``tieredstore cat``: show a topic's records, or write them into files. The table of commands imports this module by
+its name.
+"""
 
 from __future__ import annotations
 
