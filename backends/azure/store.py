@@ -7,7 +7,6 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypedDict, TypeVar
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypedDict, TypeVar
 from azure.core import MatchConditions
 from azure.core.paging import PageIterator
 from azure.core.pipeline import PipelineResponse
-from azure.storage.blob import BlobBlock, BlobClient, BlobProperties
+from azure.storage.blob import BlobBlock, BlobProperties
 
 from tieredstore.backends.azure.client import AzureClient, container_url, describe_credentials, open_client
 from tieredstore.backends.azure.errors import answer_error, translate_errors
@@ -60,6 +59,9 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
 
     keys_per_deletion: ClassVar = 256
 
+    _open = staticmethod(open_client)
+    translate_errors = staticmethod(translate_errors)
+
     def __init__(self, options: AzureOptions, *, retries: RetryPolicy | None = None) -> None:
         """Make the store; raise ConfigError for an invalid connection string."""
         super().__init__(options, retries=retries)
@@ -74,14 +76,6 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     def identity(self) -> str:
         """The container's URL."""
         return self._url
-
-    @staticmethod
-    def _open(options: AzureOptions) -> AzureClient:
-        return open_client(options)
-
-    @staticmethod
-    def _translate_errors(what: str) -> AbstractContextManager[None]:
-        return translate_errors(what)
 
     def _check_key(self, key: str) -> None:
         # The service resolves ``.`` and ``..`` in a key as in a path, so the key could lead out of the container. It
@@ -98,10 +92,26 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return AzureUpload
 
     def _date(self, client: AzureClient) -> str | None:
-        return listing_date(client)
+        dates: list[str | None] = []
+
+        def note(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
+            _check_document(response)
+            dates.append(response.http_response.headers.get("Date"))
+
+        next(client.container.list_blobs(results_per_page=1, raw_response_hook=note).by_page())
+        return dates[-1]
 
     def _ask_what_stays(self, client: AzureClient) -> list[str]:
-        return kept_sentences(client)
+        # Versioning is not reported, because only the management API shows it.
+        kept: list[str] = []
+        container = client.container.get_container_properties()
+        if container.has_immutability_policy or container.has_legal_hold:
+            what = "a legal hold" if container.has_legal_hold else "an immutability policy"
+            kept.append(f"the container has {what}: blobs under it cannot be deleted before it ends")
+        policy = client.container._get_blob_service_client().get_service_properties()["delete_retention_policy"]
+        if policy is not None and policy.enabled:
+            kept.append(f"the account has soft delete: deleted blobs stay, and are billed, for {policy.days} days")
+        return kept
 
     def _rules(self, _client: AzureClient, _prefix: str, /) -> None:
         # Return None: lifecycle rules belong to the storage account, and only the management API lists them.
@@ -121,7 +131,31 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     def _read(
         self, client: AzureClient, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
     ) -> Result:
-        return download(client.blob(key), what, start, stop, take)
+        taken: list[Result] = []
+
+        def read(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
+            answer = response.http_response
+            # Ignore an error status, because the SDK raises its error after this hook. For an empty blob the hook runs
+            # twice: the service refuses any range, then the SDK repeats the request without a range.
+            if answer.status_code not in {200, 206}:
+                return
+            headers = answer.headers
+            try:
+                # Require an etag: a page of a web server or proxy, sent in place of the blob, has none.
+                require_text("the etag", headers.get("ETag"))
+                size, check = answered_size(what, start, stop, headers), partial(_check_md5, what, headers)
+                taken.append(take(HttpAnswer(size, answer.internal_response.raw, what, check)))
+            except BaseException:
+                answer.internal_response.close()
+                raise
+
+        if start == 0 and stop is None:
+            client.blob(key).download_blob(raw_response_hook=read)
+        else:
+            client.blob(key).download_blob(start, None if stop is None else stop - start, raw_response_hook=read)
+        if not taken:
+            raise StoreError(f"{what}: the store sent no bytes")
+        return taken[-1]
 
     def _head(self, client: AzureClient, key: str) -> ObjectInfo:
         info = object_info(client.blob(key).get_blob_properties(), key)
@@ -139,8 +173,6 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
 
     def _delete(self, keys: Sequence[str]) -> Sequence[TieredStoreError]:
         failures: list[TieredStoreError] = []
-        if not keys:
-            return failures
 
         def attempt(client: AzureClient) -> None:
             failures[:] = deletion_failures(client, keys, self.name_object)
@@ -174,35 +206,6 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
 
 def _is_not_xml(character: str) -> bool:
     return character < " " or character in "\x7f\ufffe\uffff"
-
-
-def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Callable[[HttpAnswer], Result]) -> Result:
-    """Request the bytes ``start:stop`` of a blob, pass the answer to ``take``, and return the result of ``take``."""
-    taken: list[Result] = []
-
-    def read(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
-        answer = response.http_response
-        # Ignore an error status, because the SDK raises its error after this hook. For an empty blob the hook runs
-        # twice: the service refuses any range, then the SDK repeats the request without a range.
-        if answer.status_code not in {200, 206}:
-            return
-        headers = answer.headers
-        try:
-            # Require an etag: a page of a web server or proxy, sent in place of the blob, has none.
-            require_text("the etag", headers.get("ETag"))
-            size = answered_size(what, start, stop, headers)
-            taken.append(take(HttpAnswer(size, answer.internal_response.raw, what, partial(_check_md5, what, headers))))
-        except BaseException:
-            answer.internal_response.close()
-            raise
-
-    if start == 0 and stop is None:
-        blob.download_blob(raw_response_hook=read)
-    else:
-        blob.download_blob(start, None if stop is None else stop - start, raw_response_hook=read)
-    if not taken:
-        raise StoreError(f"{what}: the store sent no bytes")
-    return taken[-1]
 
 
 def _check_md5(what: str, headers: Mapping[str, str], data: bytes | memoryview) -> None:
@@ -243,21 +246,6 @@ def _check_numbers(count: int, response: PipelineResponse[HttpRequest, HttpRespo
         raise MalformedAnswerError(f"the store's answer to a batch of {count} deletions has the parts {numbers!r:.200}")
 
 
-def kept_sentences(client: AzureClient) -> list[str]:
-    """Return one sentence for each setting that keeps deleted blobs. Versioning is not reported, because only the
-    management API shows it.
-    """
-    kept: list[str] = []
-    container = client.container.get_container_properties()
-    if container.has_immutability_policy or container.has_legal_hold:
-        what = "a legal hold" if container.has_legal_hold else "an immutability policy"
-        kept.append(f"the container has {what}: blobs under it cannot be deleted before it ends")
-    policy = client.container._get_blob_service_client().get_service_properties()["delete_retention_policy"]
-    if policy is not None and policy.enabled:
-        kept.append(f"the account has soft delete: deleted blobs stay, and are billed, for {policy.days} days")
-    return kept
-
-
 _ROOT: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?(?:<\?xml[^>]*>)?\s*<EnumerationResults[\s>]")
 _MARKER: Final = re.compile(rb"<NextMarker\s*/?>")
 _FIRST_SURROGATE: Final = 0xD800
@@ -288,18 +276,6 @@ def info_page(
     """Return one page of objects, and the token of the next page."""
     blobs, following = page(client, token, prefix=prefix, size=size)
     return [object_info(blob, blob.name or "") for blob in blobs], following
-
-
-def listing_date(client: AzureClient) -> str | None:
-    """Return the ``Date`` header of the answer to a listing with one blob per page."""
-    dates: list[str | None] = []
-
-    def note(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
-        _check_document(response)
-        dates.append(response.http_response.headers.get("Date"))
-
-    next(client.container.list_blobs(results_per_page=1, raw_response_hook=note).by_page())
-    return dates[-1]
 
 
 def _check_document(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
@@ -381,7 +357,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         except PreconditionFailedError:
             # If no blob exists, blocks of a failed upload made the request fail: the service counts them as an existing
             # blob. So write the blob as a list of one block instead.
-            if not self.condition.is_absent or self.exists():
+            if not self.condition.is_absent or self.store.exists(self.key):
                 raise
         return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))[0]], len(data))
 

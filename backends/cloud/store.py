@@ -103,7 +103,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """Make the store; ``retries`` replaces the retry policy of ``options``, for tests without pauses."""
         self.options = options
         policy = retries or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
-        self._retries = replace(policy, attempt_timeout_s=options.attempt_timeout_s)
+        self.retries = replace(policy, attempt_timeout_s=options.attempt_timeout_s)
         self._clients = PerProcess(partial(self._open, options), _close)
         self._bucket_stands_until_s = 0.0
 
@@ -121,7 +121,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     @staticmethod
     @abstractmethod
-    def _translate_errors(what: str) -> AbstractContextManager[None]:
+    def translate_errors(what: str) -> AbstractContextManager[None]:
         """Convert errors of the SDK and of the network to this package's errors. The messages of these errors name
         ``what``."""
 
@@ -186,7 +186,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     def __reduce__(
         self,
     ) -> tuple[Callable[..., object], tuple[type[CloudStore[Client, Options]], Options, RetryPolicy]]:
-        return _restore, (type(self), self.options, self._retries)
+        return _restore, (type(self), self.options, self.retries)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.identity!r})"
@@ -225,11 +225,10 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     def _upload_of(self, kind: type[UploadKind], key: str, condition: Condition) -> UploadKind:
         self._have_client("write")
-        stall = Stall(self.options.stall_timeout_s, self._retries.monotonic)
-        what, exists, deadline = self.name_object(key), partial(self._exists, key), self._retries.deadline
-        return kind(self.options, key, what, condition, self.call, self._translate_errors, exists, deadline, stall)
+        return kind(self, key, condition, Stall(self.options.stall_timeout_s, self.retries.monotonic))
 
-    def _exists(self, key: str) -> bool:
+    def exists(self, key: str) -> bool:
+        """Return True if the object exists."""
         try:
             self.head(key)
         except ObjectNotFoundError:
@@ -373,7 +372,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         ``deadline`` is the deadline of an enclosing operation.
         """
         self._have_client(operation)
-        end = Deadline.after(self._retries.timeout_s, self._retries.monotonic).sooner(deadline)
+        end = self.retries.deadline().sooner(deadline)
         try:
             return self._try_request(operation, what, request, end)
         except MaybeNoBucketError as error:
@@ -388,7 +387,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             with within(attempt.deadline):
                 client = self._clients.get()
                 try:
-                    with understood(what), self._translate_errors(what):
+                    with understood(what), self.translate_errors(what):
                         return request(client)
                 except StoreUnavailableError as error:
                     # Say which of our limits was reached: the network's message ("timed out") does not.
@@ -397,7 +396,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                         raise
                     raise type(error)(f"{error}; the call {reason}") from error
 
-        return self._retries.call(operation, once, deadline=deadline)
+        return self.retries.call(operation, once, deadline=deadline)
 
     def _have_client(self, operation: str) -> None:
         """Open this process's client if none is open. The deadline for this may be later than the deadline of a short
@@ -418,7 +417,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                     raise StoreUnavailableError(f"{error}; the look-up {attempt.deadline.reason}") from error
 
         if not self._clients.is_open:
-            self._retries.call(operation, open_client)
+            self.retries.call(operation, open_client)
 
     def _absence(self, error: MaybeNoBucketError, deadline: Deadline) -> TieredStoreError:
         """Find out if only the object is absent, or its whole bucket. Return a StoreError for an absent bucket, because
@@ -427,7 +426,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         The store remembers for a minute that the bucket exists, so that a search for many absent objects costs one
         extra request.
         """
-        now = self._retries.monotonic()
+        now = self.retries.monotonic()
         if now >= self._bucket_stands_until_s:
             try:
                 self._try_request("look", self.identity, self._ask_for_bucket, deadline)
@@ -443,7 +442,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """Return a stall timeout for an operation of several requests that begins now. The timeout is as long as that
         of one call.
         """
-        return Stall(self._retries.timeout_s, self._retries.monotonic)
+        return Stall(self.retries.timeout_s, self.retries.monotonic)
 
     def pages(
         self, what: str, page: Callable[[Client, Token | None], tuple[Sequence[Item], Token | None]]

@@ -6,9 +6,8 @@ import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 
 from tieredstore.backends.cloud.answers import understood
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
@@ -23,32 +22,20 @@ from tieredstore.errors import (
 )
 from tieredstore.process.deadline import Deadline, Stall
 
+if TYPE_CHECKING:
+    from tieredstore.backends.cloud.options import CloudOptions
+    from tieredstore.backends.cloud.store import ClosableClient, CloudStore
+
 _logger: Final = logging.getLogger(__name__)
 
-Client = TypeVar("Client")
-Client_co = TypeVar("Client_co", covariant=True)
-Options = TypeVar("Options")
+Client = TypeVar("Client", bound="ClosableClient")
+Options = TypeVar("Options", bound="CloudOptions")
 Result = TypeVar("Result")
 
 WRITE_MARK: Final = "tieredstore-write"
 """Name of the metadata field for the mark, a random id of the write that made an object. After a lost answer, a writer
 looks for its own mark.
 """
-
-
-class Call(Protocol[Client_co]):
-    """Type of ``CloudStore.call``, which runs a request with retries and translated errors."""
-
-    def __call__(
-        self,
-        operation: str,
-        what: str,
-        request: Callable[[Client_co], Result],
-        *,
-        deadline: Deadline | None = None,
-    ) -> Result:
-        """Return the result of ``request``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +76,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Upload(ABC, Generic[Client, Options]):
-    """One ``put`` or ``replace``.
-
-    ``call`` and ``translated`` are methods of the store. ``exists`` asks the store if the object exists.
-    ``call_deadline`` returns the deadline of a call that begins now. ``stall`` limits the time without progress.
+    """One ``put`` or ``replace``. ``stall`` limits the time without progress.
 
     Each write has its own ``mark``. The store may refuse a write because of an object that the same write made: an
     earlier attempt's answer was lost, or a proxy sent the request twice. The object's mark shows if this is so. With
@@ -102,14 +86,9 @@ class Upload(ABC, Generic[Client, Options]):
     equal bytes would both succeed.
     """
 
-    options: Options
+    store: CloudStore[Client, Options]
     key: str
-    what: str
     condition: Condition
-    call: Call[Client]
-    translated: Callable[[str], AbstractContextManager[None]]
-    exists: Callable[[], bool]
-    call_deadline: Callable[[], Deadline]
     stall: Stall
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     is_shared: bool = False
@@ -120,6 +99,16 @@ class Upload(ABC, Generic[Client, Options]):
     looks_first: ClassVar[bool] = True
     """True to check the condition before a write in parts begins. The service checks the condition too, when the write
     ends."""
+
+    @property
+    def options(self) -> Options:
+        """The options of the store."""
+        return self.store.options
+
+    @property
+    def what(self) -> str:
+        """The object's name for errors."""
+        return self.store.name_object(self.key)
 
     def write(self, cutter: PartCutter) -> str:
         """Write all parts of ``cutter``; return the object's etag."""
@@ -134,7 +123,7 @@ class Upload(ABC, Generic[Client, Options]):
     def _is_broken(self) -> bool:
         """Return True if the stored object now contradicts the write's condition (absent, or a given etag)."""
         if self.condition.is_absent:
-            return self.exists()
+            return self.store.exists(self.key)
         return self.condition.etag is not None and self.step(self.look_up).etag != self.condition.etag
 
     @abstractmethod
@@ -164,7 +153,7 @@ class Upload(ABC, Generic[Client, Options]):
         what = what or self.what
         try:
             with self.stall.under_way() as end:
-                result = self.call("write", what, request, deadline=end.sooner(deadline))
+                result = self.store.call("write", what, request, deadline=end.sooner(deadline))
                 self.stall.progress()
                 return result
         except PartsGoneError as error:
@@ -201,13 +190,13 @@ class Upload(ABC, Generic[Client, Options]):
         def once(client: Client) -> Stored:
             nonlocal is_lost
             try:
-                with understood(self.what), self.translated(self.what):
+                with understood(self.what), self.store.translate_errors(self.what):
                     return send(client)
             except (PreconditionFailedError, ObjectNotFoundError, PartsGoneError) as refusal:
                 stored = look(client, by_content=is_lost)
                 if stored is None:
                     if is_publication and isinstance(refusal, PartsGoneError):
-                        raise (conflict_error if self.exists() else gone_error)(self.what) from refusal
+                        raise (conflict_error if self.store.exists(self.key) else gone_error)(self.what) from refusal
                     raise
                 _logger.info("%s: an earlier request has written the object (%s)", self.what, refusal)
             except MalformedAnswerError as answer:
@@ -234,7 +223,7 @@ class Upload(ABC, Generic[Client, Options]):
         call ``is_content``.
         """
         try:
-            with understood(self.what), self.translated(self.what):
+            with understood(self.what), self.store.translate_errors(self.what):
                 stored = self.look_up(client)
         except ObjectNotFoundError:
             return None
@@ -242,7 +231,7 @@ class Upload(ABC, Generic[Client, Options]):
         if is_marked and stored.size != size and stored.etag and can_take_back:
             # Remove the damaged object that this write made: the object would make every later write with ``if_absent``
             # fail.
-            with understood(self.what), self.translated(self.what):
+            with understood(self.what), self.store.translate_errors(self.what):
                 self.take_back(client, stored)
             raise StoreUnavailableError(
                 f"{self.what}: the store has {stored.size} bytes of a write of {size}: the body was damaged in transit"

@@ -182,7 +182,6 @@ class _Page(Protocol):
 
 class _Pages(Protocol):
     pages: Iterator[_Page]
-    next_page_token: str | None
 
 
 class _Client(Protocol):

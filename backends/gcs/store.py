@@ -12,7 +12,6 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, cast
 
@@ -32,7 +31,7 @@ from tieredstore.backends.cloud.answers import require_size, require_text, show_
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.store import Answer, CloudStore, concerns, delete_singly
-from tieredstore.backends.cloud.upload import WRITE_MARK, Call, Stored, Upload
+from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import closing_body
 from tieredstore.backends.contract.keys import checked_key
@@ -184,7 +183,7 @@ class _Session:
         self._crc = crc32c(part.data, self._crc)
         stop = self._persisted + len(part.data)
         # Use one deadline for the whole chunk: the server may accept it in pieces, and each piece takes a request.
-        deadline = self._upload.call_deadline()
+        deadline = self._upload.store.retries.deadline()
         if part.is_last:
             end = partial(self._end, data=part.data, stop=stop)
             return self._upload.finish_checked(end, stop, self._crc, deadline)
@@ -199,7 +198,7 @@ class _Session:
             return
         try:
             deadline = Deadline.after(_CANCEL_TIMEOUT_S)
-            status = self._upload.call(
+            status = self._upload.store.call(
                 "cancel", self._what, lambda client: _cancel_session(client, url), deadline=deadline
             )
         except TieredStoreError as error:
@@ -333,6 +332,9 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
     bucket_setting: ClassVar = "storage.gcs.bucket.name"
 
+    _open = staticmethod(open_client)
+    translate_errors = staticmethod(translate_errors)
+
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """Make the store from ``storage.gcs.*`` and ``storage.proxy.*``."""
@@ -342,14 +344,6 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     def identity(self) -> str:
         """``gs://bucket``, or the bucket's URL at the configured endpoint."""
         return self.options.url
-
-    @staticmethod
-    def _open(options: GcsOptions) -> GcsClient:
-        return open_client(options)
-
-    @staticmethod
-    def _translate_errors(what: str) -> AbstractContextManager[None]:
-        return translate_errors(what)
 
     def _check_key(self, key: str) -> None:
         checked_key(key)
@@ -386,7 +380,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         # Check that the key is free before the copy: some servers ignore the condition of a copy and would overwrite an
         # object.
         what = self.name_object(prepared.key)
-        if self._exists(prepared.key):
+        if self.exists(prepared.key):
             raise staging.conflict_error(what)
         self.call("write", what, lambda client: copy_staged(client, what, prepared))
 
@@ -418,7 +412,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     def lifecycle(self) -> GcsLifecycle:
         """Return the bucket's lifecycle rules. The service refuses a change if the bucket's metadata has changed since
         the rules were read."""
-        return GcsLifecycle(self.identity, self.call)
+        return GcsLifecycle(self)
 
     def _caller(self, client: GcsClient, /) -> str:
         return describe_credentials(client.credentials)
@@ -480,10 +474,7 @@ _ABOUT: Final = {"age", "matchesPrefix"}
 
 
 class GcsLifecycle(BucketLifecycle):
-    """Lifecycle rules of a bucket. A change requires an unchanged metageneration.
-
-    ``call`` is the store's method ``CloudStore.call``.
-    """
+    """Lifecycle rules of a bucket. A change requires an unchanged metageneration."""
 
     has_condition: ClassVar = True
     note: ClassVar = (
@@ -491,20 +482,19 @@ class GcsLifecycle(BucketLifecycle):
         "by Google's XML API"
     )
 
-    def __init__(self, identity: str, call: Call[GcsClient]) -> None:
-        self._identity = identity
-        self._call = call
+    def __init__(self, store: GcsObjectStore) -> None:
+        self._store = store
 
     def read(self) -> LifecycleState:
         """Read the rules with one request."""
         fields = "lifecycle,metageneration"
-        properties = self._call("look", self._identity, lambda client: client.bucket_properties(fields))
+        properties = self._store.call("look", self._store.identity, lambda client: client.bucket_properties(fields))
         lifecycle = properties.get("lifecycle")
         try:
             shown = tuple(_rule_of(number, rule) for number, rule in enumerate(_rules_in(properties), 1))
         except ValueError as error:
             there = excerpt(lifecycle, 300)
-            raise StoreError(f"the lifecycle rules of {self._identity} are not understood: {there}") from error
+            raise StoreError(f"the lifecycle rules of {self._store.identity} are not understood: {there}") from error
         return LifecycleState(shown, json.dumps(lifecycle) if lifecycle else "", str(properties["metageneration"]))
 
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:  # noqa: ARG002  unused
@@ -513,7 +503,8 @@ class GcsLifecycle(BucketLifecycle):
         condition = {"age": days, **({"matchesPrefix": [prefix]} if prefix else {})}
         rule = {"action": {"type": _ABORT}, "condition": condition}
         changed = {**lifecycle, "rule": [*_rules_in({"lifecycle": lifecycle}), rule]}
-        self._call("look", self._identity, lambda client: client.set_lifecycle(changed, state.version or ""))
+        version = state.version or ""
+        self._store.call("look", self._store.identity, lambda client: client.set_lifecycle(changed, version))
 
 
 def _rule_of(number: int, rule: Mapping[str, object]) -> LifecycleRule:

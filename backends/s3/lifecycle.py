@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
     from types_boto3_s3.type_defs import LifecycleRuleOutputTypeDef
 
-    from tieredstore.backends.cloud.upload import Call
     from tieredstore.backends.s3.client import RawAnswer, RawRequest
+    from tieredstore.backends.s3.store import S3ObjectStore
 
 _ARCHIVES: Final = {"GLACIER", "DEEP_ARCHIVE"}
 """Storage classes whose objects must be restored before a read."""
@@ -88,18 +88,18 @@ _ABORT: Final = "AbortIncompleteMultipartUpload"
 
 
 class S3Lifecycle(BucketLifecycle):
-    """Lifecycle rules of a bucket. ``call`` is ``S3ObjectStore.call``."""
+    """Lifecycle rules of a bucket."""
 
     has_condition = False
 
-    def __init__(self, bucket: str, identity: str, call: Call[S3Client]) -> None:
-        self._bucket = bucket
-        self._identity = identity
-        self._call = call
+    def __init__(self, store: S3ObjectStore) -> None:
+        self._store = store
+        self._bucket = store.options.bucket
+        self._identity = store.identity
 
     def read(self) -> LifecycleState:
         """Read the bucket's rules with one request; the bucket has none if S3 answers with status 404."""
-        text, least_size = self._call("look", self._identity, self._ask)
+        text, least_size = self._store.call("look", self._identity, self._ask)
         return LifecycleState(tuple(map(_rule_of, self._rules_in(text))), text, least_size)
 
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:
@@ -119,7 +119,7 @@ class S3Lifecycle(BucketLifecycle):
             with _handling(client, _WRITE, put_text):
                 client.put_bucket_lifecycle_configuration(Bucket=self._bucket, LifecycleConfiguration={"Rules": []})
 
-        self._call("look", self._identity, write)
+        self._store.call("look", self._identity, write)
 
     def _ask(self, client: S3Client) -> tuple[str, str | None]:
         found: list[tuple[bytes, str | None]] = []

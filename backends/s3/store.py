@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
 from tieredstore.backends.cloud.answers import require_ms, require_size, require_text
 from tieredstore.backends.cloud.store import Answer, HoldingStore, delete_singly
-from tieredstore.backends.cloud.upload import Call
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
@@ -22,7 +21,7 @@ from tieredstore.backends.s3.options import ListingOrder, S3Options
 from tieredstore.backends.s3.upload import S3Upload, abort_upload
 from tieredstore.backends.s3.versions import S3Versions, kept_sentences
 from tieredstore.errors import AccessDeniedError, InvalidKeyError, StoreError, TieredStoreError
-from tieredstore.process.deadline import Deadline, Stall
+from tieredstore.process.deadline import Deadline
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client, type_defs
@@ -46,6 +45,9 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     # Some do not support it for the completion of a multipart upload.
     replaces_whole: ClassVar = True
 
+    _open = staticmethod(open_client)
+    translate_errors = staticmethod(translate_errors)
+
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """Make the store from ``storage.s3.*``, ``storage.aws.*`` and ``storage.proxy.*``."""
@@ -56,16 +58,12 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         """``s3://bucket``, or the endpoint's URL with the bucket."""
         return self.options.url
 
-    @staticmethod
-    def _open(options: S3Options) -> S3Client:
-        return open_client(options)
-
-    @staticmethod
-    def _translate_errors(what: str) -> AbstractContextManager[None]:
-        return translate_errors(what)
-
     def _check_key(self, key: str) -> None:
-        check_key(key)
+        # HTTP clients and servers resolve the components ``.`` and ``..``, and would access another object. A URL
+        # cannot contain a NUL.
+        checked_key(key)
+        if "\0" in key or any(part in {".", ".."} for part in key.split("/")):
+            raise InvalidKeyError(f"the key {key!r} has a component . or .., or a NUL: S3 cannot address it reliably")
 
     def _is_etag(self, text: str) -> bool:
         # An empty text would be no condition, and a star would match every object.
@@ -108,11 +106,11 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
 
     def lifecycle(self) -> S3Lifecycle:
         """Return the bucket's lifecycle rules. A change replaces all rules, and S3 cannot make it conditional."""
-        return S3Lifecycle(self.options.bucket, self.identity, self.call)
+        return S3Lifecycle(self)
 
     def versions(self) -> S3Versions:
         """Return the versions of the bucket's objects; only the current ones if the bucket never had versioning."""
-        return S3Versions(self.options, self.identity, self.pages, self.call)
+        return S3Versions(self)
 
     def _caller(self, _client: S3Client, /) -> str:
         return describe_credentials(self.options)
@@ -122,78 +120,13 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
             client.head_bucket(Bucket=self.options.bucket)
 
     def _list_objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        listing = Listing(self.options, self.pages)
-        return listing.objects(prefix, start_after or "")
-
-    def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
-        return Deletion(self.options, self.identity, self.call, self.stall()).failures
-
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Yield the unfinished multipart uploads, including live ones; S3 does not return their sizes here.
-
-        MinIO supports only two prefixes: a whole key, and the empty prefix. With the empty prefix, MinIO lists the
-        uploads that began since the server started. So if a prefix gives no upload, list the uploads of the whole
-        bucket.
-        """
-        is_any = False
-        for write in self._uploads(prefix):
-            is_any = True
-            yield write
-        if prefix and not is_any:
-            with suppress(AccessDeniedError):  # without permission to list the whole bucket, keep the result so far
-                yield from (write for write in self._uploads("") if write.key.startswith(prefix))
-
-    def _uploads(self, prefix: str) -> Iterator[AbandonedWrite]:
-        uploads = self.pages(self.identity, lambda client, at: abandoned_page(client, self.options.bucket, prefix, at))
-        return (write for write in uploads if write.key.startswith(prefix))
-
-    def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Abort the upload. If its writer is alive, the write fails."""
-        upload_id = write.place if isinstance(write, Prepared) else write.id
-        where = (self.options.bucket, write.key, upload_id)
-        return self.call("abort", self.name_object(write.key), lambda client: abort_upload(client, *where))
-
-
-_LISTS_BY_FOLDER: Final = ("seaweedfs",)
-"""Start of the ``Server`` header of servers that list by folder."""
-
-Item = TypeVar("Item")
-Token = TypeVar("Token")
-
-_NO_ETAG: Final = frozenset({None, "", '""'})
-
-
-class Pages(Protocol):
-    """Type of ``CloudStore.pages``."""
-
-    def __call__(
-        self, what: str, page: Callable[[S3Client, Token | None], tuple[Sequence[Item], Token | None]]
-    ) -> Iterator[Item]:
-        """Yield the items of all pages, lazily."""
-        ...
-
-
-class Listing:
-    """One listing of a bucket, requested page by page. ``pages`` is ``S3ObjectStore.pages``."""
-
-    def __init__(self, options: S3Options, pages: Pages) -> None:
-        self._bucket = options.bucket
-        self._page_size = options.page_size
-        self._order = options.listing_order
-        self._ask = pages
-
-    def objects(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """Yield the objects with ``prefix`` after ``start_after``, sorted by UTF-8 bytes. Some servers also list other
-        objects; the caller drops these objects.
-        """
-        if self._order is ListingOrder.BY_FOLDER:
-            return self._by_folder(prefix, start_after)
-        return self._by_key(prefix, start_after)
+        is_by_folder = self.options.listing_order is ListingOrder.BY_FOLDER
+        return (self._by_folder if is_by_folder else self._by_key)(prefix, start_after or "")
 
     def _by_key(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         last = ""
         for page in self._pages(prefix, start_after=start_after):
-            if self._order is ListingOrder.AUTO and page.is_by_folder:
+            if self.options.listing_order is ListingOrder.AUTO and page.is_by_folder:
                 yield from self._by_folder(prefix, start_after)
                 return
             for info in page.objects:
@@ -229,11 +162,11 @@ class Listing:
         return sorted(entries, key=lambda entry: entry if isinstance(entry, str) else entry.key)
 
     def _pages(self, prefix: str, *, start_after: str = "", delimiter: str = "") -> Iterator[_Page]:
-        what = f"listing {self._bucket}{f' under {prefix!r}' if prefix else ''}"
+        what = f"listing {self.options.bucket}{f' under {prefix!r}' if prefix else ''}"
 
         def page(client: S3Client, token: str | None) -> tuple[list[_Page], str | None]:
-            asked: type_defs.ListObjectsV2RequestTypeDef = {"Bucket": self._bucket, "Prefix": prefix}
-            asked["MaxKeys"] = self._page_size
+            asked: type_defs.ListObjectsV2RequestTypeDef = {"Bucket": self.options.bucket, "Prefix": prefix}
+            asked["MaxKeys"] = self.options.page_size
             if delimiter:
                 asked["Delimiter"] = delimiter
             if token is not None:
@@ -253,7 +186,41 @@ class Listing:
             # Return no item for a page without keys, because such a page must not count as progress.
             return [listed] if listed.objects or listed.folders else [], following
 
-        return self._ask(what, page)
+        return self.pages(what, page)
+
+    def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
+        return Deletion(self).failures
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """Yield the unfinished multipart uploads, including live ones; S3 does not return their sizes here.
+
+        MinIO supports only two prefixes: a whole key, and the empty prefix. With the empty prefix, MinIO lists the
+        uploads that began since the server started. So if a prefix gives no upload, list the uploads of the whole
+        bucket.
+        """
+        is_any = False
+        for write in self._uploads(prefix):
+            is_any = True
+            yield write
+        if prefix and not is_any:
+            with suppress(AccessDeniedError):  # without permission to list the whole bucket, keep the result so far
+                yield from (write for write in self._uploads("") if write.key.startswith(prefix))
+
+    def _uploads(self, prefix: str) -> Iterator[AbandonedWrite]:
+        uploads = self.pages(self.identity, lambda client, at: abandoned_page(client, self.options.bucket, prefix, at))
+        return (write for write in uploads if write.key.startswith(prefix))
+
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
+        """Abort the upload. If its writer is alive, the write fails."""
+        upload_id = write.place if isinstance(write, Prepared) else write.id
+        where = (self.options.bucket, write.key, upload_id)
+        return self.call("abort", self.name_object(write.key), lambda client: abort_upload(client, *where))
+
+
+_LISTS_BY_FOLDER: Final = ("seaweedfs",)
+"""Start of the ``Server`` header of servers that list by folder."""
+
+_NO_ETAG: Final = frozenset({None, "", '""'})
 
 
 def _is_beside(prefix: str, folder: str) -> bool:
@@ -324,16 +291,12 @@ _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 class Deletion:
-    """State of one ``delete`` call. After the first refusal, it remembers that the server has no bulk delete.
+    """State of one ``delete`` call. After the first refusal, it remembers that the server has no bulk delete."""
 
-    ``call`` is ``S3ObjectStore.call``. ``stall`` limits the time without an answer while keys are deleted one by one.
-    """
-
-    def __init__(self, options: S3Options, identity: str, call: Call[S3Client], stall: Stall) -> None:
-        self._options = options
-        self._identity = identity
-        self._call = call
-        self._stall = stall
+    def __init__(self, store: S3ObjectStore) -> None:
+        self._store = store
+        # This limits the time without an answer while keys are deleted one by one.
+        self._stall = store.stall()
         self._has_bulk = True
 
     def failures(self, keys: Sequence[str]) -> Sequence[TieredStoreError]:
@@ -350,36 +313,26 @@ class Deletion:
             except TieredStoreError as error:
                 # Report all objects of the request: it failed as a whole, so none was deleted.
                 failures += [error] * len(in_bulk)
-        singly = delete_singly(by_url, self._delete, self._options.upload_parallelism, self._stall)
+        singly = delete_singly(by_url, self._delete, self._store.options.upload_parallelism, self._stall)
         return [*failures, *singly]
 
     def _bulk(self, keys: Sequence[str]) -> list[TieredStoreError]:
-        answer = self._call(
+        answer = self._store.call(
             "delete",
-            f"{len(keys)} objects of {self._identity}",
+            f"{len(keys)} objects of {self._store.identity}",
             lambda client: client.delete_objects(
-                Bucket=self._options.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+                Bucket=self._store.options.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
             ),
         )
         return [_error_of_entry(entry) for entry in answer.get("Errors", ()) if entry.get("Code") != "NoSuchKey"]
 
     def _delete(self, key: str, deadline: Deadline) -> object:
         def request(client: S3Client) -> object:
-            return client.delete_object(Bucket=self._options.bucket, Key=key)
+            return client.delete_object(Bucket=self._store.options.bucket, Key=key)
 
-        return self._call("delete", f"{key!r} of {self._identity}", request, deadline=deadline)
+        return self._store.call("delete", self._store.name_object(key), request, deadline=deadline)
 
 
 def _error_of_entry(entry: type_defs.ErrorTypeDef) -> TieredStoreError:
     # An entry of a bulk delete has no status. With status 0, an unknown code becomes a plain StoreError.
     return error_of(f"deleting {entry.get('Key')!r}", str(entry.get("Code", "?")), str(entry.get("Message", "")), 0)
-
-
-def check_key(key: str) -> None:
-    """Raise InvalidKeyError for a key with a NUL, or with a component ``.`` or ``..``: a URL cannot contain these.
-
-    HTTP clients and servers resolve the components ``.`` and ``..``, and would access another object.
-    """
-    checked_key(key)
-    if "\0" in key or any(part in {".", ".."} for part in key.split("/")):
-        raise InvalidKeyError(f"the key {key!r} has a component . or .., or a NUL: S3 cannot address it reliably")

@@ -210,10 +210,10 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         try:
             # Abort until no part is left: the server may still be writing parts whose answers were lost. Use a new
             # deadline, because the upload's deadline may have passed.
-            deadline = self.call_deadline()
+            deadline = self.store.retries.deadline()
             for _ in range(_ABORTS):
-                self.call("abort", self.what, lambda client: abort_upload(client, *where), deadline=deadline)
-                if self.call("abort", self.what, lambda client: _is_gone(client, *where), deadline=deadline):
+                self.store.call("abort", self.what, lambda client: abort_upload(client, *where), deadline=deadline)
+                if self.store.call("abort", self.what, lambda client: _is_gone(client, *where), deadline=deadline):
                     return
             _logger.warning("%s: parts of upload %s are still there", self.what, upload_id)
         except StoreError as error:

@@ -25,9 +25,7 @@ from tieredstore.errors import AccessDeniedError, ObjectNotFoundError, StoreErro
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client, type_defs
 
-    from tieredstore.backends.cloud.upload import Call
-    from tieredstore.backends.s3.options import S3Options
-    from tieredstore.backends.s3.store import Pages
+    from tieredstore.backends.s3.store import S3ObjectStore
 
 _NO_ID: Final = "null"
 """The id of every object or delete marker that is written while versioning is off or suspended. The next such write to
@@ -39,19 +37,17 @@ _SUSPENDED: Final = "versioning is suspended in the bucket: objects that are wri
 
 
 class S3Versions(BucketVersions):
-    """The versions of one bucket. ``pages`` and ``call`` are the methods of ``S3ObjectStore``."""
+    """The versions of one bucket."""
 
-    def __init__(self, options: S3Options, identity: str, pages: Pages, call: Call[S3Client]) -> None:
-        self._bucket = options.bucket
-        self._page_size = options.page_size
-        self._identity = identity
-        self._pages = pages
-        self._call = call
+    def __init__(self, store: S3ObjectStore) -> None:
+        self._store = store
+        self._bucket = store.options.bucket
+        self._identity = store.identity
 
     def list(self, prefix: str) -> Iterator[ObjectVersion]:
         """List object versions with one request per page. This needs the permission ``s3:ListBucketVersions``."""
         what = f"the versions under {prefix!r} of {self._identity} (s3:ListBucketVersions)"
-        versions = self._pages(what, partial(self._page, prefix))
+        versions = self._store.pages(what, partial(self._page, prefix))
         # Servers that list by folder add keys without the prefix, so leave those keys out.
         return (version for version in versions if version.key.startswith(prefix))
 
@@ -66,7 +62,7 @@ class S3Versions(BucketVersions):
             raise StoreError(
                 f"{what} has no id of its own, because versioning was suspended: copy the version below it by hand"
             )
-        self._call(
+        self._store.call(
             "delete",
             what,
             lambda client: client.delete_object(Bucket=self._bucket, Key=marker.key, VersionId=marker.id),
@@ -76,7 +72,7 @@ class S3Versions(BucketVersions):
         """Return a sentence that says why older versions cannot be used, or None if they can. Ask for the bucket's
         versioning, and list one version to test the permission."""
         try:
-            status = self._call("look", self._identity, lambda client: versioning_status(client, self._bucket))
+            status = self._store.call("look", self._identity, lambda client: versioning_status(client, self._bucket))
             next(self.list(""), None)
         except (AccessDeniedError, NotSupportedError) as error:
             return str(error)
@@ -88,7 +84,7 @@ class S3Versions(BucketVersions):
         self, prefix: str, client: S3Client, markers: tuple[str, str] | None
     ) -> tuple[Sequence[ObjectVersion], tuple[str, str] | None]:
         asked: type_defs.ListObjectVersionsRequestTypeDef = {"Bucket": self._bucket, "Prefix": prefix}
-        asked["MaxKeys"] = self._page_size
+        asked["MaxKeys"] = self._store.options.page_size
         if markers is not None:
             asked["KeyMarker"], asked["VersionIdMarker"] = markers
         answer = client.list_object_versions(**asked)
