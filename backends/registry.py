@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Final, Protocol, cast
 from urllib.parse import SplitResult, quote
 
@@ -22,7 +21,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.contract.urls import split_url
 from tieredstore.config.installed import STORES, installed_class
 from tieredstore.config.loading import settings_from
-from tieredstore.config.properties import own_properties, read_properties
+from tieredstore.config.properties import own_properties
 from tieredstore.config.settings import Settings
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.installation import Extra
@@ -77,20 +76,9 @@ class OpenedBySettings(Protocol):
         ...
 
 
-def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
-    """Load ``settings_file`` (or the defaults), but with the store of ``url``. Raise ConfigError if the file or the URL
-    is invalid.
-
-    A path that begins with a single ``/`` names a folder. Relative paths in the file start from the file's folder.
-    """
-    if settings_file is None:
-        return settings_with(url, {})
-    base_dir = Path(settings_file).absolute().parent
-    return settings_with(url, read_properties(settings_file), base_dir=base_dir, source=str(settings_file))
-
-
 def settings_with(url: str, texts: Properties, *, base_dir: Path | None = None, source: str | None = None) -> Settings:
-    """Make settings from the properties ``texts`` and the store of ``url``; errors name ``source``."""
+    """Make settings from the properties ``texts`` and the store of ``url``; errors name ``source``. A path that begins
+    with a single ``/`` names a folder. Relative paths in ``texts`` start from ``base_dir``."""
     properties, source = properties_with(url, texts, source=source)
     return settings_from(properties, base_dir=base_dir, source=source)
 
@@ -99,23 +87,16 @@ def properties_with(url: str, texts: Properties, *, source: str | None = None) -
     """Replace the store in ``texts`` by the store of ``url``. Return the new properties, and the name of their source
     for error messages.
     """
-    parts = _folder(url) if _is_path(url) else split_url(url, tuple(SCHEMES))
-    store = f"the store {url if _is_path(url) else f'{parts.scheme}://{parts.netloc}'}"
+    # Two slashes begin a URL without a scheme. Such a URL may contain a password, so do not treat it as a path.
+    is_path = url.startswith("/") and not url.startswith("//")
+    # A folder's name may contain ``?`` or ``#``, so quote it.
+    parts = SplitResult("file", "", quote(url), "", "") if is_path else split_url(url, tuple(SCHEMES))
+    store = f"the store {url if is_path else f'{parts.scheme}://{parts.netloc}'}"
     source = store if source is None else f"{source}, with {store}"
     own = own_properties(texts, source)
     module = cast("UrlModule", importlib.import_module(SCHEMES[parts.scheme]))
     named = {own.prefix + name: text for name, text in module.properties_of(parts, own.values).items()}
     return {**texts, **named}, source
-
-
-def _is_path(url: str) -> bool:
-    # Two slashes begin a URL without a scheme. Such a URL may contain a password, so do not treat it as a path.
-    return url.startswith("/") and not url.startswith("//")
-
-
-def _folder(path: str) -> SplitResult:
-    """Return the parts of a folder's URL; the folder's name may contain ``?`` or ``#``."""
-    return SplitResult("file", "", quote(path), "", "")
 
 
 def store_from_settings(settings: Settings) -> ObjectStore:
@@ -154,17 +135,14 @@ def _parse_dotted(path: str) -> StoreClass:
 
 
 def _load(entry: StoreClass) -> type[ObjectStore]:
-    store_class: object = getattr(_module(entry), entry.name, None)
-    if not (isinstance(store_class, type) and issubclass(store_class, ObjectStore)):
-        raise ConfigError(f"{entry.module}:{entry.name} is not a class that derives from ObjectStore")
-    return store_class
-
-
-def _module(entry: StoreClass) -> ModuleType:
     try:
         with Extra(f"the store {entry.extra or entry.name}", entry.extra):
-            return importlib.import_module(entry.module)
+            module = importlib.import_module(entry.module)
     except ModuleNotFoundError as error:
         if f"{entry.module}.".startswith(f"{error.name}."):
             raise ConfigError(f"there is no module {entry.module}, which storage.backend.class names") from error
         raise
+    store_class: object = getattr(module, entry.name, None)
+    if not (isinstance(store_class, type) and issubclass(store_class, ObjectStore)):
+        raise ConfigError(f"{entry.module}:{entry.name} is not a class that derives from ObjectStore")
+    return store_class

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli.cli_process import tieredstore
-from tieredstore.backends.registry import settings_at, store_from_settings
+from tests.support.stores.url_settings import settings_at
+from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.redaction import redacted

@@ -96,9 +96,7 @@ class Draft:
 
         If that sync fails, the write fails although the object exists, as after a lost answer of a cloud store.
         """
-        draft = self._name or b""
-        if not (if_absent and _link(self.folder, draft, self._path.name)):
-            os.rename(draft, self._path.name, src_dir_fd=self.folder.descriptor, dst_dir_fd=self.folder.descriptor)
+        (_link if if_absent else _rename)(self.folder, self._name or b"", self._path.name)
         self._name = None
 
     def _discard(self) -> None:
@@ -130,8 +128,7 @@ def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
         return False
     standing = _status(folder, name)
     if standing is None:
-        if not _link(folder, draft, name):
-            os.rename(draft, name, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
+        _link(folder, draft, name)
     elif (standing.st_dev, standing.st_ino) != (status.st_dev, status.st_ino):
         raise FileExistsError
     else:
@@ -148,16 +145,20 @@ def _status(folder: Folder, name: bytes) -> os.stat_result | None:
         return None
 
 
-def _link(folder: Folder, draft: bytes, name: bytes) -> bool:
-    """Publish by a hard link: it never overwrites. Return False if the file system does not support links."""
+def _link(folder: Folder, draft: bytes, name: bytes) -> None:
+    """Publish by a hard link, which never overwrites. If the file system does not support links, rename the draft."""
     try:
         os.link(draft, name, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
     except OSError as error:
         if error.errno not in (EPERM, EOPNOTSUPP, ENOSYS, EMLINK):
             raise
-        return False
-    os.unlink(draft, dir_fd=folder.descriptor)
-    return True
+        _rename(folder, draft, name)
+    else:
+        os.unlink(draft, dir_fd=folder.descriptor)
+
+
+def _rename(folder: Folder, draft: bytes, name: bytes) -> None:
+    os.rename(draft, name, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
 
 
 def abandoned_drafts(folder: Folder) -> dict[bytes, os.stat_result]:

@@ -118,13 +118,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             return b""
         with self._open(key, path) as (descriptor, size):
             wanted = resolved_range(key, size, start, stop)
-            data = os.pread(descriptor, len(wanted), wanted.start)
-            if len(data) == len(wanted):
-                return data
-            # One pread returns at most about 2 GiB, so read a larger range by several calls.
-            whole = bytearray(len(wanted))
-            _read_into(descriptor, key, wanted.start, memoryview(whole))
-            return bytes(whole)
+            return _read_range(descriptor, key, wanted.start, len(wanted))
 
     def get_small(self, key: str, most: int) -> bytes | None:
         """Read the file as ``get`` does, unless it is larger than ``most``."""
@@ -419,16 +413,19 @@ def _folder_of(key: str) -> str:
 def _read_small(folder: Folder, key: str, name: bytes, most: int) -> bytes | None:
     descriptor, size = folder.open_file(name)
     try:
-        if size > most:
-            return None
-        data = os.read(descriptor, size)
-        if len(data) == size:
-            return data
-        whole = bytearray(size)  # one read may return less
-        _read_into(descriptor, key, 0, memoryview(whole))
-        return bytes(whole)
+        return None if size > most else _read_range(descriptor, key, 0, size)
     finally:
         os.close(descriptor)
+
+
+def _read_range(descriptor: int, key: str, start: int, size: int) -> bytes:
+    data = os.pread(descriptor, size, start)
+    if len(data) == size:
+        return data
+    # One pread returns at most about 2 GiB, so read a larger range by several calls.
+    whole = bytearray(size)
+    _read_into(descriptor, key, start, memoryview(whole))
+    return bytes(whole)
 
 
 def _read_into(descriptor: int, key: str, start: int, view: memoryview) -> None:
@@ -521,8 +518,7 @@ class Listing:
 
     def _may_match(self, key: str) -> bool:
         if key.endswith("/"):
-            below = key.startswith(self._prefix) or self._prefix.startswith(key)
-            return below and key >= self._start_after[: len(key)]
+            return _may_hold(key, self._prefix) and key >= self._start_after[: len(key)]
         return key.startswith(self._prefix) and key > self._start_after
 
     def _infos(self, path: str, names: list[str]) -> list[ObjectInfo | None]:

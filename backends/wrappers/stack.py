@@ -129,8 +129,7 @@ class LimitedStore(DelegatingStore):
         """Wait until the bandwidth limit admits the whole body, then write. Each call counts the body's whole size
         against the limit.
         """
-        if self._up is not None:
-            self._up.take(memoryview(body).nbytes)
+        self._take(self._up, memoryview(body).nbytes)
         self.inner.put_once(key, body, mark)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:

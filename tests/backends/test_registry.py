@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tests.support.stores.url_settings import settings_at
 from tieredstore import installation
 from tieredstore.backends import registry
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.backends.registry import StoreClass, settings_at, store_from_settings
+from tieredstore.backends.registry import StoreClass, store_from_settings
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:

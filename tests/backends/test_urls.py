@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.backends.registry import settings_at
+from tests.support.stores.url_settings import settings_at
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError
 

@@ -22,6 +22,7 @@ from tests.support.network.fault_proxy import Answer, FaultProxy, Seen, wait_unt
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.process import unanswered_port
 from tests.support.stores.clouds import quick
+from tests.support.stores.url_settings import settings_at
 from tieredstore.backends.azure.options import AccountKey, AzureDefault, AzureOptions, ConnectionString, SasToken
 from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.gcs.client import parse_credentials
@@ -36,7 +37,6 @@ from tieredstore.backends.gcs.options import (
     Credentials as GcsCredentials,
 )
 from tieredstore.backends.gcs.store import GcsObjectStore
-from tieredstore.backends.registry import settings_at
 from tieredstore.config import settings_from
 from tieredstore.errors import AccessDeniedError, ConfigError, StoreUnavailableError
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.stores.url_settings import settings_at
 from tieredstore.backends.azure.options import AzureDefault, AzureOptions
 from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.backends.gcs.options import ApplicationDefault, GcsOptions
 from tieredstore.backends.http.proxies import SocksProxy
-from tieredstore.backends.registry import settings_at, store_from_settings
+from tieredstore.backends.registry import store_from_settings
 from tieredstore.backends.s3.options import S3Options
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError
