@@ -232,13 +232,11 @@ class RawStore(LaidOutStore):
             topic = _without_id(path).partition("/")[0] + "-"
         elif not topic.endswith("-"):
             topic = topic.partition("-")[0]  # the text after the dash may be the beginning of an id
-        folders = all_folders(self.layout.bits) if 1 << self.layout.bits <= _MOST_LISTINGS else None
+        starts = [self.prefix]
+        if 1 << self.layout.bits <= _MOST_LISTINGS:
+            starts = [f"{self.prefix}{folder}{self._keys.cluster}/{topic}" for folder in all_folders(self.layout.bits)]
         listed: defaultdict[tuple[str, int], list[ObjectInfo]] = defaultdict(list)
-        for start in (
-            [self.prefix]
-            if folders is None
-            else [f"{self.prefix}{folder}{self._keys.cluster}/{topic}" for folder in folders]
-        ):
+        for start in starts:
             for info in self.inner.list(start):
                 file = self._keys.parse(info.key)
                 if file is not None:

@@ -25,7 +25,7 @@ from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.format.keys import partition_of
 from tieredstore.places.endpoints import Endpoint, EndpointProvider
 from tieredstore.places.entropy import begin_all
-from tieredstore.places.mapped import listing_order
+from tieredstore.places.mapped import is_behind, listing_order
 from tieredstore.places.record import STATE
 
 _logger: Final = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ class RoutedStore(DelegatingStore):
             after = self._within(place, start_after)
         for info in place.store.list(self._within(place, prefix), after):
             key = self._without(place, info.key)
-            if start_after is not None and key.encode() <= start_after.encode():
+            if start_after is not None and not is_behind(key, start_after):
                 continue
             if self._place(key) is place:
                 yield replace(info, key=key)
