@@ -47,7 +47,7 @@ class RestoreCluster(LiveCluster):
         Raise ConfigError if a topic exists already. Also raise ConfigError if the cluster overrides the settings in
         ``PREPARED``, because the restored log would not survive. Raise BrokerError if the brokers refuse a request.
         """
-        listed = self._clients.get().metadata(self._timeout_s, f"topics cannot be created at {self._servers}")
+        listed = self._client.metadata(self._timeout_s, f"topics cannot be created at {self._servers}")
         existing = sorted(topics.keys() & listed.topics.keys())
         if existing:
             raise ConfigError(

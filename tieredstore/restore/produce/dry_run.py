@@ -191,7 +191,7 @@ def _times(source: SourceTopic, target: TargetTopic, now_ms: int) -> Check:
             f"{utc_text(latest)}: raise the limit for the restore"
         )
         return Check("times", Verdict.BAD, detail)
-    if target.settings.get("message.timestamp.type") == "LogAppendTime":
+    if target.has_append_times:
         detail = (
             f"{name} has LogAppendTime: the run sets CreateTime, and LogAppendTime again at its end. Restored records "
             "keep their times, and show them as CreateTime"
@@ -269,7 +269,7 @@ def _compaction(source: SourceTopic, target: TargetTopic) -> Check:
 
 def _rights(target: TargetTopic) -> Check:
     needed = {"DESCRIBE", "READ", "WRITE"}
-    if target.settings.get("message.timestamp.type") == "LogAppendTime":
+    if target.has_append_times:
         needed.add("ALTER_CONFIGS")
     if target.operations is None:
         return _skipped("rights", f"{target.topic}: the brokers do not tell what the login may do")

@@ -129,8 +129,7 @@ class TargetCluster(LiveCluster):
         self.create_topic(topic, new.partition_count or -1, new.replication_factor or -1, new.settings)
 
     def _brokers(self) -> Collection[int]:
-        client = self._clients.get()
-        return client.metadata(self._timeout_s, f"the brokers of {self._servers} cannot be listed").brokers
+        return self._client.metadata(self._timeout_s, f"the brokers of {self._servers} cannot be listed").brokers
 
     def control_topic(self) -> TargetTopic:
         """Return the control topic; create it if it is missing. A new topic has three replicas, or one replica per
