@@ -30,16 +30,21 @@ _RENAMED: Final = {
 _OPERATING_SYSTEM: Final = ("socket.receive.buffer.bytes", "socket.send.buffer.bytes")
 """Properties for which Java's value -1 (the operating system's default) must be translated to librdkafka's 0."""
 
-_WITHOUT_EFFECT: Final = frozenset(
+_OF_JAVA: Final = frozenset(
     {
-        "allow.auto.create.topics", "auto.commit.interval.ms", "auto.include.jmx.reporter", "default.api.timeout.ms",
-        "exclude.internal.topics",
-        "group.instance.id", "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "max.poll.interval.ms",
-        "max.poll.records", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
-        "partition.assignment.strategy", "session.timeout.ms", "socket.connection.setup.timeout.max.ms",
-        "ssl.enabled.protocols", "ssl.keymanager.algorithm", "ssl.protocol", "ssl.trustmanager.algorithm",
+        "auto.include.jmx.reporter", "default.api.timeout.ms", "exclude.internal.topics", "max.poll.records",
+        "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
+        "socket.connection.setup.timeout.max.ms", "ssl.enabled.protocols", "ssl.keymanager.algorithm", "ssl.protocol",
+        "ssl.trustmanager.algorithm",
     }
 )  # fmt: skip
+"""Properties of Java's clients that librdkafka does not know. They are ignored."""
+
+_WITHOUT_EFFECT: Final = _OF_JAVA | {
+    "allow.auto.create.topics", "auto.commit.interval.ms", "group.instance.id", "group.protocol",
+    "group.remote.assignor", "heartbeat.interval.ms", "max.poll.interval.ms", "partition.assignment.strategy",
+    "session.timeout.ms",
+}  # fmt: skip
 """Properties that this translation ignores. They concern groups, polling, JVM metrics, and TLS protocols (always 1.2 or
 later)."""
 
@@ -61,16 +66,6 @@ _REFUSED: Final = {
         "there is no JVM to load classes",
     ),
 }  # fmt: skip
-
-_OF_JAVA: Final = frozenset(
-    {
-        "auto.include.jmx.reporter", "default.api.timeout.ms", "exclude.internal.topics", "max.poll.records",
-        "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
-        "socket.connection.setup.timeout.max.ms", "ssl.enabled.protocols", "ssl.keymanager.algorithm", "ssl.protocol",
-        "ssl.trustmanager.algorithm",
-    }
-)  # fmt: skip
-"""Properties of Java's clients that librdkafka does not know. They are ignored."""
 
 _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
@@ -399,7 +394,7 @@ def _pkcs12_trust(given: Mapping[str, str], content: bytes) -> dict[str, str]:
     return {"ssl.ca.pem": "".join(each.public_bytes(Encoding.PEM).decode("ascii") for each in certificates)}
 
 
-_TRANSLATED: Final = frozenset({*_WITHOUT_EFFECT, *_OF_JAVA, *_REFUSED, _JAAS, *_OF_STORES})
+_TRANSLATED: Final = frozenset({*_WITHOUT_EFFECT, *_REFUSED, _JAAS, *_OF_STORES})
 """Properties that librdkafka never gets, because they are ignored, refused, or translated."""
 
 _NO_PROPERTY: Final = "tieredstore.no.such.property"
