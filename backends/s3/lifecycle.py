@@ -5,7 +5,7 @@ keeps the XML text, and adds one rule to it.
 
 S3 accepts no condition for this write. So this code reads the document back to notice a concurrent change.
 
-This module is separate from the store, its only user, because one file for both would exceed 600 lines.
+This module is separate from the store, because ``versions`` reads the rules too.
 """
 
 from __future__ import annotations
