@@ -115,6 +115,18 @@ def test_batches_that_conditions_exclude_are_not_fetched(
     assert len(store.fetched) == fetched
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_scan_that_is_closed_in_the_middle_fetches_no_more(topics: Topics, store: Gets, before: int) -> None:
+    scan = BatchTable(topics_on(store, fetches="1"), topics.get("orders")).scan()
+    rows = iter(scan)
+    for _ in range(before):
+        next(rows)
+    scan.close()
+    with pytest.raises(AlreadyClosedError, match="this scan was closed before its end"):
+        next(rows)
+    assert len(store.fetched) == before
+
+
 def test_names_that_there_are_not(topics: Topics) -> None:
     with pytest.raises(ResourceNotFoundError, match="there is no topic sales"):
         rows(topics, "SELECT * FROM sales")

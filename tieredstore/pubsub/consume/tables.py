@@ -171,11 +171,13 @@ class BatchScan(Closing):
         wanted = list(self._columns)
         if self._filter is not None:
             wanted += [name for name in _columns_in(self._filter, table.schema) if name not in wanted]
-        decoder = table.decoder(wanted)
+        batches, decoder = table.batches(self._filter), table.decoder(wanted)
         with closing(table.fetches()) as fetches:
-            for batch, (body, crc32, checksums) in fetches.in_order(iter(table.batches(self._filter))):
+            fetched = fetches.in_order(iter(batches))
+            for batch in batches:
                 if self.is_closed:
                     raise AlreadyClosedError("this scan was closed before its end; begin a new one")
+                _, (body, crc32, checksums) = next(fetched)
                 batch.check(crc32)
                 for records in decoder.decode(body, batch.key, checksums):
                     rows = table.convert(records, batch, wanted)
