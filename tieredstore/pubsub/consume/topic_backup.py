@@ -183,8 +183,8 @@ def _record_counts(batch: QueuedBatch, fetched: FetchedObject) -> Iterator[int]:
 def _with_offsets(rows: Any, firsts: Any) -> pa.RecordBatch:
     """Return decoded records with their offsets; ``firsts`` has the offset of each Message's first record."""
     offsets = _compute.add(firsts.take(rows.column("message")), rows.column("record"))
-    # Replace missing and negative timestamps of MemQ by -1: in Kafka, -1 means no timestamp, and is the only negative
-    # one.
+    # Replace missing and negative timestamps of MemQ by -1, which means no timestamp in Kafka. Kafka has no other
+    # negative timestamps.
     times = _compute.max_element_wise(rows.column("timestamp"), -1)
     columns = (rows.column(name) for name in _COLUMNS[1:])
     return pa.RecordBatch.from_arrays([offsets, times, *columns], names=["offset", *_COLUMNS])

@@ -100,7 +100,7 @@ def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
     entries = batches if facts.is_queue_stored else 0.0
     beats = use.group_members * _MONTH_S / BEAT_S if facts.is_queue_stored else 0.0
     writes = puts + entries + beats
-    # Count GETs: a writer reads the queue's start after each entry, and each reader gets every entry and every object.
+    # Count GETs. A writer reads the queue's start after each entry. Each reader gets every entry and every object.
     reads = entries + (entries + batches) * use.readers + looks
     kafka = None if prices.kafka is None else _kafka_cost(published, kept, prices.kafka, use.readers)
     return TopicCost(
