@@ -468,8 +468,8 @@ def _of_client(name: str) -> str:
 
 
 def _check_client(client: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> list[str]:
-    """Report unknown properties of the Kafka client to ``reader``. Return the properties without effect: if no broker
-    is set, all known properties, otherwise none."""
+    """Report unknown properties of the Kafka client to ``reader``. Return the properties without effect. These are all
+    known properties if no broker is set, and none otherwise."""
     names = {name: _of_client(name) for name in client if _of_client(name) != _SERVERS}
     has_broker = len(names) < len(client)
     if not names:

@@ -450,7 +450,7 @@ class CommitLog:
         try:
             self.store.put(f"{self.folder}snapshots/{self.state.number:020}.json", self.state.to_bytes())
         except StoreError as error:
-            # Only warn: without the snapshot, the state can be read from the entries, which only takes longer.
+            # Only warn. Without the snapshot, the state is read from the entries, which only takes longer.
             _logger.warning("the snapshot of the commit log at entry %d was not written: %s", self.state.number, error)
 
     def _snapshot(self) -> LogState:
