@@ -443,7 +443,7 @@ class BucketInquiry:
         where = look.where
         if look.is_recreated(self.logs):
             lineage = self.logs.lineage(where)
-            # Drop the leader epoch: it belongs to the previous topic, and means nothing in the new topic.
+            # Drop the leader epoch of the previous topic, because it means nothing in the new topic.
             look.epoch = None
             return _make_found(look, Recreated(look.topic_id), self._beginning(look, lineage), lineage)
         if self._settings.mode is not Mode.REMOTE_ONLY and look.broker is None and self.logs.lineage(where) is None:
@@ -518,8 +518,8 @@ class BucketInquiry:
             return Cut(at)
         stored = None if lineage is None else lineage.epoch_at(position)
         if lineage is not None and stored is not None and look.epoch is not None and stored < look.epoch:
-            # From this position on, ignore the bucket's records: their leader epoch is older than that of the log being
-            # read. The new leader's records are not uploaded yet.
+            # From this position on, ignore the bucket's records, because their leader epoch is older than the epoch of
+            # the log being read. The new leader's records are not uploaded yet.
             lineage = lineage.until(position)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)
