@@ -75,7 +75,8 @@ def complete_offset(ctx: typer.Context, incomplete: str) -> list[str]:
 def _topic(ctx: typer.Context) -> str | None:
     """Return the last topic typed."""
     topics = _texts(ctx, "topic", "topics")
-    # If the parser assigned no topic, use the last argument: after an option without a value, the parser assigns none.
+    # If the parser assigned no topic, use the last argument. After an option without a value, the parser assigns no
+    # topic.
     return next(reversed(topics or [str(each) for each in ctx.args]), None)
 
 
@@ -153,8 +154,8 @@ def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
             _leave_terminal()
             look()
         finally:
-            # End without cleanup: nobody needs the child's errors, and the child must not run the parent's exit
-            # handlers.
+            # End without cleanup, because the child must not run the parent's exit handlers. Nobody needs the child's
+            # errors.
             os._exit(0)
     os.close(done)
     try:
