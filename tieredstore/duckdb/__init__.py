@@ -200,8 +200,8 @@ def _check_arguments(
 
 
 def _check_named(argument: str, given: Mapping[str, object], names: Sequence[str]) -> None:
-    """Raise ConfigError if ``given`` has an entry for a topic that is not attached: such an entry has no effect, and
-    the topic's name is probably misspelt.
+    """Raise ConfigError if ``given`` has an entry for a topic that is not attached. Such an entry has no effect, so the
+    topic's name is probably misspelt.
     """
     missing = [topic for topic in given if topic not in names]
     if missing:
