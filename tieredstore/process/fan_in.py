@@ -120,7 +120,7 @@ class FanIn(Closing, Iterator[_Item]):
                 self._pool.submit(self._work)
 
     def _interrupt(self) -> None:
-        # Set the flag without the lock: any thread may hold the lock, and the caller must not wait for it. Waiting
+        # Set the flag without the lock, because the caller must not wait for a thread that holds the lock. Waiting
         # threads notice the flag at their next check.
         self._is_interrupted = True
 

@@ -132,7 +132,8 @@ class Interruption:
     """A context manager for the main thread that handles signals while the process's command runs.
 
     The first signal raises :class:`Interrupted` in the main thread. The main thread then cleans up as after an error.
-    The cleanup may take long: pools wait for threads that wait for a store, and native code may delay the exception.
+    The cleanup may take long, because pools wait for threads that wait for a store. Native code may also delay the
+    exception.
 
     So the signal also wakes a separate thread. This thread waits a moment, runs the functions passed to
     :func:`at_sudden_end`, and ends the process. A second signal ends the wait.

@@ -280,7 +280,7 @@ class Service:
 class _Bell:
     """Wakes a waiting thread when another thread rings the bell, or when the process gets a signal.
 
-    The bell is a socket pair without locks. A signal handler interrupts the main thread's code: the handler would wait
+    The bell is a socket pair without locks. A signal handler interrupts the main thread's code, so it would wait
     forever for a lock that this code holds.
     """
 
