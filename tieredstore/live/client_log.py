@@ -43,8 +43,8 @@ class ClientLog:
     def __init__(self) -> None:
         self.down: dict[str, str] = {}
         """The broker of each connection that has failed and is not restored yet."""
-        # Treat CONFWARN as already logged: it warns of properties for another kind of client, and these are normal
-        # here.
+        # Treat CONFWARN as already logged. It warns of properties for another kind of client, and such properties are
+        # normal here.
         self._told: set[str] = {"CONFWARN"}
         self._is_past = False
         _shared.add(self)

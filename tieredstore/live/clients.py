@@ -155,8 +155,8 @@ class LiveAdmin(AdminClient):
     def hear(self) -> None:
         """Record that a broker has answered: drop earlier connection errors, and log that the broker is back.
 
-        This method also polls the client: if all answers arrive at once, no other code does so, and error reports would
-        accumulate in the client's queue.
+        This method also polls the client. If all answers arrive at once, no other code polls it, and error reports
+        would accumulate in the client's queue.
         """
         with self._log.of_the_past():
             self.poll(0)

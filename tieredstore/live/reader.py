@@ -169,8 +169,8 @@ class BoundedRead:
             raise self._error
 
     def _is_done(self) -> bool:
-        # The position alone is not enough: the last offsets may be transaction markers or aborted records, and these
-        # never arrive.
+        # The position alone is not enough, because the last offsets may be transaction markers or aborted records.
+        # These never arrive.
         return self._error is not None or max(self._position, self._end) >= self._range.stop
 
     def _receive(self) -> list[Message]:
