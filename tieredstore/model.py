@@ -170,7 +170,8 @@ class RemoteLogSegmentId:
     id: Uuid
 
     def __hash__(self) -> int:
-        # Hash only one field: ids are unique, and a catalog computes a hundred thousand hashes.
+        # Hash only one field, because ids are unique. A catalog computes a hundred thousand hashes, so each should be
+        # cheap.
         return hash(self.id.bytes)
 
 
@@ -368,8 +369,8 @@ def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
     """Raise ConfigError for an offset that is probably meant as a time, or that is beyond the end of each log in
     ``ends``.
 
-    ``ends`` maps a log's name to its last offset plus 1. The check protects users who write a time as a number: as an
-    offset, it would make a deletion delete all records, and a read return none.
+    ``ends`` maps a log's name to its last offset plus 1. The check protects users who write a time as a number. As an
+    offset, this number would make a deletion delete all records, and a read return none.
     """
     if offset >= _BEYOND_LOGS:
         raise ConfigError(f"{offset} is not an offset of a log; {hint_of_number(offset) or _WAY_TO_WRITE_A_TIME}")
