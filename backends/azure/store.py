@@ -114,7 +114,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return kept
 
     def _rules(self, _client: AzureClient, _prefix: str, /) -> None:
-        # Return None: lifecycle rules belong to the storage account, and only the management API lists them.
+        # Return None, because lifecycle rules belong to the storage account. Only the management API lists them.
         return None
 
     def lifecycle(self) -> str:

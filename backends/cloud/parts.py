@@ -139,7 +139,7 @@ def send_parts(
         parts = chain(() if first is None else (first,), cutter)
         results = dict(in_parallel(pool, send_one, parts, at_once=parallelism, ordered=False))
     except Interrupted:
-        # Do not wait for the threads: the process is ending, and the remaining time is needed for the rollback.
+        # The process is ending, so do not wait for the threads. The remaining time is needed for the rollback.
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     except BaseException:

@@ -16,7 +16,8 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 
-# Transient errors. EIO is not included: on a local disk it means damaged hardware, and a retry does not repair that.
+# Transient errors. EIO is not included, because on a local disk it means damaged hardware. A retry does not repair
+# that.
 _PASSING: Final = (
     errno.EAGAIN,
     errno.EBUSY,

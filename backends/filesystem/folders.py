@@ -112,8 +112,8 @@ class Folder:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def _lock(self) -> None:
-        # Poll, because the system's own wait for a lock has no deadline. Polling ends soon: processes hold the lock
-        # only for a few system calls, and none of these waits for a disk.
+        # Poll, because the system's own wait for a lock has no deadline. Polling ends soon, because processes hold the
+        # lock only for a few system calls. None of these calls waits for a disk.
         deadline_s, pause_s = time.monotonic() + _LOCKED_S, _FIRST_PAUSE_S
         while True:
             try:

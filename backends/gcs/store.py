@@ -99,7 +99,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         )
 
         def send(client: GcsClient) -> Stored:
-            # Do not use the SDK's method for uploads: it copies the data, and uses a resumable upload above 8 MiB.
+            # Do not use the SDK's method for uploads. It copies the data, and uses a resumable upload above 8 MiB.
             post: Any = client.session.post
             response: requests.Response = post(
                 client.single_upload_url(self.generation),
@@ -182,7 +182,8 @@ class _Session:
             self._upload.step(self._begin)
         self._crc = crc32c(part.data, self._crc)
         stop = self._persisted + len(part.data)
-        # Use one deadline for the whole chunk: the server may accept it in pieces, and each piece takes a request.
+        # Use one deadline for the whole chunk. The server may accept the chunk in pieces, and each piece takes a
+        # request.
         deadline = self._upload.store.retries.deadline()
         if part.is_last:
             end = partial(self._end, data=part.data, stop=stop)
@@ -369,7 +370,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         staging.publish(self, prepared, self._copy)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002
-        """Yield nothing: the service drops unfinished uploads after a week, and does not list them."""
+        """Yield nothing, because the service does not list unfinished uploads. It drops them after a week."""
         return iter(())
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:

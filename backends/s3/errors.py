@@ -37,7 +37,8 @@ class NotSupportedError(StoreError):
     """The server does not support the request: a bulk delete, or a condition."""
 
 
-# Look up S3's error code before the status: several codes share a status, and an entry of a bulk delete has no status.
+# Look up S3's error code before the status, because several codes share a status. An entry of a bulk delete has no
+# status at all.
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "NoSuchKey": ObjectNotFoundError,
     "NoSuchBucket": StoreError,

@@ -257,7 +257,7 @@ def object_info(
 ) -> ObjectInfo:
     """Convert a listing's entry, or the answer to a HEAD, to an ``ObjectInfo``."""
     modified = metadata.get("LastModified")
-    # Round down to seconds: a HEAD gives only seconds, and a listing must give the same time as a HEAD.
+    # Round down to seconds, because a HEAD gives only seconds. A listing must give the same time as a HEAD.
     modified_ms = None if modified is None else int(modified.timestamp()) * 1000
     return ObjectInfo(require_text("the key", key), require_size(size), metadata.get("ETag"), modified_ms)
 
@@ -285,8 +285,8 @@ def abandoned_page(
     return writes, (marker, answer.get("NextUploadIdMarker", ""))
 
 
-# Keys with these characters are deleted by URL, one by one. A bulk delete cannot be used for them: its XML cannot
-# contain some of the characters, and a parser may change others.
+# Keys with these characters are deleted by URL, one by one. A bulk delete cannot be used for them, because its XML
+# cannot contain some of these characters. A parser may change the rest.
 _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
