@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, FencedError, InvalidRangeError
 from tieredstore.kafka.records._slabs import shared_pool
@@ -228,7 +227,12 @@ class BatchConsumer(Closing):
             index = BatchIndex(store.get(key, 0, batch.notification.header_size), key, batch.size)
             batches = list(decoder.decode_message(store.get(key, *index.byte_range(message)), index.place(message)))
             if record >= 0:
-                batches = [rows for each in batches if (rows := each.filter(pc.field("record") == record)).num_rows]
+                batches = [
+                    each.slice(row, 1)
+                    for each in batches
+                    for row, number in enumerate(each.column("record").to_pylist())
+                    if number == record
+                ]
                 if not batches:
                     raise InvalidRangeError(f"{self._log.place(partition, offset)} has no record {record}")
         table = pa.Table.from_batches(batches, decoder.schema).combine_chunks()
