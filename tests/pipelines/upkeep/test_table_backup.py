@@ -111,10 +111,10 @@ def test_a_row_that_is_twice_in_the_table_is_restored_once(topic: StoredTopic, f
     assert rows_of(folder) == (list(range(300)), [])
 
 
-def replace_offsets(folder: Folder, topic: StoredTopic, start: int, stop: int) -> None:
-    new = folder.pipeline(secor__generation="2")
+def replace_offsets(folder: Folder, topic: StoredTopic, start: int, stop: int, old: int = 1, /, **changes: str) -> None:
+    new = folder.pipeline(secor__generation=str(old + 1), **changes)
     with closing(LogSource(new, topic.manager, TOPIC)) as source:
-        list(Backfill(new, folder.store, source, replaces=1, threads=1).run(Selected(TOPIC, start, stop)))
+        list(Backfill(new, folder.store, source, replaces=old, threads=1).run(Selected(TOPIC, start, stop)))
 
 
 @pytest.mark.parametrize("deleted", [110, 290])
@@ -139,6 +139,23 @@ def test_a_restore_from_the_table_lacks_rows_whose_generation_was_removed(topic:
     assert list(backup.lacks) == []
     batches: list[Any] = list(backup.records((TOPIC, 0), 0, 300))
     assert [at for one in batches for at in one.column("offset").to_pylist()] == [*range(start), *range(stop, 300)]
+
+
+def test_a_restore_from_the_table_lacks_a_part_of_a_window_whose_generation_was_removed(
+    topic: StoredTopic, folder: Folder
+) -> None:
+    run_once(topic, folder.store, folder.pipeline())
+    replace_offsets(folder, topic, 0, 300, 1, **SMALL)
+    replace_offsets(folder, topic, 100, 200, 2)
+    assert rows_of(folder) == (list(range(300)), [])
+    list(drop_generation(folder.pipeline(secor__generation="3"), folder.store, dry_run=False))
+    backup = PipelineBackup(folder.pipeline(), folder.store, [TOPIC])
+    there = [at for one in backup.records((TOPIC, 0), 0, 300) for at in one.column("offset").to_pylist()]
+    lost = {*range(300)} - {*there}
+    assert {*range(100, 200)} <= lost < {*range(300)}
+    for start, stop in ((0, 300), (0, min(lost)), (0, 150), (150, 300), (max(lost) + 1, 300)):
+        holes = backup.holes((TOPIC, 0), start, stop)
+        assert {at for hole in holes for at in range(*hole)} == lost & {*range(start, stop)}
 
 
 def test_a_restore_from_files_lacks_those_that_another_generation_replaced(topic: StoredTopic, folder: Folder) -> None:

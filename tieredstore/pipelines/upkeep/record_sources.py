@@ -289,14 +289,19 @@ class KeptFiles(RecordSource):
         holes: list[tuple[int, int]] = []
         reached = window.start
         for piece in self._pieces.get(window.partition, []):
+            if piece.stop <= reached or piece.start >= window.stop:
+                continue
             its = replace(window, start=piece.start, stop=piece.stop)
-            if piece.stop > reached and piece.start < window.stop and self._is_there(its, piece.given_to, piece.needs):
-                holes += [(reached, piece.start)] if reached < piece.start else []
-                reached = piece.stop
+            for start, stop in self._present(its, piece.given_to, piece.needs):
+                if start < window.stop:
+                    holes += [(reached, start)] if reached < start else []
+                    reached = max(reached, stop)
         return [*holes, (reached, window.stop)] if reached < window.stop else holes
 
-    def _is_there(self, window: Window, given_to: int, needs: Sequence[str]) -> bool:  # noqa: ARG002  KeptRows uses it
-        return given_to == _UNKNOWN and self._there.issuperset(needs)
+    def _present(self, window: Window, given_to: int, needs: Sequence[str]) -> list[tuple[int, int]]:
+        """Return the ranges of a piece's offsets whose records can be read."""
+        is_there = given_to == _UNKNOWN and self._there.issuperset(needs)
+        return [(window.start, window.stop)] if is_there else []
 
     @functools.cached_property
     def _there(self) -> set[str]:
@@ -463,10 +468,13 @@ class KeptRows(KeptFiles):
                 if batch.num_rows:
                     yield batch
 
-    def _is_there(self, window: Window, given_to: int, needs: Sequence[str]) -> bool:  # noqa: ARG002  files are not read
-        """Return True if a generation holds the offsets, because rows may have been deleted from the table on
+    def _present(self, window: Window, given_to: int, needs: Sequence[str]) -> list[tuple[int, int]]:  # noqa: ARG002
+        """Return the ranges of offsets that a generation holds, because rows may have been deleted from the table on
         purpose."""
-        return given_to == _UNKNOWN or bool(self._held_elsewhere(window))
+        if given_to == _UNKNOWN:
+            return [(window.start, window.stop)]
+        held = (one.window for one in self._held_elsewhere(window))
+        return sorted((max(window.start, one.start), min(window.stop, one.stop)) for one in held)
 
 
 def _is_same(one: tuple[pa.RecordBatch, int], other: tuple[pa.RecordBatch, int]) -> bool:
