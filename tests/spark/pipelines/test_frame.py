@@ -133,6 +133,20 @@ def test_a_function_that_drops_all_records_does_not_wait_for_their_number(spark:
     assert kept.committed(file) == {(TOPIC, 0): 20, (TOPIC, 1): 20}
 
 
+@pytest.mark.parametrize("function", [pipeline_frames.evens, pipeline_frames.emptied])
+def test_an_error_of_the_source_is_known_even_if_the_function_drops_all_records(
+    spark: SparkSession, kept: Kept, function: Any
+) -> None:
+    """The sink waits during an outage only if it knows the error."""
+    kept.write(20)
+    file = kept.file(frame=named(function))
+    for segment in kept.bucket.root.rglob("*.log"):
+        segment.write_bytes(bytes(segment.stat().st_size))
+    with pytest.raises(TieredStoreError):
+        Sink(spark, kept, file).run()
+    assert kept.committed(file) == {(TOPIC, 0): 0, (TOPIC, 1): 0}
+
+
 @pytest.mark.parametrize(
     ("function", "error", "sentence"),
     [

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Observation, functions
+from pyspark.sql import Column, DataFrame, Observation, Row, functions
 
 from tieredstore.errors import ConfigError, InvalidValueError, TieredStoreError
 from tieredstore.pipelines.files.columns import as_records, frame_function, of_rows
@@ -114,12 +114,7 @@ class WindowJobs:
         """Run a job. Return the results of its tasks. If several fail, raise a permanent error rather than a retryable
         one.
         """
-        try:
-            reports: list[Report] = [unpack(row[REPORT]) for row in job.collect()]
-        except PySparkException as error:
-            if (ours := error_within(error)) is None:
-                raise
-            raise ours from error
+        reports: list[Report] = [unpack(row[REPORT]) for row in _collect(job)]
         outcomes: list[Written | Failed] = []
         errors: list[TieredStoreError] = []
         for report in reports:
@@ -136,6 +131,16 @@ class WindowJobs:
     def _discard(self, outcomes: Sequence[Written | Failed]) -> None:
         prepared = (one[0].files for one in outcomes if not isinstance(one, Failed))
         discard_files(self._store, [file for files in prepared for file in files])
+
+
+def _collect(job: DataFrame) -> list[Row]:
+    """Return the rows of a job. Raise this package's error if one of its tasks raised it."""
+    try:
+        return job.collect()
+    except PySparkException as error:
+        if (ours := error_within(error)) is None:
+            raise
+        raise ours from error
 
 
 _Batches: TypeAlias = Iterable[pa.RecordBatch]
@@ -178,7 +183,7 @@ class FrameJob:
         def read(has_rows: bool) -> list[int]:
             # If Spark sees that the function drops all records, it does not read them, and the observation has no
             # result. So count them here.
-            counts = observed.get if has_rows else records.agg(*counts_of).collect()[0].asDict()
+            counts = observed.get if has_rows else _collect(records.agg(*counts_of))[0].asDict()
             return [int(counts[_name_of(task)]) for task in self.tasks]
 
         return framed.mapInArrow(self.write, SCHEMA), read
