@@ -145,5 +145,5 @@ def read_output(
         yield from text_records(file, sidecar, delimiter) if read is None else read(file, sidecar)
     except ConfigError:
         raise
-    except (pa.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError) as error:
+    except (pa.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError, KeyError) as error:
         raise CorruptDataError(f"{name} is damaged, or no pipeline wrote it") from error

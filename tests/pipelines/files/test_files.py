@@ -206,6 +206,16 @@ def test_a_file_that_breaks_off_is_damaged(how: Format) -> None:
             read(data[:stop])
 
 
+@pytest.mark.parametrize("name", ["offset", "timestamp", "key", "headers", "is_null"])
+def test_a_sidecar_without_a_column_is_damaged(name: str) -> None:
+    files = write(Text("none"), batch())
+    data, beside = sorted(files.values(), key=lambda content: content.startswith(b"PAR1"))
+    table = pq.read_table(io.BytesIO(beside)).drop_columns([name])
+    pq.write_table(table, sidecar := io.BytesIO())
+    with pytest.raises(CorruptDataError, match="a file is damaged"):
+        read(data, sidecar.getvalue())
+
+
 def test_a_file_of_avro_whose_data_have_no_bound_is_not_decoded() -> None:
     for schema, row in ((LINKED, {"id": 7, "r": None}), (READER, {"id": 7})):
         file = io.BytesIO()

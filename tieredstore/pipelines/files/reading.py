@@ -222,7 +222,8 @@ def _beside(values: Iterator[bytes], sidecar: BinaryIO) -> Iterator[pa.RecordBat
             value = next(values, None)
             if value is None:
                 raise ValueError("there are fewer values than the sidecar lists")
-            rows.append(_row(None if beside["is_null"] else value, beside))
+            fields = {name: beside[name] for name in ("offset", "timestamp", "key", "headers")}
+            rows.append(_row(None if beside["is_null"] else value, fields))
         yield _records(rows)
     if next(values, None) is not None:
         raise ValueError("there are more values than the sidecar lists")
