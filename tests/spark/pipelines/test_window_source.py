@@ -51,6 +51,12 @@ def begin(kept: Kept) -> None:
         runner.begin()
 
 
+def run_pipeline(kept: Kept) -> None:
+    pipeline = load_pipeline(kept.file())
+    with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
+        list(runner.run_once())
+
+
 def test_where_partitions_begin_comes_before_anything_is_read(kept: Kept, reader: WindowReader) -> None:
     kept.write(20)
     start = reader.initialOffset()
@@ -111,9 +117,7 @@ def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: 
     end = latest(reader, start)
     with closing_reader(kept) as other:
         assert len(tasks_between(other, start, end)) == 2
-    pipeline = load_pipeline(kept.file())
-    with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
-        list(runner.run_once())
+    run_pipeline(kept)
     with closing_reader(kept) as other:
         assert tasks_between(other, start, end) == []
         later = {"version": 1, "windows": [["orders", end["windows"][0][1], 0, 30, 40]]}
@@ -132,12 +136,20 @@ def test_a_batch_that_is_repeated_has_the_leader_epochs_it_was_planned_with(kept
         reader.prepareForTriggerAvailableNow()
         start = reader.initialOffset()
         end = latest(reader, start)
-    # Offsets from an earlier version lack leader epochs.
-    without = {**end, "windows": [window[:5] for window in end["windows"]]}
-    for offset, epoch in ((end, 0), (without, -1)):
+    # Offsets from earlier versions lack the run's id, and those from still earlier ones the leader epochs.
+    planless = {name: part for name, part in end.items() if name != "plan"}
+    without = {**planless, "windows": [window[:5] for window in end["windows"]]}
+    for offset, epoch in ((end, 0), (planless, 0), (without, -1)):
         with closing_reader(kept) as other:
             windows = [task.window for task in tasks_between(other, start, offset)]
             assert [(window.stop, window.leader_epoch) for window in windows] == [(20, epoch), (20, epoch)]
+    run_pipeline(kept)
+    with closing_reader(kept) as other:
+        assert forced(other, planless) == planless
+        kept.write(10)
+    with closing_reader(kept) as other:
+        assert tasks_between(other, start, planless) == []
+        assert [window[3:5] for window in forced(other, planless)["windows"]] == [[20, 30], [20, 30]]
 
 
 def test_the_same_windows_of_another_run_are_another_offset(kept: Kept) -> None:
