@@ -14,7 +14,6 @@ The entry points of optional parts are read only if the core has no command with
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -57,7 +56,7 @@ class Entry:
 
 def entry_of(name: str) -> Entry | None:
     """Find a command by its name. Return None if neither the core nor an optional part has it."""
-    found = next((entry for entry in _CORE if entry.name == name), None)
+    found = _CORE.get(name)
     return found or next((entry for entry in wing_entries() if entry.name == name), None)
 
 
@@ -68,7 +67,7 @@ def find_option(name: str) -> Entry | None:
 
 def all_entries() -> tuple[Entry, ...]:
     """Return the core's commands, then the commands of the installed optional parts."""
-    return (*_CORE, *wing_entries())
+    return (*_CORE.values(), *wing_entries())
 
 
 def wing_entries() -> tuple[Entry, ...]:
@@ -83,69 +82,125 @@ def _attached() -> tuple[Entry, ...]:
     return tuple(entry for table in tables for entry in table)
 
 
-def _core(folder: str, name: str, effect: Effect | Mapping[str, Effect], summary: str) -> Entry:
-    """Return the entry of a core command. The module ``tieredstore.cli.<folder>.<name>`` has a function of the same
-    name or, for a group of commands, the group ``app``.
-    """
-
-    def load() -> Loaded:
-        module = importlib.import_module(f"tieredstore.cli.{folder}.{name}")
-        loaded: Loaded = getattr(module, name if isinstance(effect, str) else "app")
-        return loaded
-
-    return Entry(name, summary, effect, load)
-
-
-_CORE: Final = (
-    _core(
-        "bucket", "upload", "adds",
+_COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
+    "upload": (
+        "adds",
         "Copy the closed segments on a broker's disk into the store; skip segments that are already there.",
     ),
-    _core("bucket", "ls", "reads", "List topics, partitions and segments: offsets, sizes, ratio, time span."),
-    _core(
-        "bucket", "inspect", "reads",
+    "ls": ("reads", "List topics, partitions and segments: offsets, sizes, ratio, time span."),
+    "inspect": (
+        "reads",
         "Show a segment: manifest, chunk map, key id, indexes, objects, metadata; --index shows an index's entries.",
     ),
-    _core(
-        "bucket", "fetch", "reads",
-        "Fetch a segment's log, a range of its bytes, or an index, exactly as the broker wrote them.",
-    ),
-    _core(
-        "records", "cat", "reads", "Show the records of a topic, by partition and offset, or write them into files."
-    ),
-    _core(
-        "records", "query", "reads",
+    "fetch": ("reads", "Fetch a segment's log, a range of its bytes, or an index, exactly as the broker wrote them."),
+    "cat": ("reads", "Show the records of a topic, by partition and offset, or write them into files."),
+    "query": (
+        "reads",
         "Query topics in DuckDB's SQL: each topic is a table. Without SQL, open a shell on a terminal, or list topics.",
     ),
-    _core("records", "show", "reads", "Show the contents of files: batches, records, or the entries of an index."),
-    _core(
-        "bucket", "mirror", "adds",
-        "Copy segments to another store or under another prefix; the source is only read.",
-    ),
-    _core(
-        "bucket", "rm", "rewrites",
+    "show": ("reads", "Show the contents of files: batches, records, or the entries of an index."),
+    "mirror": ("adds", "Copy segments to another store or under another prefix; the source is only read."),
+    "rm": (
+        "rewrites",
         "Delete whole segments of topics: all of them, with --to only the oldest, or with --segment only one.",
     ),
-    _core(
-        "bucket", "gc", "rewrites",
+    "gc": (
+        "rewrites",
         "Delete the remains of broken copies and deletions: objects without a manifest, and unfinished writes.",
     ),
-    _core("bucket", "du", "reads", "Show bytes, segments, objects and compression, and with --prices the cost."),
-    _core(
-        "bucket", "verify", "reads",
+    "du": (
+        "reads",
+        "Show bytes, segments, objects and compression, and with --prices the cost.",
+    ),
+    "verify": (
+        "reads",
         "Check the segments of a bucket and look for missing offsets between them; nothing is changed.",
     ),
-    _core("bucket", "init", "adds", "Write a settings file for a bucket, and check it as doctor does."),
-    _core(
-        "bucket", "doctor", "rewrites",
-        "Check settings, keys, store, clock, lifecycle rules and caches, one line each.",
-    ),
-    _core(
-        "bucket", "keys", {"new": "adds", "list": "reads", "rotate": "rewrites", "seal": "adds"},
+    "init": ("adds", "Write a settings file for a bucket, and check it as doctor does."),
+    "doctor": ("rewrites", "Check settings, keys, store, clock, lifecycle rules and caches, one line each."),
+    "keys": (
+        {"new": "adds", "list": "reads", "rotate": "rewrites", "seal": "adds"},
         "Key pairs: make, count, rotate and retire them.",
     ),
-    _core(
-        "bucket", "holds", {"place": "adds", "list": "reads", "release": "rewrites"},
+    "holds": (
+        {"place": "adds", "list": "reads", "release": "rewrites"},
         "Legal holds: segments that rm and gc must keep.",
     ),
-)  # fmt: skip
+}
+
+
+def load_of_core(name: str) -> Loaded:  # noqa: C901  a table
+    """Import a command of the core. Raise LookupError if this function has no case for it."""
+    match name:
+        case "upload":
+            from tieredstore.cli.bucket import upload
+
+            return upload.upload
+        case "ls":
+            from tieredstore.cli.bucket import ls
+
+            return ls.ls
+        case "inspect":
+            from tieredstore.cli.bucket import inspect
+
+            return inspect.inspect
+        case "fetch":
+            from tieredstore.cli.bucket import fetch
+
+            return fetch.fetch
+        case "cat":
+            from tieredstore.cli.records import cat
+
+            return cat.cat
+        case "query":
+            from tieredstore.cli.records import query
+
+            return query.query
+        case "show":
+            from tieredstore.cli.records import show
+
+            return show.show
+        case "mirror":
+            from tieredstore.cli.bucket import mirror
+
+            return mirror.mirror
+        case "rm":
+            from tieredstore.cli.bucket import rm
+
+            return rm.rm
+        case "gc":
+            from tieredstore.cli.bucket import gc
+
+            return gc.gc
+        case "du":
+            from tieredstore.cli.bucket import du
+
+            return du.du
+        case "verify":
+            from tieredstore.cli.bucket import verify
+
+            return verify.verify
+        case "doctor":
+            from tieredstore.cli.bucket import doctor
+
+            return doctor.doctor
+        case "init":
+            from tieredstore.cli.bucket import init
+
+            return init.init
+        case "keys":
+            from tieredstore.cli.bucket import keys
+
+            return keys.app
+        case "holds":
+            from tieredstore.cli.bucket import holds
+
+            return holds.app
+        case _:
+            raise LookupError(f"the table has a summary of the command {name!r}, but no case imports the command")
+
+
+_CORE: Final = {
+    name: Entry(name, summary, effect, functools.partial(load_of_core, name))
+    for name, (effect, summary) in _COMMANDS.items()
+}

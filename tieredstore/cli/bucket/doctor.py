@@ -1,6 +1,4 @@
-"""``tieredstore doctor``: the first command to run when something is wrong. The table of commands imports this module
-by its name.
-"""
+"""``tieredstore doctor``: the first command to run when something is wrong."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""``tieredstore cat``: show a topic's records, or write them into files. The table of commands imports this module by
-its name.
-"""
+"""``tieredstore cat``: show the records of a topic, or write them into files."""
 
 from __future__ import annotations
 
