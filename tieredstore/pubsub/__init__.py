@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tieredstore.installation import Extra
 
@@ -16,19 +15,31 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchConsumer", "BatchProducer", "Position", "Topic", "Topics", "open_topics"]
 
-_MODULES: Final = {
-    "BatchConsumer": "consume.consumer",
-    "BatchProducer": "produce.producer",
-    "Position": "queue.queues",
-    "Topic": "queue.topics",
-    "Topics": "queue.topics",
-    "open_topics": "queue.memq_topics",
-}
-
 
 def __getattr__(name: str) -> object:
     # Import submodules on first use, because `tieredstore --help` imports this package only for its list of commands.
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with Extra("a topic of batches", "kafka"):
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        match name:
+            case "BatchConsumer":
+                from tieredstore.pubsub.consume import consumer  # noqa: PLC0415
+
+                return consumer.BatchConsumer
+            case "BatchProducer":
+                from tieredstore.pubsub.produce import producer  # noqa: PLC0415
+
+                return producer.BatchProducer
+            case "Position":
+                from tieredstore.pubsub.queue import queues  # noqa: PLC0415
+
+                return queues.Position
+            case "Topic" | "Topics":
+                from tieredstore.pubsub.queue import topics  # noqa: PLC0415
+
+                return getattr(topics, name)
+            case "open_topics":
+                from tieredstore.pubsub.queue import memq_topics  # noqa: PLC0415
+
+                return memq_topics.open_topics
+            case _:
+                pass
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
