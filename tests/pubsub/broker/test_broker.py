@@ -28,7 +28,7 @@ from tests.support.pubsub.pubsub_topics import (
     topics_on,
 )
 from tests.support.records.counted_checksums import counted_checksums
-from tests.support.stores.doubles import DelegatingObjectStore
+from tests.support.stores.doubles import DelegatingObjectStore, ScriptedStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailableError
@@ -361,6 +361,23 @@ def test_reads_give_an_object_its_index_or_a_range_and_of_the_topic_alone() -> N
         PacketClient(running.place) as client,
     ):
         assert client.ask(ReadRequest("orders", text)).code is Code.BAD_REQUEST
+
+
+def test_an_unforeseen_error_of_the_store_ends_a_read_and_keeps_no_client_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tieredstore.pubsub.broker.broker._RANGE_BYTES", 8)
+    store = ScriptedStore(MemoryObjectStore())
+    topics = orders_on(store, batch_ms="5", broker_serve_reads="true")
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        client.ask(write_of(message_of([b"v"])))
+        (entry,) = entries_of(topics)
+        store.on("get", "*/topics/orders/*", KeyError("size"), times=1)
+        answer = client.ask(ReadRequest("orders", entry.raw.decode()))
+        assert (answer.code, answer.error) == (Code.REQUEST_FAILED, "internal error of the broker: KeyError")
+        store.on("get", "*/topics/orders/*", KeyError("size"), skip=1)  # the answer has begun
+        with pytest.raises((ConnectionError, AssertionError), match=r"ended the connection|reset"):
+            client.ask(ReadRequest("orders", entry.raw.decode()))
 
 
 def test_reads_of_large_objects_come_whole_beside_acknowledgements() -> None:

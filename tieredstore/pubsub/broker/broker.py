@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Final
 
+from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ConfigError, InvalidRangeError, ObjectNotFoundError, TieredStoreError
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client, EverybodyMay
@@ -42,7 +43,7 @@ from tieredstore.pubsub.format.packets import (
     view_request,
     write_acknowledgement,
 )
-from tieredstore.pubsub.governor.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics
+from tieredstore.pubsub.governor.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics, own_error
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
 
@@ -369,7 +370,7 @@ class Broker:
         loop = asyncio.get_running_loop()
 
         def get(start: int, stop: int) -> Awaitable[bytes]:
-            return loop.run_in_executor(self._read_threads, topics.store.get, key, start, stop)
+            return loop.run_in_executor(self._read_threads, _get, topics.store, key, start, stop)
 
         def answer(code: Code, why: str = "", payload: ReadAnswer | None = None) -> None:
             connection.send(response_bytes(Response(READ_VERSION, request_id, PacketType.READ, code, why, payload)))
@@ -490,6 +491,17 @@ _RANGE_BYTES: Final = 4 << 20
 _ANSWER_S: Final = 600.0
 """The longest time in seconds to send an answer. Reads of other clients wait while a client does not read its
 answer."""
+
+
+def _get(store: ObjectStore, key: str, start: int, stop: int) -> bytes:
+    try:
+        return store.get(key, start, stop)
+    except TieredStoreError:
+        raise
+    except Exception as error:
+        # Turn every error into an answer, or the end of the connection, because the client waits for one of these.
+        _logger.exception("cannot read %s", key)
+        raise own_error(error) from error
 
 
 def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> tuple[str, int, int]:
