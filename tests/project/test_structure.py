@@ -106,3 +106,16 @@ def test_futures_are_waited_for_in_one_place() -> None:
         )
         elsewhere |= {name} if waits else set()
     assert not elsewhere
+
+
+def test_own_modules_are_imported_by_statements() -> None:
+    """An import by a text hides a module from the checks of layers and of types."""
+    calls = [
+        (f"{path}:{node.lineno}", ast.unparse(node.args[0]))
+        for path in product_sources().values()
+        if path.suffix == ".py"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")
+    ]
+    assert calls, "none is found"
+    assert not [call for call in calls if re.search(r"tieredstore|__name__|__package__", call[1])]

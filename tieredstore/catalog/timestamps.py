@@ -5,7 +5,6 @@ Only a small part of a log is read, because the wanted record lies between two e
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -272,8 +271,8 @@ def _decoder(
 ) -> RecordDecoder:
     """Return a decoder. Without pyarrow, raise ConfigError, which says that ``doing`` needs pyarrow."""
     with Extra(doing, "arrow"):
-        records = importlib.import_module("tieredstore.kafka.records")
-    decoder: RecordDecoder = records.RecordDecoder(
+        from tieredstore.kafka.records import RecordDecoder  # noqa: PLC0415
+    return RecordDecoder(
         ("offset", "timestamp"),
         check_crc=decoding.check_crc,
         on_corrupt=decoding.on_corrupt,
@@ -281,4 +280,3 @@ def _decoder(
         target_bytes=target_bytes,
         max_batch_bytes=decoding.max_batch_bytes,
     )
-    return decoder

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tieredstore.remote.base import RemoteStorageManagerBase
@@ -13,21 +12,27 @@ if TYPE_CHECKING:
 
 __all__ = ["NextSegment", "RemoteStorageManager", "RemoteStorageManagerBase", "SegmentSource", "SegmentStream"]
 
-_MODULES: Final = {
-    "NextSegment": "source",
-    "RemoteStorageManager": "manager",
-    "RemoteStorageManagerBase": "base",
-    "SegmentSource": "source",
-    "SegmentStream": "fetch.stream",
-}
-
 
 def __getattr__(name: str) -> object:
     """Import a name of ``__all__`` on first use, so that importing a small module of this package does not import the
     other modules.
     """
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+    match name:
+        case "NextSegment" | "SegmentSource":
+            from tieredstore.remote import source  # noqa: PLC0415
+
+            return getattr(source, name)
+        case "RemoteStorageManager":
+            from tieredstore.remote import manager  # noqa: PLC0415
+
+            return manager.RemoteStorageManager
+        case "RemoteStorageManagerBase":
+            from tieredstore.remote import base  # noqa: PLC0415
+
+            return base.RemoteStorageManagerBase
+        case "SegmentStream":
+            from tieredstore.remote.fetch import stream  # noqa: PLC0415
+
+            return stream.SegmentStream
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -475,14 +474,14 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
     if not names:
         return []
     try:
-        known = importlib.import_module("tieredstore.live.properties")
+        from tieredstore.live import properties  # noqa: PLC0415
     except ConfigError:
         if not has_broker:
             # Report all names as faults. Only the Kafka client library knows the valid names, and it is not installed.
             words = "is a property of the Kafka client, but no broker is set: leave it out"
             reader.problems.extend(SettingProblem(name, f"{shown_name(name)} {words}") for name in names)
         return []
-    unknown = set(known.unknown_properties(names.values()))
+    unknown = set(properties.unknown_properties(names.values()))
     for name, short in names.items():
         if short in unknown:
             _note_unknown(name, own_names | {f"{_KAFKA}{_SERVERS}"}, reader)

@@ -147,9 +147,9 @@ def _text(base_dir: Path, setting: str, file: str) -> bytes:
 def _registry(properties: Mapping[str, str]) -> SchemaLookup | None:
     if not properties:
         return None
-    module = importlib.import_module("tieredstore.schema_registry")
-    registry: SchemaLookup = module.SchemaRegistry(properties=properties)
-    return registry
+    from tieredstore.schema_registry import SchemaRegistry  # noqa: PLC0415  it needs an extra
+
+    return SchemaRegistry(properties=properties)
 
 
 def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
