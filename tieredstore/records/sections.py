@@ -138,8 +138,9 @@ def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chun
     """Return a section end near the beginning of a chunk of ``chunk_bytes``, for a section that begins at ``position``.
     Return None if the section would be too small or too large.
 
-    An equal part would end ``share`` bytes after ``position``. Of the two chunk beginnings around this place, try the
-    nearer first: take the first section end at or after it.
+    If all sections were of equal size, this one would end ``share`` bytes after ``position``. One chunk begins before
+    that byte, and one behind it. Try the nearer beginning, then the other, each with the first section end at or
+    after it.
     """
     even = position + share
     before = even // chunk_bytes * chunk_bytes

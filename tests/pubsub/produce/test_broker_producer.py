@@ -93,7 +93,7 @@ class Shared(Assignment):
 
 @contextmanager
 def several(topics: Topics, *racks: str) -> Generator[tuple[list[RunningBroker], list[BrokerAddress]]]:
-    """Yield brokers that know each other, and the list of brokers with the topic, at first all of them."""
+    """Yield brokers that know each other, and the list of those that serve the topic. A test may shorten the list."""
     assigned, running = list[BrokerAddress](), list[RunningBroker]()
     try:
         for rack in racks:

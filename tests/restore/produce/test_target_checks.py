@@ -240,9 +240,9 @@ def test_the_control_topic_has_the_replicas_that_one_broker_can_have() -> None:
         (
             "a.json",
             '{"settings": {}, "partition_count": 0}',
-            "no settings of a topic: its partition_count is 0",
+            "cannot be used as a topic's settings: its partition_count is 0",
         ),
-        ("a.json", "{", "a.json has no settings of a topic: Invalid JSON"),
+        ("a.json", "{", "a.json cannot be used as a topic's settings: Invalid JSON"),
         ("a.json", None, "a.json cannot be read"),
     ],
 )

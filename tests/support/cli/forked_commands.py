@@ -68,7 +68,7 @@ class Running:
 class ForkedCommands:
     """Context manager that starts commands. ``modules`` are imported once, in the parent.
 
-    With ``is_measured``, the commands are included in coverage, if coverage is measured.
+    With ``is_measured``, the commands count for the run's coverage, if the run measures it.
     """
 
     def __init__(self, folder: Path, modules: Sequence[str] = (), *, is_measured: bool = False) -> None:

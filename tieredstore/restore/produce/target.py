@@ -73,7 +73,7 @@ class NewTopic:
                 return cls(dict(read_properties(path)))
             return _NEW_TOPIC.validate_json(read_named(path))
         except ValidationError as error:
-            raise ConfigError(f"{path} has no settings of a topic: {fault_in(error)}") from None
+            raise ConfigError(f"{path} cannot be used as a topic's settings: {fault_in(error)}") from None
 
 
 NewTopics: TypeAlias = Callable[[str, str], NewTopic | None]
