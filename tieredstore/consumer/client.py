@@ -92,8 +92,8 @@ class MemberClient:
     def seek(self, where: TopicPartition, offset: int, epoch: int | None = None) -> None:
         """Continue a partition at an offset; raise KafkaException if the client does not fetch this partition.
 
-        ``epoch`` is the leader epoch of the record before ``offset``. The broker then first checks that its log still
-        has that record.
+        ``epoch`` is the leader epoch of the record before ``offset``. By this epoch, the broker first checks that its
+        log still has that record.
         """
         _base.seek(self._own(), KafkaPartition(*where, offset, leader_epoch=-1 if epoch is None else epoch))
 

@@ -101,8 +101,8 @@ class Consumer(confluent_kafka.Consumer):
         parts = self._expect_open()
         end = _end(timeout)
         parts.commits.commit_when_due()
-        # Call the client at least once, even if the bucket always has more records: these calls keep the consumer in
-        # its group.
+        # Call the client at least once, even if the bucket always has more records, because these calls keep the
+        # consumer in its group.
         self._take_live(parts, 0.0, max_rows or _MANY)
         while True:
             self._tick(parts)

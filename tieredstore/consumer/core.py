@@ -122,7 +122,7 @@ class Core:
     def move_back(self, partition: Partition, first: Position) -> None:
         """Continue a partition at a record that was taken but not returned.
 
-        If the partition's position is already before the record, keep that position: the log was truncated or
+        If the partition's position is already before the record, keep that position, because the log was truncated or
         re-created. A failed partition stays failed.
         """
         if partition.position is None or partition.position <= first.offset:
@@ -140,8 +140,9 @@ class Core:
                 self.move(partition, first)
 
     def pause(self, partition: Partition) -> None:
-        """Stop fetching a partition. Drop the bucket's records that were read but not yet returned: a resume reads
-        these records again."""
+        """Stop fetching a partition. Drop the bucket's records that were read but not yet returned. A resume reads
+        these records again.
+        """
         if partition.paused:
             return
         partition.paused = self.paused[partition.where] = True
@@ -479,5 +480,5 @@ class Core:
 
 def was_cut(error: KafkaError) -> bool:
     """Return True if a client's error reports that the log was truncated before the position."""
-    # Compare the text too: with ``auto.offset.reset=error``, librdkafka uses one error code for all reasons.
+    # Compare the text too, because with ``auto.offset.reset=error``, librdkafka uses one error code for all reasons.
     return error.code() == KafkaError._LOG_TRUNCATION or KafkaError(KafkaError._LOG_TRUNCATION).str() in error.str()

@@ -178,7 +178,7 @@ class Delivery:
         self._held = deque(partition for partition in self._held if partition.where not in wheres)
 
     def _count_live(self, messages: Sequence[Received]) -> None:
-        # Measure only the sizes of the values: measuring the keys too would double the cost per message.
+        # Measure only the sizes of the values, because measuring the keys too would double the cost per message.
         self._measures.records["broker"] += len(messages)
         size = sum(map(len, messages))
         self._measures.byte_counts["broker"] += size

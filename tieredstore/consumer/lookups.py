@@ -1,7 +1,7 @@
 """Look-ups in the background of a consumer: where a partition starts, and where it continues.
 
 One thread asks the broker, and another thread the bucket, so that a slow store delays only look-ups that need it. A
-look-up asks the broker first: if the broker then deletes records, the later listing of the bucket has them.
+look-up asks the broker first, because if the broker then deletes records, the later listing of the bucket has them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ class LossPolicy:
         self._first_pause_s = first_pause_s
         self._clock = clock
         self._to_raise: dict[str, Exception] = {}
-        # Log each loss once: while a partition waits before lost offsets, every look-up finds the same loss again.
+        # Log each loss once, because while a partition waits before lost offsets, every look-up finds the same loss
+        # again.
         self._log = LogOnce(_logger)
 
     def take_error(self) -> Exception | None:

@@ -53,7 +53,7 @@ class OffsetQueries:
         live = None if self._is_remote else self._client.watermarks(place, timeout_s)
         if live is None and not self._is_remote:
             return None
-        # Ask the broker first: if it then deletes records, the later listing of the bucket has them.
+        # Ask the broker first, because if it then deletes records, the later listing of the bucket has them.
         asked = self._core.lookups.call(lambda bucket: self._stored_span(bucket, where))
         try:
             stored = outcome(asked, _left(end))
@@ -112,8 +112,8 @@ class OffsetQueries:
         before = logs.listings
         logs.load({where[0]}, ids)
         if logs.listings == before:
-            # List the whole topic in two cases. If the bucket lacked the partition before, its first segments may have
-            # arrived since. In the other case, retention has deleted the first known segment.
+            # List the whole topic in two cases. In the first, the bucket lacked the partition before, and its first
+            # segments may have arrived since. In the second, retention has deleted the first known segment.
             known = logs.lineage(where)
             if known is None or _begins_elsewhere(bucket, known):
                 logs.reload(where[0], ids.get(where[0]))

@@ -120,8 +120,8 @@ class ParserKind:
     secor: tuple[str, ...] = ()
     """Names of this parser's classes in Secor, without prefix and suffix."""
     settings: type[SettingsGroup] | None = None
-    """Settings of this parser only. Never rename their fields: the fingerprint of the settings in the commit log is
-    computed from these names.
+    """Settings of this parser only. Never rename their fields, because the fingerprint of the settings in the commit
+    log is computed from these names.
     """
     needs: str = ""
     """Name of a property that the parser requires."""

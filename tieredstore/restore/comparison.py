@@ -4,8 +4,8 @@ The comparison reads both sides as columns, and compares them in batches. ``rest
 ``restore produce`` writes an offset map.
 
 If keys were hashed again, the map has offset runs: sequences of a source partition's records that are consecutive in
-one target partition. Each side is then read once, and a digest is computed for each run. The first run with different
-digests is read again, to find the first different record.
+one target partition. Each side is then read once, and a digest is computed for each offset run. The first offset run
+with different digests is read again, to find the first different record.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class ComparedPartition:
 
 
 class MappedOffsets:
-    """The target offsets that the records of a source partition should have, as ascending offset runs. Within a run,
-    the difference between target and source offsets is constant.
+    """The target offsets that the records of a source partition should have, as ascending offset runs. Within an offset
+    run, the difference between target and source offsets is constant.
 
-    For restored log directories, ``runs`` has a single offset run, with all offsets. Records with these offsets may be
-    missing on both sides.
+    A restore of log directories keeps all offsets, so ``runs`` has a single offset run. It also covers offsets that
+    have no record on either side.
     """
 
     def __init__(self, runs: Iterable[OffsetRun]) -> None:
@@ -374,8 +374,8 @@ def _expected_by_key(
 
 
 class _RunDigests:
-    """Digests of offset runs on one side. Records between two runs belong to no run. For each run, ``extra`` has the
-    number of such records just before the run, and their first offset.
+    """Digests of offset runs on one side. Records between two offset runs belong to neither. For each offset run,
+    ``extra`` has the number of such records just before it, and their first offset.
     """
 
     def __init__(self) -> None:
@@ -387,7 +387,8 @@ class _RunDigests:
         """Add records of an offset run to its digest."""
         side = self._parts.setdefault(run, Side())
         side.add(records)
-        # A Side has many hash objects, which take memory. After the run's last record, keep only their joint digest.
+        # A Side has many hash objects, which take memory. After the last record of an offset run, keep only their joint
+        # digest.
         if side.records == run.length and run not in self._whole:
             self._whole[run] = self._parts.pop(run).hexdigest()
 

@@ -54,8 +54,8 @@ class SourceGroups:
 
 
 def obstacle_of(group: LiveGroup) -> str | None:
-    """Return the reason why a group's offsets cannot be moved, or None if they can. The caller adds to the reason in
-    which cluster the group is."""
+    """Return the reason why a group's offsets cannot be moved, or None if they can. The reason does not name the
+    group's cluster; the caller adds the name."""
     if group.kind == "other":
         return "it is neither a classic nor a consumer group"
     return "stop its consumers: it has members" if group.has_members else None

@@ -46,7 +46,7 @@ class Rows:
 
     @classmethod
     def moved(cls, records: pa.RecordBatch, there: pa.Array) -> Rows:
-        """Return source records with their target offsets ``there``."""
+        """Return the rows of the source's ``records``. ``there`` has the records' offsets in the target."""
         return cls(records.column("offset"), records.set_column(0, records.schema.field("offset"), there))
 
     def __len__(self) -> int:

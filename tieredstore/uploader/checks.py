@@ -51,7 +51,7 @@ def _of_broker(environment: BrokerEnvironment) -> tuple[Check, str | None]:
     try:
         with BrokerState(environment.client, timeout_s=_TIMEOUT_S) as state:
             members = state.members()
-            # One topic is enough: brokers before 2.8 return a zero id for every topic.
+            # One topic is enough, because brokers before 2.8 return a zero id for every topic.
             ids = state.topic_ids(sorted({topic for topic, _ in state.leaders()})[:1])
     except TieredStoreError as error:
         return Check("broker", Verdict.BAD, str(error), exit_code=error.exit_code), None

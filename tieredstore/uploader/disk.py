@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _RACY_NS: Final = 2_000_000_000
-"""If a folder changed less than two seconds before its listing, list it again: a later change may get the same
+"""If a folder changed less than two seconds before its listing, list it again, because a later change may get the same
 modification time."""
 
 _MOST_LISTINGS: Final = 3
@@ -168,7 +168,7 @@ class Disk:
             try:
                 mtime_ns = path.stat().st_mtime_ns
             except OSError:
-                # Do nothing for a folder that was deleted or moved: the next complete sweep handles it.
+                # Do nothing for a folder that was deleted or moved, because the next complete sweep handles it.
                 self.touch(path)
             else:
                 self._look(path, folder, mtime_ns)
@@ -276,8 +276,8 @@ class Disk:
             return self._list_alone(partition, folder)
 
     def _list_alone(self, partition: Partition, folder: Path) -> bool:
-        """List the folder. The caller holds the lock ``listing``: otherwise a slow, older listing could undo a newer
-        listing."""
+        """List the folder. The caller holds the lock ``listing``, because otherwise a slow, older listing could undo a
+        newer listing."""
         if partition.folder != folder:
             return False
         checkpoint, listed = (folder / LEADER_EPOCH_CHECKPOINT).read_bytes(), discover_deleted(folder)
@@ -292,15 +292,16 @@ class Disk:
         if self._identify(folder) != partition.where:
             return False
         epochs = parse_leader_epochs(checkpoint)
-        # If the checkpoint's first epoch was not known before, do not add the earlier known epochs. A broker that was
-        # down for a long time restarts its log at the leader's first offset. The checkpoint then claims that the epoch
-        # of this offset begins at this offset, although the epoch may have begun long before. Readers can add missing
-        # epochs from other brokers' uploads, but a wrong epoch would hide these uploads.
+        # Keep the known epochs that the checkpoint no longer has, but only if the checkpoint's first epoch was known
+        # before. A broker that was down for a long time restarts its log at the leader's first offset. In its new
+        # checkpoint, the first epoch begins at this offset, although this epoch may have begun long before. The epochs
+        # known before would then seem to last until this offset, and readers would ignore other brokers' uploads with
+        # the true epochs. Epochs that are missing do no harm, because readers add them from other brokers' uploads.
         is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
         return partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
 
     def _warn(self, folder: _Folder, sentence: str) -> None:
-        # Warn at the second failure: most incomplete folders are complete a moment later.
+        # Warn only at the second failure, because most incomplete folders are complete a moment later.
         if folder.warned is None:
             folder.warned = ""
         elif folder.warned != sentence:
@@ -349,8 +350,8 @@ class FolderWatch:
             self._give_up(str(error))
 
     def watch(self, folders: Iterable[Path]) -> bool:
-        """Watch exactly these folders. Return True if a folder is new: its earlier events were missed, so the caller
-        must list it."""
+        """Watch exactly these folders. Return True if a folder is new. The caller must then list it, because its
+        earlier events were missed."""
         if self._is_broken:
             return False
         wanted = set(folders)

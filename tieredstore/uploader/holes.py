@@ -1,7 +1,7 @@
 """Fills holes: offsets that a partition's upload watermark records as not uploaded.
 
-If this broker has the missing offsets from the same leader epochs, it uploads its own copy, even if another broker
-leads. This is a separate module because holes are filled in any role and outside the schedule.
+If this broker has the missing records, from the leader epochs that the hole names, it uploads its own copy, even if
+another broker leads. This is a separate module because holes are filled in any role and outside the schedule.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class _Filling:
             self.target.watermarks.unmark(self.partition.where)
 
     def _find_stored(self, watermark: Watermark) -> Iterator[tuple[int, int]]:
-        """Yield the offsets of holes that the store has nevertheless: another uploader stored their segment while the
-        hole was being recorded. No disk needs to have the segment any more.
+        """Yield the offsets of holes that the store has after all, because another uploader stored their segment while
+        the hole was being recorded. Such a hole can be closed even if no disk has the segment any more.
         """
         for hole in watermark.holes:
             for segment in self.target.watermarks.segments(watermark.where, hole.first_offset, hole.last_offset + 1):
@@ -158,7 +158,7 @@ class _Filling:
             holes = [hole for hole in gaps if segment.meets([(hole.first_offset, hole.last_offset)])]
             if not holes or (partition.where, segment.base_offset) in filler.failed:
                 continue
-            # Skip records that are not replicated: a new leader may still truncate them.
+            # Skip records that are not replicated, because a new leader may still truncate them.
             if high is not None and segment.next_offset > high:
                 continue
             if partition.folder is None and not segment.is_replicated and not all(hole.leader_epochs for hole in holes):
@@ -237,9 +237,12 @@ def agrees(extent: tuple[int, int], own: LeaderEpochs, hole: Hole, epochs: Leade
     """Return True if a segment has the records of ``hole``, written in the leader epochs that the hole names.
 
     ``extent`` has the segment's first and last offset, and ``own`` its leader epochs. ``epochs`` are the leader epochs
-    of the local log. Two replicas with the same epoch at an offset have the same records up to that offset. So it is
-    enough to compare the first epoch recorded in the hole. If the hole has no epochs, the segment matches if it is part
-    of the local log, and the log's last epoch is not earlier than the upload watermark's epoch.
+    of the local log.
+
+    The segment may begin before the first epoch that the hole names. Then the local log must have this epoch at the
+    epoch's start. Two replicas with the same epoch at an offset have the same records up to that offset, so this proves
+    the earlier records. If the hole names no epochs, the segment matches if it is part of the local log, and the log's
+    last epoch is not earlier than the upload watermark's epoch.
     """
     known = hole.leader_epochs
     first, last = max(extent[0], hole.first_offset), min(extent[1], hole.last_offset)

@@ -41,7 +41,7 @@ class Leadership(ABC):
         """Return the partitions that this broker leads now, or None if it leads all local partitions. The uploader
         calls this every second.
 
-        Raise a TieredStoreError if leadership is unknown: the caller then uses its last answer for up to 30 seconds.
+        Raise a TieredStoreError if leadership is unknown. The caller then uses its last answer for up to 30 seconds.
         """
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:  # noqa: B027  subclasses may ignore the call
@@ -319,8 +319,8 @@ def _leader_of(raw: bytes, where: TopicPartition) -> int:
 
 
 def _topic_id_of(raw: bytes) -> Uuid:
-    """Parse the topic's id. Return a zero id for a topic from before Kafka 2.8, and for unreadable data, because such a
-    topic exists too.
+    """Parse the topic's id. Return a zero id for a topic from before Kafka 2.8, and for unreadable data, because the
+    topic exists in both cases.
     """
     try:
         return Uuid.parse(json.loads(raw)["topic_id"])

@@ -88,9 +88,9 @@ class Link:
             (self.folder / _REPLICATED).touch()
 
     def end_at(self, next_offset: int) -> Link:
-        """Rename the links to those of a segment that ends earlier, and return them. Their first end was wrong, because
-        the listing at the time of linking had missed the next segment. The linked producer snapshot still is that of
-        the first end. If the renaming fails, change nothing.
+        """Give the links' segment an earlier end, by renaming, and return the renamed links. Its first end was wrong,
+        because the listing at the time of linking had missed the next segment. The linked producer snapshot remains
+        the snapshot of the first end. If the renaming fails, change nothing.
         """
         name = f"{self.base_offset:020d}-{next_offset:020d}"
         shorter = replace(self, folder=self.folder.with_name(name), next_offset=next_offset)

@@ -38,7 +38,7 @@ def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
         return
     start: int | None = None
     try:
-        # Turn read-ahead off: otherwise the check of an uncached page would also load the following pages.
+        # Turn read-ahead off, because otherwise the check of an uncached page would also load the following pages.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         for offset in range(0, size, _BLOCK):
             if _is_cached(descriptor, offset):

@@ -75,9 +75,10 @@ class Progress:
     saved       else                    ship: ahead; distrust: unknown; a later leader moved it: unknown
     ==========  ======================  =========================================================================
 
-    The state is the first row whose condition holds. ``attempt`` is a write of unknown outcome. ``attempt`` has two
-    parts: the object before the write (with everything uploaded since), and the object to write. ``must_reload`` is
-    true if another uploader may have moved the watermark. The next step then calls :meth:`distrust`.
+    The first row of the table whose condition (``derived from``) holds gives the state. ``attempt`` is a write of
+    unknown outcome. ``attempt`` has two parts: the object before the write (with everything uploaded since), and the
+    object to write. ``must_reload`` is true if another uploader may have moved the watermark. The next step then calls
+    :meth:`distrust`.
     """
 
     value: Watermark | None = None
@@ -124,7 +125,8 @@ class Progress:
         self.forget()
 
     def distrust(self) -> None:
-        """Forget the watermark object: another uploader may have changed it, or the settings now name another store.
+        """Forget the watermark object, because another uploader may have changed it, or the settings now name another
+        store.
 
         The next step reads the object and looks for uploaded segments.
         """
@@ -159,9 +161,10 @@ class Partition:
     One worker at a time uploads (see ``turn``). The worker opens the files itself, so other threads may unpin a segment
     during its upload.
 
-    The store has all offsets before ``shipped``; None means that this is not known yet. There is one exception. If
-    another broker's uploader was the first to store anything, its log may have begun later than this broker's log.
-    ``begun_at`` is then the first stored offset. Segments before it that only pins keep stay until they are uploaded.
+    The store has all offsets before ``shipped`` (None: not known yet), with one exception. Another broker's uploader
+    may have been the first to store anything, and its log may have begun later than this broker's log. ``begun_at`` is
+    then the first stored offset. Earlier segments that only exist because of pins stay pinned until they are uploaded.
+
     ``first_active`` is the base offset of the active segment in the first listing, and None before that listing. The
     leaders of the present epochs have replicated all offsets below ``replicated_to``.
     """
@@ -260,15 +263,16 @@ class Partition:
         # The listed end of a segment is the base offset of the next listed segment. For a deleted segment, this may be
         # after the true end, because the next segments may be gone.
         if named is not None and (named.is_deleted or named.next_base_offset == end):
-            # Suspect a truncation only in a follower's log, or if the leader epoch is new: this leader may then have
+            # Suspect a truncation only in a follower's log, or if the leader epoch is new, because this leader may have
             # been a follower in between.
             may_be_other = not named.is_deleted and (self.role is Role.FOLLOWED or has_changed)
             if may_be_other and segment.was_replaced(named):
                 return False
             listed_end = named.next_base_offset or end
             if listed_end < end and (not segment.is_pinned or segment.is_log(named.path("log"))):
-                # An earlier listing missed the segment that begins at the listed end. Correct a pinned segment's end
-                # only if the listed file is the pinned file: a file that replaced it may have fewer records.
+                # The known end is too high, because an earlier listing missed the next segment. Correct the end. But if
+                # the segment is pinned, first check that the listed file is the pinned file, because a file that
+                # replaced it may have fewer records.
                 end, segment.described = listed_end, None
             segment.place = named if named.next_base_offset == end else replace(named, next_base_offset=end)
             if segment.link is not None and segment.link.next_offset > end:
@@ -283,7 +287,8 @@ class Partition:
                 segment.lost = _MAYBE_CUT
             return True
         if named is not None and segment.is_log(named.path("log")):
-            return False  # The log was truncated within this segment.
+            # The log was truncated within this segment.
+            return False
         # Keep a pinned segment beyond the log's end, because a broker that refills the log from the start may still
         # reach the segment's offsets.
         return segment.is_pinned and end > active
@@ -327,8 +332,8 @@ class Partition:
         to store anything, without having these segments. Call this before :meth:`ship_to` and :meth:`pass_to`.
 
         Ask ``begun_at`` for the first stored offset only if the watermark was unknown until now, and only pins keep
-        segments before ``next_offset``. Do not keep segments that the broker still has: the store may have had them
-        until its retention deleted them.
+        segments before ``next_offset``. Do not keep segments that the broker still has, because the store may have had
+        them until retention deleted them from the store.
         """
         with self.lock:
             may_be = not self.shipped and any(one.may_fill([(0, next_offset - 1)]) for one in self.segments.values())
@@ -351,7 +356,8 @@ class Partition:
         """Record that the leader's uploader has uploaded everything before ``next_offset`` except ``holes`` (inclusive
         ends).
 
-        Keep segments that the broker has deleted if they may fill one of these holes: perhaps no other broker has them.
+        Keep segments that the broker has deleted if they may fill one of these holes, because perhaps no other broker
+        has them.
         """
         with self.lock:
             if self.role is Role.FOLLOWED:
@@ -432,8 +438,8 @@ class Partition:
     def lag(self) -> list[Segment] | None:
         """Return the segments that end after ``shipped``, in offset order.
 
-        Return None if there are segments but ``shipped`` is unknown, as after a restart: all segments may then be in
-        the store already.
+        If there are segments but ``shipped`` is unknown, as after a restart, return None, because all segments may be
+        in the store already.
         """
         with self.lock:
             if self.segments and self.shipped is None:

@@ -263,7 +263,8 @@ class FollowedPartitions:
         try:
             watermark = target.watermarks.peek(partition.where)
         except (CorruptDataError, ConfigError) as error:
-            # Only log a damaged upload watermark: the leader's uploader repairs it, or reports how to repair it.
+            # Only log a damaged upload watermark, because the leader's uploader repairs it, or reports how to repair
+            # it.
             _logger.info("%s", error)
             watermark, passed = None, before or 0
         else:

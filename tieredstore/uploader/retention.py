@@ -98,8 +98,8 @@ class RemoteRetention:
             yield Expired(where, len(gone), size, left)
 
     def _read_clocks(self, target: Target) -> int:
-        """Return the earlier of two times: this machine's and the store's. A machine's clock that jumps ahead must not
-        delete young segments.
+        """Return the earlier of two times: this machine's and the store's. So no young segment is deleted if one of the
+        two clocks jumps ahead.
         """
         with nothing_under_way():
             of_the_store = admin_of(target.store).now_ms()

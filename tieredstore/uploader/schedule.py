@@ -120,8 +120,8 @@ class Schedule:
             partition.turn.not_before_s = self._monotonic() + delay_s * (0.5 + random.random() / 2)  # noqa: S311
             said, partition.turn.error = partition.turn.error, error.with_traceback(None)
             self._give_back(partition)
-        # Do not log here if the store is unavailable or denies access: all partitions then fail with the same error,
-        # which the health check logs once.
+        # Do not log here if the store is unavailable or denies access, because all partitions then fail with the same
+        # error, which the health check logs once.
         if str(said) != str(error) and not isinstance(error, StoreUnavailableError | AccessDeniedError):
             _logger.warning("%s: %s; retrying until it succeeds", partition.where, error)
 
@@ -180,10 +180,11 @@ def _urgency(partition: Partition) -> tuple[int, float]:
 
 _LOOK_S: Final = 0.25
 _LONG_S: Final = 2.0
-"""Ignore the processor time of an interval longer than this many seconds: it says nothing about the present load."""
+"""Ignore the processor time of an interval longer than this many seconds, because it says nothing about the present
+load."""
 
 _SPARE: Final = 2
-"""Workers beyond the number of processors: they keep processors busy while others wait for a disk."""
+"""Number of workers beyond the number of processors. They keep the processors busy while others wait for a disk."""
 
 _BUSY: Final = 0.9
 _IDLE: Final = 0.8

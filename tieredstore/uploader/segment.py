@@ -1,7 +1,7 @@
 """A closed segment on the broker's disk that is not uploaded yet, and its pins (open files or hard links).
 
-The segment's state follows from three facts: the broker's folder has its file (named), the file's name ends in
-``.deleted`` (deleted), and the segment is pinned.
+Three questions decide the segment's state. Does the broker's folder have the segment's file (named)? Does the file's
+name end in ``.deleted`` (deleted)? Is the segment pinned?
 
 ========== ======= ======== ====== =============================================================================
 state      named   deleted  pinned next
@@ -87,7 +87,7 @@ class Segment:
     def is_gone(self) -> bool:
         """True if the broker deleted the files before they were pinned.
 
-        Two listings must agree that the files are gone: one listing may miss a file that is being renamed.
+        Two listings must agree that the files are gone, because one listing may miss a file that is being renamed.
         """
         return not self.is_pinned and self.absences > 1
 

@@ -179,8 +179,8 @@ class _Threads:
                 hourly.write()
 
     def watch_time(self, stop: Stop) -> None:
-        """End the process if a thread is stuck in a store, because a thread cannot be killed. A restarted process
-        continues.
+        """End the process if a thread is stuck in a store, because a thread cannot be killed. The restarted process
+        continues the work.
         """
         while not stop.wait(1.0):
             lost = self._uploader.tries.find_lost()

@@ -87,7 +87,8 @@ class BrokerSettling:
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
         """Send two requests to each broker that leads one of the partitions."""
         names = [partition.name for partition in partitions]
-        # Read the last stable offset first: it may become out of date, but is then never above the high watermark.
+        # Read the last stable offset before the high watermark. It may then be out of date, but it is never above the
+        # high watermark.
         stable = self._broker.ends(names, stable=True)
         highs = self._broker.ends(names, stable=False)
         return {
@@ -100,7 +101,7 @@ class BrokerSettling:
 class DiskSettling:
     """Takes high watermarks from the broker's checkpoint file (at most five seconds old) if no broker can be asked.
 
-    Without a checkpoint, every closed segment is settled: the disk is a copy, or the broker is stopped.
+    Without a checkpoint, every closed segment is settled, because the disk is then a copy, or the broker is stopped.
     """
 
     def __init__(self, log_dirs: Iterable[Path]) -> None:

@@ -302,7 +302,8 @@ class _Work:
             return value
         epoch = partition.epochs[-1][0]
         if partition.epochs[0][0] < value.leader_epoch not in dict(partition.epochs):
-            # The log may differ from the uploads even before its first later epoch.
+            # The local log never had the watermark's epoch. So it may differ from the uploads even before its own first
+            # later epoch.
             until = min(began, value.next_offset)
             began = self.target.watermarks.agreed_end(value, partition.epochs, until)
             if began >= value.next_offset:
@@ -380,7 +381,7 @@ class _Work:
             with partition.lock:
                 is_pinned, opened = segment.is_pinned, self._open(segment)
             if not is_pinned:
-                # List the folder again: under these names may now be files of a truncated log or a re-created topic.
+                # List the folder again, because the files may now belong to a truncated log or a re-created topic.
                 self._relist()
                 if not partition.has(segment):
                     return self._wait_for(_TAKEN_BACK)
@@ -430,13 +431,13 @@ class _Work:
         if epoch is None:
             epoch = described.segment_leader_epochs[-1][0]
         next_offset = max(described.end_offset + 1, value.next_offset)
-        # After the upload of a segment from before the first stored segment, the watermark stays, and so does its last
-        # segment.
+        # If the uploaded segment comes before the first stored segment, neither the watermark nor its last segment
+        # changes.
         last = shipped if next_offset == described.end_offset + 1 else None
         value = value.behind(last, next_offset, epoch, uploads.broker_id, uploads.now_ms())
         partition.progress.advance(value, self.shipper.monotonic())
         # During consecutive uploads, save the watermark object once a second. The object may lag behind the uploads,
-        # because each upload first looks into the store. The object must never be ahead of the uploads.
+        # because each upload first looks for its segment in the store. The object must never be ahead of the uploads.
         if partition.ends_by(value.next_offset):
             # Save the upload watermark before the local files are dropped. If the process is killed in between, the
             # next process finds the files and saves the watermark.
@@ -464,8 +465,8 @@ class _Work:
         have missed a file that was being renamed, or an earlier process linked only some segments. If the missing
         segment is neither listed now nor stored by another uploader, record a hole.
 
-        The stored producer snapshot is then that of the assumed end. The snapshot of the true end belongs to the
-        missing segment, and may be lost too.
+        If a segment is missing, the producer snapshot that is stored with ``segment`` is the snapshot of the assumed
+        end. The snapshot of the true end belongs to the missing segment, and may be lost with it.
         """
         partition = self.partition
         self._relist()
@@ -501,7 +502,8 @@ class _Work:
         return self._over(Hole(first, last, reason, uploads.now_ms(), uploads.broker_id, keep_aside(), epochs))
 
     def _relist(self) -> None:
-        """List the partition's folder. Raise OSError if that fails: the partition may have moved to another folder."""
+        """List the partition's folder. Raise OSError if that fails, for example because the partition has moved to
+        another folder."""
         if not self.shipper.relist(self.partition):
             raise OSError(errno.ESTALE, "the partition's folder cannot be listed now", str(self.partition.folder))
 
@@ -510,7 +512,7 @@ class _Work:
         return Step.WAITS
 
     def _try_disk_again(self, segment: Segment, held: OpenSegment | None, error: OSError) -> Step:
-        """Raise the disk's read error: the caller then retries the step. After five retries, count the segment as
+        """Raise the disk's read error. The caller then retries the step. After five retries, count the segment as
         lost."""
         if held is None or error.errno in PASSING:
             raise error
@@ -520,9 +522,9 @@ class _Work:
         return self._lose(segment, f"{held.log.path} cannot be read: {error.strerror}", held)
 
     def _lose(self, segment: Segment, reason: str, held: OpenSegment | None = None) -> Step:
-        """Copy the existing files of a segment that cannot be uploaded to quarantine, and record it as a hole."""
+        """Copy the existing files of a lost or damaged segment to quarantine, and record the segment as a hole."""
         partition = self.partition
-        # List the folder again: if the broker has truncated the log meanwhile, a damaged segment is no loss.
+        # List the folder again. If the broker has truncated the log meanwhile, a damaged segment is no loss.
         self._relist()
         if not partition.has(segment):
             return self._wait_for(_TAKEN_BACK)
@@ -565,8 +567,7 @@ class _Work:
         partition, value = self.partition, self.partition.progress.value
         assert value is not None
         epoch = partition.epochs[-1][0] if partition.epochs else -1
-        # Mark the partition first, because uploaders look only at marked partitions: an unmarked hole would never be
-        # filled.
+        # Mark the partition first. Uploaders look only at marked partitions, so an unmarked hole would never be filled.
         self.target.watermarks.mark_holes(partition.where)
         self._save(value.over(hole, epoch))
         partition.ship_to(hole.last_offset + 1)
@@ -576,7 +577,8 @@ class _Work:
             partition.where, hole.first_offset, hole.last_offset, hole.reason,
             f"; what remains of their data is under {hole.quarantine}" if hole.quarantine else "",
         )  # fmt: skip
-        # Mark it again: before the save, another replica may have seen the mark without a hole and removed it.
+        # Mark it again, because another replica may have seen the mark without a hole before the save, and removed the
+        # mark.
         self.target.watermarks.mark_holes(partition.where)
         return Step.HOLE
 

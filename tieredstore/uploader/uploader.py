@@ -54,7 +54,7 @@ _RUN_S: Final = 1.0
 
 
 _NOT_COMPARED: Final = frozenset({"kafka", "server_properties"})
-"""Settings that a reload does not compare: secrets may be renewed, and the broker's file is not read again."""
+"""Settings that a reload does not compare, because secrets may be renewed, and the broker's file is not read again."""
 
 
 class Uploader(Closing):
@@ -264,8 +264,8 @@ class Uploader(Closing):
         try:
             while True:
                 target = self.target
-                # The manager runs its calls on this thread, because this thread is watched, and can be abandoned like a
-                # separate thread.
+                # Let the manager run its calls on this thread, not on a thread of its own. If the store does not
+                # answer, this thread can be abandoned, because another thread watches it.
                 with self._watch(target, partition), target.manager.on_this_thread():
                     step = self._shipper.step(target, partition, self.inquiries.standing(partition))
                 if not goes_on or step not in MOVED_ON or self._monotonic() > end_s:
@@ -490,7 +490,7 @@ class Uploader(Closing):
     def _open_broker(self, opened: contextlib.ExitStack) -> BrokerState | None:
         if not self.environment.client:
             return None
-        # Import the module only now: it needs librdkafka, and an uploader without a broker does not.
+        # Import the module only now, because it needs librdkafka, and an uploader without a broker does not.
         from tieredstore.live.broker_state import BrokerState  # noqa: PLC0415
 
         return opened.enter_context(BrokerState(self.environment.client))

@@ -139,7 +139,8 @@ class WatermarkStore:
         """Advance the upload watermark over adjoining stored segments, as far as ``until``.
 
         The call lists the store from the watermark on, and makes a request for each listed manifest. If these segments
-        do not reach ``until``, the call reads earlier segments too: another replica's segments have other boundaries.
+        do not reach ``until``, the call reads earlier segments too, because another replica's segments have other
+        boundaries.
         """
         where = watermark.where
         value = chain_of(where, self.segments(where, watermark.next_offset, until), history, watermark) or watermark
@@ -197,8 +198,8 @@ class WatermarkStore:
         self._store.put(hole_key(self._prefix, where), b"its watermark has holes\n")
 
     def unmark(self, where: TopicIdPartition) -> None:
-        """Remove the object that marks the partition as having holes. Write it again if the watermark has holes:
-        another uploader may just have recorded them."""
+        """Remove the object that marks the partition as having holes. Write it again if the watermark has holes,
+        because another uploader may just have recorded them."""
         self._store.delete([hole_key(self._prefix, where)])
         watermark = self.peek(where)
         if watermark is not None and watermark.holes:
@@ -246,7 +247,7 @@ def chain_of(
     """Return ``watermark`` advanced over the segments that follow it without a gap.
 
     If ``watermark`` is None, begin at the first segment, or at the offset that ``begins`` returns, whichever is
-    earlier. Ignore segments whose leader epochs differ from ``history``: they are no longer part of the log.
+    earlier. Ignore segments whose leader epochs differ from ``history``, because they are no longer part of the log.
     """
     for segment in sorted(segments, key=lambda segment: (segment.start_offset, segment.end_offset)):
         if not agrees(segment, history):

@@ -34,8 +34,8 @@ _ANSWER_S: Final = 60.0
 class ConsumedTopic:
     """Reads a topic from bucket and broker as a group member, and commits the records that were written to the output.
 
-    The offset of returned records is stored for the next commit only when the caller asks for more, because it has then
-    written these records. If the caller fails to write records, the group reads them again.
+    The offset of returned records is stored for the next commit only when the caller asks for more, because the caller
+    has then written these records. If the caller fails to write records, the group reads them again.
     """
 
     def __init__(

@@ -467,8 +467,8 @@ def _of_client(name: str) -> str:
 
 
 def _check_client(client: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> list[str]:
-    """Report unknown properties of the Kafka client to ``reader``. Return the properties without effect. These are all
-    known properties if no broker is set, and none otherwise."""
+    """Report unknown properties of the Kafka client to ``reader``. If no broker is set, the known properties have no
+    effect: return them. Otherwise, return an empty list."""
     names = {name: _of_client(name) for name in client if _of_client(name) != _SERVERS}
     has_broker = len(names) < len(client)
     if not names:

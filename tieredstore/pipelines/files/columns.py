@@ -283,7 +283,8 @@ class _UnitedFile(FileWriter):
             self._aside.close()
 
     def abandon(self) -> None:
-        """Discard the collected rows without decoding them: decoding may need a schema registry that is unreachable."""
+        """Discard the collected rows without decoding them, because decoding may need a schema registry that is
+        unreachable."""
         self._rows.close()
         self._aside.close()
 

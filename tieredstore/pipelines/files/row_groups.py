@@ -89,7 +89,7 @@ _BINARY: Final = pa.binary()
 
 
 def total_size(records: pa.RecordBatch) -> int:
-    """Return the size of all keys and values. The time is constant if no key and no value is null."""
+    """Return the size of all keys and values. This takes constant time if no key and no value is null."""
     return sum(_bytes_of(records.column(name)) for name in ("key", "value"))
 
 

@@ -16,8 +16,8 @@ from tieredstore.errors import ConfigError
 MINUTE_MS: Final = 60_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_MS: Final = -12_212_553_600_000
-"""The beginning of 1583 in UTC. Pipelines refuse earlier dates: before October 1582, Java's calendar is Julian but
-Python's is not.
+"""The beginning of 1583 in UTC. Pipelines refuse earlier dates, because before October 1582, Java's calendar is Julian
+but Python's is not.
 """
 _YEAR_10000_MS: Final = 253_402_300_800_000
 WHOLE_MINUTES_MS: Final = 65_750_400_000
@@ -50,8 +50,8 @@ class TimeDirectories:
         return _last_ms(self.zone)
 
     def second_of(self, timestamp_ms: int) -> int | None:
-        """Return a time in seconds whose directory is the timestamp's directory. From 1972 on, all timestamps of a
-        minute give the same result.
+        """Return a time in seconds that has the same directory as the timestamp. From 1972 on, the result is the same
+        for all timestamps of a minute.
 
         Return None for a timestamp before 1583 or from ``last_ms`` on, which has no directory.
         """
@@ -91,7 +91,8 @@ class TimeDirectories:
                 return None
             units = (_UNIT_OF.get(code) for code in re.findall("%(.)", how))
             times |= {unit: getattr(moment, unit) for unit in units if unit is not None}
-        # The period has a year, and each unit down to its smallest unit. For example, a minute needs an hour.
+        # A period needs each unit from the year down to its smallest unit. For example, a period with a minute also
+        # needs an hour.
         if not times or times.keys() != {*_UNITS[: len(times)]}:
             return None
         try:

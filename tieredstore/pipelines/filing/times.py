@@ -35,7 +35,8 @@ class BadMessageError(ValueError):
 
 
 class Millis(int):
-    """A time in ms since the epoch. The unit of other numbers must be guessed from their size."""
+    """A number that is known to be a time in ms since the epoch. The unit of other numbers must be guessed from their
+    size."""
 
     __slots__ = ()
 
@@ -314,8 +315,8 @@ def to_millis(number: int) -> int:
 def json_times(values: pa.Array, path: Sequence[str]) -> pa.Array | None:
     """Return the times at ``path`` in a column of JSON values, in ms since the epoch.
 
-    A time is null unless this fast parser is sure about it: ``json.loads`` would accept the value, and each name of the
-    path occurs once.
+    This fast parser finds a time only if ``json.loads`` would accept the value, and each name of the path occurs once.
+    Otherwise, the time is null.
     """
     rows = len(values)
     ends, data = values.buffers()[1:] if rows and pa.types.is_binary(values.type) else (None, None)

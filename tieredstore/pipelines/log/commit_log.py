@@ -397,7 +397,7 @@ class CommitLog:
         """Commit an entry. Raise FencedError, and commit nothing, if another driver has written an entry with the same
         number.
 
-        After StoreUnavailableError the entry may or may not be committed: read the log again to find out. If the
+        After StoreUnavailableError the entry may or may not be committed, so read the log again to find out. If the
         response to an earlier request was lost, this writer may already have created an entry with this number.
         ``append`` then returns that entry.
         """

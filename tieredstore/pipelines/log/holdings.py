@@ -114,8 +114,9 @@ class Holdings:
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
-        """Return the offset windows after all entries of the log and all entries in ``redriven``. The latter are from
-        later generations of the output. They moved messages from this generation's quarantine to data files.
+        """Apply the log's entries, then the entries in ``redriven``, and return the resulting offset windows. The
+        entries in ``redriven`` are from later generations of the output, which moved messages from this generation's
+        quarantine to data files.
         """
         fold = _Fold()
         for entry in log.entries():
@@ -285,10 +286,10 @@ class Family:
         return entries
 
     def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
-        """Find the first offsets of a window that a generation still holds. Return the generation's number and these
-        offsets.
+        """Find the first offsets in ``window`` for which some generation still has files. Return the generation's
+        number, and the range of these offsets.
 
-        Skip generations in ``but``. Dropped generations hold no offset windows.
+        Skip generations in ``but``. Dropped generations have no files.
         """
         logs = [log for log in (self._log, *self.read_others().values()) if log.generation not in but]
         pieces = sorted(

@@ -93,8 +93,8 @@ def change_success(
 
     ``check``, and ``statement`` if it is a function, are called between the read and the conditional write. ``check``
     raises an error if there is a newer driver. So the write never overwrites a newer statement, even if this process is
-    suspended for long. A delete is not protected in this way, because stores have no conditional delete: call
-    ``settle_successes`` after it.
+    suspended for long. A delete is not protected in this way, because stores have no conditional delete. So call
+    ``settle_successes`` after a delete.
     """
     key = f"{path}/{SUCCESS}"
     for attempt in range(_ATTEMPTS):
@@ -115,7 +115,7 @@ def change_success(
             else:
                 store.replace(key, _content(after), before.etag or "")
         except PreconditionFailedError:
-            # Repeat the conditional write: another generation of the output has changed the object.
+            # Repeat the conditional write, because another generation of the output has changed the object.
             if attempt == _ATTEMPTS - 1:
                 raise
         else:

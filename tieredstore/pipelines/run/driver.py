@@ -252,7 +252,8 @@ class Driver:
         self._tell(None)
 
     def _without_replaced(self, entry: Entry) -> Entry:
-        """Leave out files that another generation has replaced since: they are deleted, so never write them again."""
+        """Leave out files that another generation has replaced since. They are deleted, and must never be written
+        again."""
         gone = {key for later in self.log.entries(entry.number + 1) for key in later.removed}
         windows = (
             replace(window, files=tuple(file for file in window.files if file.key not in gone))
@@ -290,14 +291,16 @@ class Driver:
         self.store.delete(entry.removed)
 
     def _delete_late(self, entry: Entry) -> None:
-        """Raise FencedError if another driver is running. First delete published files that its entries have removed.
+        """Raise FencedError if another driver is running. Before that, delete the files that this driver has published
+        and that the other driver's entries have removed.
 
         If a store publishes by a copy, the copy may land after another process has published and deleted the file.
         """
         try:
             self.log.check_alone()
         except FencedError:
-            # Read with a second object, because unread entries of another driver fence this one.
+            # Read with a second object. If ``self.log`` applied the other driver's entries, it would no longer raise
+            # FencedError.
             held = Committed.of(self.log.of_generation(self.generation.number), prepared=False).files
             self.store.delete([file.key for file in entry.files if file.key not in held])
             raise
@@ -308,8 +311,8 @@ class Driver:
                 f"the store dropped {min(missing)} before its publication, and the settings of parser or files have "
                 "changed since its commit: run once with the earlier settings"
             )
-        # Pair windows with quarantine files: a ``redrive`` entry deletes one quarantine file per offset window, in the
-        # same order.
+        # Pair windows with quarantine files, because a ``redrive`` entry deletes one quarantine file per offset window,
+        # in the same order.
         asides = dict(zip(entry.windows, entry.removed, strict=False))
         windows: list[WrittenWindow] = []
         renewed: list[OutputFile] = []

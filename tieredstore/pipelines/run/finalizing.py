@@ -119,7 +119,7 @@ class Finalizer:
     def _find_over(self, limits: Mapping[str, int]) -> dict[str, tuple[int, str]]:
         excluded = self.family.finalized | self.family.withheld
         over: dict[str, tuple[int, str]] = {}
-        # Skip generations of the output with an incomplete backfill: they may get more files.
+        # Skip generations of the output with an incomplete backfill, because they may get more files.
         for state in (state for state in self.family.states() if state.is_filled):
             for path, contents in state.directories.items():
                 limit = limits.get(contents.topic)
@@ -143,7 +143,7 @@ class Finalizer:
 
         Leave no ``_SUCCESS`` in empty directories, nor in directories with files that another generation is replacing.
         """
-        # Look for late directories again: another generation may have marked them just before this entry.
+        # Look for late directories again, because another generation may have marked them just before this entry.
         paths = [*dict.fromkeys([*entry.directories, *self.find_late(entry.windows)])]
         if not paths:
             return
@@ -151,8 +151,8 @@ class Finalizer:
         counted: list[int] = []
 
         def count(path: str) -> Statement | None:
-            """Count the files after the present ``_SUCCESS`` was read. So a ``_SUCCESS`` with newer counts, which
-            another generation has written since, is never replaced.
+            """Count the files after reading the present ``_SUCCESS``, which is then replaced only if it is still the
+            same. So a ``_SUCCESS`` with newer counts, which another generation has written since, is never replaced.
             """
             nonlocal held, counted
             self.family.refresh()
@@ -167,8 +167,9 @@ class Finalizer:
                 change_success(self._store, path, partial(count, path), self.family.has_said, self._log.check_alone)
             self._log.check_alone()
         except FencedError:
-            # The store did not refuse marks that came too late, because a conditional create only checks that no object
-            # has the key. Another process may have dropped this generation, or begun to replace its files.
+            # Correct marks that were written too late: another process may have dropped this generation before, or
+            # begun to replace its files. The store did not refuse these marks, because a conditional create only checks
+            # that no object has the key.
             settle_successes(self._generation, paths)
             raise
         if not entry.windows:
@@ -240,10 +241,10 @@ def _quote(name: str) -> str:
 def settle_successes(generation: Generation, paths: Collection[str]) -> None:
     """Let the ``_SUCCESS`` marks of directories agree with the logs of all generations of the output.
 
-    Stores have no conditional delete, and a conditional create only checks that no object has the key. So a process
-    that was suspended may continue with an outdated request. This request deletes a mark that another process has just
-    written, or writes a mark that another process has just deleted. Therefore compare again after each change, with new
-    entries of the logs.
+    A process that was suspended may continue with an outdated request. Stores do not refuse it, because they have no
+    conditional delete, and a conditional create only checks that no object has the key. So the request may delete a
+    mark that another process has just written, or write a mark that another process has just deleted. Therefore compare
+    again after each change, with new entries of the logs.
     """
     known: dict[str, tuple[CommitLog, Family]] = {}
     for _ in range(_ATTEMPTS):
@@ -266,7 +267,7 @@ def _settle(store: ObjectStore, log: CommitLog, family: Family, paths: Collectio
     said -= family.withheld
     if not said or (state.life is Life.SEALED and log.of_generation(state.other).read().life is Life.DROPPED):
         return changes
-    # Leave out directories with files that are not visible yet: their driver writes ``_SUCCESS`` later.
+    # Leave out directories with files that are not visible yet, because their driver writes ``_SUCCESS`` later.
     for window in family.find_unpublished():
         inside = said & directories_of([window])
         if inside and not all(_exists(store, file.key) for file in window.data_files):

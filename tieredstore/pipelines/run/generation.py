@@ -58,7 +58,7 @@ class Generation:
         return Generation(with_generation(self.pipeline, number), self.store)
 
     def refuse_replacement(self, *, but: int = -1) -> None:
-        """Raise ConfigError if a generation, ``but`` excepted, is now replacing files of this one."""
+        """Raise ConfigError if a generation other than ``but`` is now replacing files of this one."""
         other = self.log.state.giving_to
         if other not in {-1, but}:
             raise ConfigError(

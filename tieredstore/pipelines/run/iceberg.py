@@ -133,7 +133,8 @@ class IcebergTable:
                     try:
                         self._enter(catalog, other)
                     except FencedError as error:
-                        # A new entry of the other log does not fence the driver of ``log``.
+                        # Raise another error, because a new entry in the log ``other`` does not fence the driver of
+                        # ``log``.
                         raise _ConflictError(f"{error}: read that log again") from error
             self._enter(catalog, log)
 
@@ -225,7 +226,8 @@ class IcebergTable:
         paths = [self._place.path(key) for key in keys]
         properties = {self._property(log): str(number)}
         if is_first:
-            # The table never gets files that were replaced before.
+            # Files that were replaced before this first commit never get into the table. So record that they are
+            # removed already.
             properties[self._property(log, _REMOVED)] = str(_last_given(log))
         with table.transaction() as transaction:
             _widen(transaction, table, paths)

@@ -100,7 +100,7 @@ class TableRows:
 
 
 def _as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows as records. pyiceberg reads null headers as empty lists: make them null again."""
+    """Return rows as records. pyiceberg reads null headers as empty lists, so make them null again."""
     records = as_records(batch)
     headers = records.column("headers")
     headers = pc.if_else(pc.equal(pc.list_value_length(headers), 0), None, headers)

@@ -84,7 +84,8 @@ class Planner:
         """
         if marks := self._marks(snapshot, positions):
             for one in marks:
-                # Ignore the result: the call starts the clock for the age of the partition's records.
+                # Call ``age_s`` only to record when this process first saw records of the partition. Their age counts
+                # from then on.
                 self._waiting.age_s(one.where, one.start, self._clock())
             return marks
         at = {where: one.position for where, one in positions.items()}

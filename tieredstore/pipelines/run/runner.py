@@ -151,8 +151,8 @@ class Runner:
             )
 
     def _read_log(self) -> LogState:
-        """Read the log before the driver begins. Later only the driver reads it, because unread entries of another
-        driver fence this one.
+        """Return the state of the log. Read the log only before the driver begins. A later read would also apply the
+        entries of another driver, and the log would no longer raise FencedError for them.
         """
         return self.driver.log.state if self._has_begun else self.driver.log.read()
 
@@ -223,7 +223,8 @@ class Runner:
         return self._snapshot_of_written()
 
     def _snapshot_of_written(self) -> LogSnapshot:
-        """Return the logs at least up to the committed offsets, which Spark's planning process may have seen first."""
+        """Return logs that reach the committed offsets. The latest listing of this process may end before them, because
+        Spark's planning process may have listed later records."""
         positions = self.driver.log.state.positions
         return self._planner.snapshot_reaching({where: one.next_offset for where, one in positions.items()})
 
@@ -252,9 +253,10 @@ class Runner:
         """Parse quarantine files again, one by one. Commit an entry for each file that has a good message now."""
         self._refuse_frame()
         if self._read_log().life is Life.FREE:
-            return  # once begun, the generation could no longer take over another generation
+            return  # do not begin, because this generation could then no longer take over another one
         self.begin()
-        # Read with a second object, because unread entries of another driver fence this one.
+        # Read with a second object. If the driver's log applied another driver's entries, it would no longer raise
+        # FencedError.
         committed = Committed.of(self.driver.log.of_generation(self._own.generation)).files.keys()
         for aside in self._find_asides():
             try:

@@ -311,9 +311,10 @@ class _WindowWriting:
         return naming.data_key(window.topic, directory, window.partition, offset)
 
     def _end_of_file(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
-        """Return the row number at which the file ends: the number after the row with which the file reaches a limit.
+        """Return the number of the first row that no longer belongs to the file. With the row before it, the file
+        reaches a limit.
 
-        The result is larger than the number of rows if no row reaches a limit.
+        If no row reaches a limit, the result is larger than the number of rows.
         """
         recipe = self._recipe
         stop = bisect_left(running, before + recipe.file_bytes - file.bytes, start) + 1

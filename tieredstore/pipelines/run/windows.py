@@ -134,7 +134,7 @@ def due_windows(
     - In ``stale`` partitions, the unwritten records have an older leader epoch than the last written record. Nothing
       is due there until newer segments appear.
     - The windows of a partition follow each other without gaps. Partitions take turns.
-    - An offset range without records gets a window too: once committed, it is not read again.
+    - An offset range without records gets a window too, so that it is not read again after the commit.
     - A window ends before missing offsets, so that the records before them are written. Reading the next window then
       raises DataLossError.
     - Partitions without commits have no windows, because their start must be committed first.

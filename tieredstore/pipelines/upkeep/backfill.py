@@ -285,8 +285,9 @@ class Replacement:
             )
 
     def _removal_first(self, window: Window) -> str:
-        """Return the end of an error's sentence. If the new generation has begun to fill the offset window, each later
-        run would first complete this backfill, so its generation must be removed.
+        """Return advice for the end of an error's text, or an empty text. If the new generation has begun to fill the
+        offset window, the advice is to remove this generation first, because each later run would complete its
+        backfill.
         """
         log = self._new.log
         if log.state.backfill < 0 or log.state.is_filled:
@@ -308,7 +309,8 @@ class Replacement:
                 self._table.refuse_rewritten(log, going)
             self._take_over()
             # Check again, because another backfill may have begun to replace files, or have replaced some of the offset
-            # windows, since the plan was made. If one does so after this check, ``append`` raises FencedError.
+            # windows, since the plan was made. If another backfill does this after the check, ``append`` raises
+            # FencedError.
             self._old.generation.refuse_replacement(but=self._number)
             self._family.refresh()
             for window in backfill.windows:
@@ -327,7 +329,8 @@ class Replacement:
         """Cancel the replacement and raise ConfigError if a later generation has written quarantined messages that it
         would replace.
 
-        First fence the later generation's driver: it may have looked for a replacement before this one was announced.
+        First fence the later generation's driver, because it may have looked for a replacement before this one was
+        announced.
         """
         log = self._log
         if not any(window.quarantined for window in self._find_going(backfill)):

@@ -41,8 +41,8 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
     files that no log entry names.
 
     If the generation has begun to replace another generation's files, but has replaced none, cancel the replacement.
-    Raises ConfigError while only some of the files are replaced, because the records would be lost. Raises ConfigError
-    too while another generation replaces files of this one.
+    Raises ConfigError while only some of the files are replaced, because the records of the replaced files would be
+    lost. Raises ConfigError too while another generation replaces files of this one.
     """
     generation = Generation(pipeline, store)
     log, table = generation.log, None if dry_run else generation.table
@@ -77,10 +77,10 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
 
 def _append_drop(generation: Generation) -> set[str]:
     """End the generation, and cancel its unfinished replacement of another generation's files. Return the directories
-    that have lost their ``_SUCCESS`` by that replacement.
+    that have lost their ``_SUCCESS`` because of that replacement.
 
-    If a running driver appends an entry first, read that entry and try again, although the replacement may be cancelled
-    already.
+    If a running driver appends an entry first, read that entry and try again. The earlier attempt may already have
+    cancelled the replacement.
     """
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -101,7 +101,8 @@ def _try_drop(generation: Generation) -> set[str]:
 
 def _find_replacement(generation: Generation) -> tuple[Generation, set[str]] | None:
     """Return the generation whose files this generation's backfill has begun to replace, and the directories that have
-    lost their ``_SUCCESS`` by that. Return None if there is no such generation, or if its files are replaced.
+    lost their ``_SUCCESS`` because of this replacement. Return None if there is no such generation, or if the
+    replacement is complete.
 
     Raise ConfigError while only some of the files are replaced, or while another generation replaces files of this one.
     """
@@ -124,7 +125,7 @@ def _find_replacement(generation: Generation) -> tuple[Generation, set[str]] | N
 
 def _cancel_replacement(generation: Generation) -> set[str]:
     """Let the other generation keep its files if this generation's backfill has begun to replace them. Return the
-    directories that have lost their ``_SUCCESS`` because of this.
+    directories that have lost their ``_SUCCESS`` because of the cancelled replacement.
 
     The entry in the other generation's log fences the backfill, whose process may only be suspended. Without this
     entry, the backfill could later delete the other generation's files, when the files of this generation are already

@@ -41,7 +41,7 @@ def collect_garbage(
     naming = naming_of(pipeline)
     waiting = set[str]()
     # Search only the folders of topics that these logs name. Another folder may belong to a pipeline whose root is
-    # below this root. The logs of this root do not name that pipeline's committed files.
+    # below this root, and these logs do not name that pipeline's committed files.
     folders = {OWN_FOLDER}
     for root in naming.places.roots:
         for log in claimed_logs(store, root):

@@ -65,7 +65,8 @@ class Selected:
     def within(self, window: Window, offset_at: Callable[[AtTime], int], lost: str) -> Window:
         """Return the selected offsets of a partition. ``window`` has all its offsets that still exist.
 
-        Raise DataLossError, with the words ``lost`` (see ``make_loss``), if the selection starts before them.
+        Raise DataLossError if the selection starts before ``window``. ``lost`` completes the error's text (see
+        ``make_loss``).
         """
 
         def offset_of(place: int | AtTime | None, default: int) -> int:
@@ -469,8 +470,8 @@ class KeptRows(KeptFiles):
                     yield batch
 
     def _present(self, window: Window, given_to: int, needs: Sequence[str]) -> list[tuple[int, int]]:  # noqa: ARG002
-        """Return the ranges of offsets that a generation holds, because rows may have been deleted from the table on
-        purpose."""
+        """Return the ranges of offsets that a generation holds. Do not look for missing rows in the table, because rows
+        may have been deleted on purpose."""
         if given_to == _UNKNOWN:
             return [(window.start, window.stop)]
         held = (one.window for one in self._held_elsewhere(window))

@@ -489,8 +489,8 @@ READ_VERSION: Final = 5
 
 _RANGE_BYTES: Final = 4 << 20
 _ANSWER_S: Final = 600.0
-"""The longest time in seconds to send an answer. Reads of other clients wait while a client does not read its
-answer."""
+"""The longest time in seconds to send an answer. While a slow client takes its answer, READ requests of other clients
+wait."""
 
 
 def _get(store: ObjectStore, key: str, start: int, stop: int) -> bytes:

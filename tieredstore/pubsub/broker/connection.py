@@ -205,11 +205,13 @@ class Connection(asyncio.BufferedProtocol):
         self._inlet = inlet
         self._answers = Answers(inlet.loop)
         self._stops: set[Stop] = set()
-        self._reading = inlet.shared  # memory for the next read; it begins with a copy of ``_left``
+        # Memory for the next read. The memory begins with a copy of ``_left``.
+        self._reading = inlet.shared
         # Received bytes that are not handled yet: the beginning of a frame, or frames that wait for memory.
         self._left = b""
         self._coming: Waiter | _Arriving | None = None
-        self._began_s: float | None = inlet.loop.time()  # time at which the incomplete request began to arrive
+        # Time at which the incomplete request began to arrive.
+        self._began_s: float | None = inlet.loop.time()
         self._slow = 0  # number of requests that wait for the store
 
     @property
@@ -323,7 +325,8 @@ class Connection(asyncio.BufferedProtocol):
         if Stop.BUSY in self._stops or (
             self._stops and not isinstance(coming, _Arriving) and Stop.NO_ROOM not in self._stops
         ):
-            self._began_s = now_s  # allow the full time again: the request holds no memory, or waits for the store
+            # Allow the full time again, because the request holds no memory, or waits for the store.
+            self._began_s = now_s
         elif Stop.NO_ROOM in self._stops:
             return
         elif now_s > max(self._began_s + LEAST_PACE_S, granted_s + LEAST_PACE_AFTER_S):

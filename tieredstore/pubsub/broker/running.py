@@ -39,8 +39,8 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def make_governed_broker(topics: Topics) -> tuple[Broker, Governor | None]:
-    """Return the broker that the settings describe, and its governor. The governor assigns topics to brokers. It is
-    None for a broker that has all topics.
+    """Return the broker that the settings describe, and its governor. The governor assigns topics to brokers. The
+    governor is None for a broker that has all topics.
     """
     own = topics.settings.section(BatchBrokerSettings)
     authorizer = authorizer_of(own.authorizer)

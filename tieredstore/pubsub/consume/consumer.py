@@ -285,7 +285,8 @@ class BatchConsumer(Closing):
 
     def _let_go(self, claims: Mapping[int, Claim]) -> None:
         """Stop reading each partition that another member owns, because that member continues from the committed
-        position. Also stop reading a partition that another member has owned since this consumer began to read it.
+        position. Do the same for a partition that another member has owned for a while since this consumer began to
+        read it.
         """
         for partition, state in list(self._partitions.items()):
             if partition not in claims or claims[partition].term != state.term:

@@ -58,7 +58,8 @@ class Fetches:
     def __init__(self, log: BatchLog, objects: int, most_bytes: int) -> None:
         self.log = log
         self.at_once = objects
-        self._objects, self._bytes = objects, most_bytes  # remaining budget
+        # The remaining budget.
+        self._objects, self._bytes = objects, most_bytes
         # Besides the threads that fetch objects, ``_LOOKS_AHEAD`` threads read ahead in the queue.
         self.pool: ThreadPool = ThreadPool(objects + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
 
@@ -103,8 +104,8 @@ class Fetches:
         body = room = memoryview(topics.memory.slab(batch.size))[: batch.size]
         try:
             topics.store.get_whole(batch.key, room)
-        # The object's size differs from the size in the notification. Read it nevertheless: a later check of the
-        # checksum or index raises the error.
+        # The object's size differs from the size in the notification. Read the object nevertheless, because a later
+        # check of the checksum or index raises the error.
         except RangeNotSatisfiableError:
             body = topics.store.get(batch.key)
         return FetchedObject(body, *split_checksums(body, batch.key))
@@ -299,7 +300,7 @@ class ReadMessages:
         """Report the Messages that are handed out completely: all records up to ``record`` of ``message`` (inclusive)
         are handed out."""
         while self._hashes:
-            number = next(iter(self._hashes))  # the first Message: Messages are decoded in order
+            number = next(iter(self._hashes))  # the lowest number, because Messages are decoded in order
             header = self._headers.get(number)
             is_within = isinstance(header, MessageHeader) and record + 1 < header.record_count
             if number > message or (number == message and is_within):

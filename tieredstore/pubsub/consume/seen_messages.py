@@ -35,8 +35,8 @@ class SeenMessages:
     """Messages of one partition that were appended within ``window_ms`` before the batch being read. Not thread-safe.
 
     Most objects are not read, because their notifications list the requests. Notifications of MemQ list none, so their
-    objects are read. An object is also read to confirm a repetition: a copy is skipped only if the first Message exists
-    undamaged.
+    objects are read. An object is also read to confirm a repetition, because a copy is skipped only if the first
+    Message exists undamaged.
     """
 
     def __init__(self, log: BatchLog, partition: int, window_ms: int) -> None:
@@ -71,7 +71,9 @@ class SeenMessages:
     def _is_earlier(self, sighting: _Sighting, batch: QueuedBatch, number: int, header: MessageHeader) -> bool:
         before = sighting.batch
         if (before.offset, sighting.number) >= (batch.offset, number):
-            return False  # the batch is read again: the remembered Message is this one, or comes after it
+            # The batch is being read a second time. The Message remembered from the first time is this Message, or a
+            # later one.
+            return False
         if before.appended_ms < batch.appended_ms - self._window_ms:
             return False
         if sighting.header is not None and sighting.header != header:

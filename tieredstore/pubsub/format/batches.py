@@ -39,7 +39,7 @@ _START: Final = struct.Struct(">ii")
 _ENTRY: Final = struct.Struct(">iii")
 _LEAST_SPLIT: Final = 64 << 10  # for smaller Messages, reading the object again is faster than combining CRCs
 MAX_BATCH_SIZE: Final = MAX_INT32
-"""Maximum bytes of an object: the index states positions and sizes as signed 32-bit numbers."""
+"""Maximum bytes of an object. The index states positions and sizes as signed 32-bit numbers."""
 
 
 def index_size(message_count: int) -> int:

@@ -60,8 +60,10 @@ _PRODUCER: Final = struct.Struct(">qq")
 _BODY: Final = struct.Struct(">IBii")
 _HEADER_SIZE: Final = struct.Struct(">h")
 _CRC: Final = struct.Struct(">I")
-_MOST_ADDRESS: Final = 127  # MemQ's reader takes the length byte as signed
-_LEAST_JOINED: Final = 16 << 10  # for smaller Messages, computing a CRC of the bytes is as fast as combining two CRCs
+# MemQ's reader takes the length byte as signed.
+_MOST_ADDRESS: Final = 127
+# For smaller Messages, computing a CRC of the bytes is as fast as combining two CRCs.
+_LEAST_JOINED: Final = 16 << 10
 _COMPRESSORS: Final = threading.local()
 
 

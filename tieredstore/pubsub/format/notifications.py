@@ -29,7 +29,8 @@ MOST_BYTES: Final = 1 << 20
 has 100 KiB."""
 
 _MOST_VALUES: Final = 50_000
-_MOST_MESSAGES: Final = 100_000  # in a batch that this project writes: readers enumerate its requests
+# Limit the Messages of a batch that this project writes, because readers enumerate the batch's requests.
+_MOST_MESSAGES: Final = 100_000
 _MAX_INT64: Final = (1 << 63) - 1
 _NO_NUL: Final = r"^[^\x00]*$"
 

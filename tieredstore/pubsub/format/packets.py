@@ -347,7 +347,7 @@ class _Fields:
 
 
 MOST_READ_BYTES: Final = MAX_INT32 - 64
-"""Maximum bytes of an object in one answer: the answer's size must fit a signed 32-bit number."""
+"""Maximum bytes of an object in one answer. The answer's size must fit a signed 32-bit number."""
 
 _MOST_ERROR: Final = 4000  # maximum length of an error text in characters, each at most 4 bytes
 

@@ -87,9 +87,9 @@ class _Seat:
 class FreeCapacity(AssignmentStrategy):
     """Chooses the brokers with the most free capacity in each rack.
 
-    A topic stays at its broker for five minutes. After that, it moves once another broker has clearly more capacity. In
-    its first minute, it may move to a broker without topics. If no broker has enough capacity, the least loaded broker
-    gets the topic.
+    In its first minute at a broker, a topic may move only to a broker without topics. It then stays until it has been
+    there for five minutes. After that, it moves once another broker has clearly more capacity. If no broker has enough
+    capacity, the least loaded broker gets the topic.
     """
 
     def assign(
@@ -154,7 +154,7 @@ def _seat(seat: _Seat, topic: str, share: float) -> None:
 
 
 def _is_clearly_better(other: _Seat, holder: _Seat, share: float) -> bool:
-    """Return True if ``other`` would be the better broker even after the move, because otherwise the topic would move
+    """Return True if ``other`` would still be the better broker after the move. Otherwise, the topic would move
     back."""
     if share > 0:
         return other.free_mb - share > holder.free_mb

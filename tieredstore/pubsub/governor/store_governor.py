@@ -158,7 +158,7 @@ class StoreGovernor(Governor):
         return tuple(BrokerAddress(*view.brokers[name][:3]) for name in names if name in view.brokers)
 
     def readers(self, topic: str) -> tuple[BrokerAddress, ...]:  # noqa: ARG002  all read from one store
-        """Return all brokers that serve reads: each can read any topic from the store."""
+        """Return all brokers that serve reads. Each of them can read any topic from the store."""
         return tuple(BrokerAddress(rack, ip, port) for rack, ip, port, reads in self._view.brokers.values() if reads)
 
     # --- on a separate thread ---

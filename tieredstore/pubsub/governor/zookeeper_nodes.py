@@ -88,7 +88,7 @@ def parse_broker_node(raw: bytes, path: str, version: int = 0) -> BrokerNode:
         raise CorruptDataError(f"{path} is not a valid broker node: it has no address")
     ip, locality = packet_text(ip, path), packet_text(locality, path)
     capacity = document.get("totalNetworkCapacity")
-    # A MemQ broker does not state its capacity: use MemQ's fixed number.
+    # A MemQ broker does not state its capacity, so use MemQ's fixed number.
     capacity_mb = capacity if type(capacity) is int and capacity > 0 else _MEMQ_CAPACITY_MB
     assigned: dict[str, Mapping[str, object]] = {}
     topics: object = document.get("assignedTopics") or ()

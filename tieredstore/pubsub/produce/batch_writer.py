@@ -164,7 +164,7 @@ class BatchWriter:
             max_timestamp=_over_all(max, [message.max_timestamp for message in messages]),
             total_size=len(body),
             crc32=batch_checksum(body, [message.stored for message in messages]),
-            # Leave out a list that would make the notification too large: readers then read the object's headers
+            # Leave out a list that would make the notification too large. Readers then read the object's headers
             # instead.
             producers=named if values <= _MOST_VALUES else (),
             empty=left_out if values + _values(left_out) <= _MOST_VALUES else (),

@@ -262,7 +262,7 @@ class TopicBrokers:
         self.mark_stale()
         rest = self._pauses.setdefault(place, _Pause())
         now_s = rest.failed_s = self._monotonic()
-        if rest.until_s <= now_s:  # many Messages may report the same lost broker: lengthen its pause once
+        if rest.until_s <= now_s:  # many Messages may report the same lost broker, so lengthen its pause only once
             rest.seconds = min(_MOST_REST_S, max(_FIRST_REST_S, 2 * rest.seconds))
             rest.until_s = now_s + rest.seconds * (0.5 + random.random() / 2)  # noqa: S311  jitter
 

@@ -1,8 +1,8 @@
 """Futures of records. Each record has a future, so an unused future must be cheap.
 
 Python's future begins with a lock, a condition and two lists. Creating these takes longer than copying the record, so
-this future creates them only at its first use. Python's methods of waiting first read the condition. Reading this
-missing attribute shows the first use.
+this future creates them only at its first use. Python's methods that wait begin by reading the attribute with the
+condition. Until the first use this attribute is missing, so a read of it calls ``__getattr__``.
 
 A Message's outcome is stored once for all of its records, and refers only to the futures in use. A future that the
 caller drops unused is therefore freed at once, without the garbage collector.

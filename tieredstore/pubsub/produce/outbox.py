@@ -42,7 +42,8 @@ class OpenMessage:
     outcome: MessageOutcome = field(default_factory=MessageOutcome)
     ids_hash: int = 0
     id_size: int = 0
-    """Length of the message ids: MemQ's reader stops at a Message with ids of different lengths."""
+    """The common length of the Message's message ids, because MemQ's reader stops at a Message with ids of different
+    lengths."""
 
     def takes(self, message_id: bytes | None) -> bool:
         """Return True if a record with this id may be added to the Message. A record without an id may always be

@@ -118,8 +118,8 @@ class SinkCommits:
         In both cases, the query runs from an older checkpoint, so its epochs have other records than the recorded
         epochs. Skipping an epoch would therefore lose records.
 
-        After this error, the batches stay for ``pubsub gc``, because an earlier call of this run may have recorded
-        them.
+        A FencedError leaves the new batches in the store, because an earlier call of this run may have recorded them.
+        ``pubsub gc`` deletes them if they were not recorded.
 
         When this method returns, the epoch is notified exactly once. After an error the epoch's state is unknown. The
         next commit of the same epoch then continues the work.
@@ -136,7 +136,7 @@ class SinkCommits:
             if not batches:
                 return True
             record = SinkRecord(epoch, False, self._entries(epoch, batches), 0 if stored is None else stored[0].aborts)
-            # Ignore the error: either another driver won the race, or this write succeeded and its answer was lost. The
+            # Ignore the error. Either another driver won the race, or this write succeeded and its answer was lost. The
             # next read shows which.
             with contextlib.suppress(PreconditionFailedError):
                 self._write(record, None if stored is None else stored[1])

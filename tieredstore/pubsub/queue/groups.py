@@ -161,7 +161,7 @@ class StoreGroup(GroupMember):
     # --- the store ---
 
     def _join(self) -> None:
-        # Ignore this error: the object exists already, because an earlier put succeeded and its answer was lost.
+        # Ignore this error. The object exists already, because an earlier put succeeded and its answer was lost.
         with contextlib.suppress(PreconditionFailedError):
             self._folder.store.put(self._member_key(self.member), GROUP_MEMBER.to_bytes({"beat": 0}), if_absent=True)
         self._beater = threading.Thread(target=self._beat, name="tieredstore-pubsub-beat", daemon=True)
@@ -172,8 +172,8 @@ class StoreGroup(GroupMember):
             try:
                 self.beat()
             except TieredStoreError as error:
-                # Only log a warning: the next heartbeat may succeed. If no heartbeat succeeds in time, other members
-                # take the partitions, and commits raise FencedError.
+                # Only log a warning, because the next heartbeat may succeed. If no heartbeat succeeds in time, other
+                # members take the partitions, and commits raise FencedError.
                 _logger.warning("group %s: a heartbeat failed: %s", self._group, error)
 
     def _find_living(self, now_s: float) -> list[str]:

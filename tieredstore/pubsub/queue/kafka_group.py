@@ -50,7 +50,7 @@ class KafkaGroup(GroupMember):
     """One member of the group. It pauses its assigned partitions, because the queue reads their records by offset."""
 
     def __init__(self, properties: Mapping[str, str], group: str, name: str, cluster: LiveCluster) -> None:
-        # Use only eager strategies: they revoke all partitions before reassigning them, so that a position has one
+        # Use only eager strategies. They revoke all partitions before they reassign them, so that a position has one
         # owner at a time.
         theirs = {"group.protocol", "partition.assignment.strategy", "group.id"}
         given = {key: value for key, value in properties.items() if key not in theirs}
@@ -67,7 +67,8 @@ class KafkaGroup(GroupMember):
         self._cluster = cluster
         self._consumer: LiveConsumer | None = None
         self._owned: dict[int, Position | None] = {}
-        self._assigned: set[int] = set()  # assigned partitions; their committed offsets may not be known yet
+        # Assigned partitions. Their committed offsets may not be known yet.
+        self._assigned: set[int] = set()
         self._term = 0  # number of assignments and revocations
         self._version = 0
 

@@ -189,7 +189,7 @@ class KafkaQueue(NotificationQueue):
 
     def _failure(self, producer: LiveProducer, error: KafkaError, doing: str) -> TieredStoreError:
         if error.fatal() or error.code() == KafkaError._FATAL or producer.is_lost:
-            # An idempotent producer cannot continue after a fatal error, so close this one: the next send opens another
+            # An idempotent producer cannot continue after a fatal error, so close this one. The next send opens another
             # producer.
             self._producer.close()
             return StoreUnavailableError(f"{doing}: {error.str()}")
@@ -354,7 +354,7 @@ class PartitionLogs:
             try:
                 self._fill(consumer, partition, stream, end, deadline)
             except BaseException:
-                # After an error the stream's position is unknown, so drop the stream: the next read assigns the
+                # After an error the stream's position is unknown, so drop the stream. The next read assigns the
                 # partition again.
                 self._drop(consumer, partition)
                 raise

@@ -112,7 +112,7 @@ def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
 def open_topics(source: StoreLike | Topics) -> Generator[Topics]:
     """Open the topics of a store, including the topic of ``pubsub.topic.config``; close the store after the block.
 
-    A ``source`` that is already a Topics stays open after the block.
+    If ``source`` is a Topics object, yield this object, and leave it open after the block.
     """
     if isinstance(source, Topics):
         yield source
@@ -164,7 +164,7 @@ def _brokers(serverset: str, folder: Path) -> tuple[str, ...]:
 
 
 class _Fields:
-    """Fields of a JSON object. A field may have several names: the first name that is present counts."""
+    """Fields of a JSON object. If a field has several names, the first name that is present counts."""
 
     def __init__(self, document: object, source: str) -> None:
         if not isinstance(document, dict):

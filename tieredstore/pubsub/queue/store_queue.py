@@ -139,7 +139,8 @@ class StoreQueue(NotificationQueue):
         self._now_ms = now_ms
         self._sleep = sleep
         self._lock = ForkSafeLock()
-        self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)  # by partition
+        # Positions for appends, by partition.
+        self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)
         # Puts run in these threads. A put that hangs keeps its thread until the store's own deadline, but its hedge
         # (the second attempt) can succeed earlier.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
@@ -179,7 +180,7 @@ class StoreQueue(NotificationQueue):
         """Append exactly once.
 
         Look for the mark in every entry from ``since`` on, and put the entry at the first free number. An earlier
-        request that is still under way does no harm: it puts the same entry at the same number."""
+        request that is still under way does no harm, because it puts the same entry at the same number."""
         attempt = _Attempt(partition, self._new_entry(partition, notifications, mark), since // ENTRY_NOTIFICATIONS)
         self.check_not_freed(partition, since)
         return self._until_stored(self._try_at_each, attempt, deadline)
@@ -314,7 +315,7 @@ class StoreQueue(NotificationQueue):
         return first * ENTRY_NOTIFICATIONS
 
     def freeable(self, offset: int) -> int:
-        """Return the first offset of the entry that has ``offset``: only whole entries are freed."""
+        """Return the first offset of the entry that has ``offset``, because only whole entries are freed."""
         return offset - offset % ENTRY_NOTIFICATIONS
 
     def free(self, partition: int, offset: int) -> None:

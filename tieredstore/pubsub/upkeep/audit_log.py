@@ -55,7 +55,7 @@ class AuditLog(Closing):
         self._forget_counts()
 
     def read(self, now_ms: Callable[[], int], *, wait: Callable[[], bool] = lambda: False) -> Iterator[AuditFinding]:
-        """Yield findings from all available records. Before each read, call ``wait``: once it returns True, read no
+        """Yield findings from all available records. Before each read, call ``wait``. Once it returns True, read no
         more records."""
         for partition in range(self._log.partitions):
             end = self._log.end(partition)

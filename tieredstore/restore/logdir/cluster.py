@@ -1,5 +1,5 @@
-"""The running cluster, before and after a restore of log directories: it creates empty topics, and later gives the
-topics their own settings back.
+"""Requests to the running cluster before and after a restore of log directories. They create empty topics, and later
+give the topics their own settings back.
 """
 
 from __future__ import annotations

@@ -67,8 +67,9 @@ def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) ->
     """Return a text with the time after which replicas may be added, or an empty text if that time is past.
 
     A new replica reads the batches, and learns of old producers that ``restore logdir`` has dropped from the producer
-    state. If this replica becomes the leader, it may take a new producer's first batch for a duplicate. The replica
-    ignores a producer if the producer's last record is older than ``forgotten_ms``.
+    state. A new producer may have the same id and epoch as an old producer. If this replica becomes the leader, it may
+    then take the new producer's first batch for a duplicate. The replica ignores an old producer whose last record is
+    older than ``forgotten_ms``.
     """
     newest_ms = max((span.segment.max_timestamp_ms for log in logs for span in log), default=0)
     if newest_ms + forgotten_ms <= now_ms:

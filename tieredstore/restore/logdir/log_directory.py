@@ -5,8 +5,9 @@ While a restore is unfinished, the log directory contains the folder ``MARKER``.
 that is not named topic-partition, and logs the folder's name. The broker can therefore never serve or truncate an
 unfinished restore.
 
-Even a refused start deletes the file that marks a clean shutdown of the broker. ``MARKER`` therefore keeps this file
-until the end of the restore. ``MARKER`` also has a description of the restore.
+A starting broker deletes the file that marks its clean shutdown, even if it then refuses to start. The restore
+therefore moves this file into ``MARKER``, and moves it back at the end. ``MARKER`` also has a description of the
+restore.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def plan_spans(
     """Return the spans to restore, in order; () if the window has no record.
 
     ``bounds`` are the start and the end (exclusive) of the log when the restore was prepared. The restore leaves out
-    later offsets. ``start`` keeps whole segments: the log begins with the segment that has the offset or time
+    later offsets. ``start`` keeps whole segments, so the log begins with the segment that has the offset or time
     ``start``.
 
     ``stop`` ends the log between two batches. If ``stop`` is an offset, the log ends at or before it. If ``stop`` is a
@@ -61,7 +61,7 @@ def plan_spans(
         raise DataLossError("; ".join(map(str, gaps)))
     if source.layout.raw_cluster is not None:
         # In the raw layout, each segment's snapshot of producers must be computed from the previous segment's snapshot.
-        # Compute all snapshots now, because a restore that continues copies only some segments.
+        # Compute all snapshots now, because a restore that continues after a stop copies only the missing segments.
         for span in spans:
             stored_producers(source, span)
     while spans and open_transactions != "abort" and (first := _first_open(source, spans)) is not None:

@@ -245,7 +245,8 @@ def _plan_topic(
         opened = producers_at_end(source, spans).in_transactions if is_aborting else ()
         markers = AbortMarkers(spans[-1].stop if spans else log.stop, opened)
         plan = PartitionRestore(lineage.partition, spans, sizes, target.path / name, markers)
-        # Refuse a folder with another log, even if nothing is restored into it: see ``_discard``.
+        # ``is_complete`` refuses a folder with another log. Call it even if nothing is restored into the folder,
+        # because a later call of ``_discard`` would delete the other log.
         if target.work is None and plan.is_complete():
             yield from (_outcome(plan, part, "there", "kept") for part in plan.parts)
         elif spans:

@@ -166,7 +166,8 @@ def _stored_indexes(source: SegmentSource, span: Span) -> dict[str, bytes]:
 def _built_indexes(source: SegmentSource, span: Span, indexes: IndexBuilder) -> dict[str, bytes]:
     stored = source.fetch_indexes(span.segment, (IndexType.TRANSACTION,))
     aborted = read_txn_index(stored[IndexType.TRANSACTION].read(), span.segment.start_offset) if stored else ()
-    # An entry belongs to the segment that contains the transaction's abort marker, at the entry's ``last_offset``.
+    # An entry belongs to the segment that contains the transaction's abort marker. The marker is at the entry's
+    # ``last_offset``.
     kept = [entry for entry in aborted if span.start <= entry.last_offset < span.stop]
     built = {"index": bytes(indexes.offset_index), "timeindex": indexes.close()}
     return built | ({"txnindex": format_txn_index(kept)} if kept else {})

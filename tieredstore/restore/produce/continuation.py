@@ -114,8 +114,8 @@ def next_offsets(
     """Return the next offset of each target partition. Raise ConfigError if a partition ends before the position, or
     has records of another producer, and BrokerUnavailableError if a transaction is open.
 
-    After the run's last record, other producers may write and partitions may be added, because only the offset map is
-    left to do.
+    Once the run has produced its last record, it only has to write the offset map. So other producers may then write to
+    the targets, and partitions may be added.
     """
     if position.is_produced:
         return _ends(reader, position.ends)

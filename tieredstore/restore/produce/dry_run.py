@@ -305,7 +305,8 @@ class DryRun:
     missing: Mapping[str, NewTopic]
     """The missing target topics, with the settings for creating them."""
     losses: Sequence[tuple[TopicPartition, OffsetSpan]] = ()
-    """The remaining offsets that the source has lost, if the records were scanned. The ends are exclusive."""
+    """Of the offsets that are still to restore, those that the source has lost. Known only if the records were scanned.
+    The ends are exclusive."""
 
     @property
     def expected_s(self) -> float:

@@ -7,10 +7,10 @@ frame with a checksum follows. The frame begins with a line of JSON (topics, par
 columns of integers follow, each with a value per offset run:
 
 1. the number of records
-2. the offsets skipped before the run in the source
-3. the offsets skipped before the run in the target
-4. the gaps inside the run in the source
-5. the gaps inside the run in the target (always 0)
+2. the offsets skipped before the offset run in the source
+3. the offsets skipped before the offset run in the target
+4. the gaps inside the offset run in the source
+5. the gaps inside the offset run in the target (always 0)
 
 A column stores the lowest bytes of all values first, then the second lowest bytes, and so on. The zeros in the high
 bytes therefore lie together, and compress well.
@@ -61,8 +61,8 @@ Where: TypeAlias = Literal["at", "gap", "before", "beyond"]
 class Translation:
     """The target offset for a source offset.
 
-    ``where`` is ``at`` for an offset with a record, and for the end. It is ``gap`` for an offset without a record,
-    whose translation is the target offset of the next record.
+    ``where`` is ``at`` for an offset with a record, and for the end of the restored range. It is ``gap`` for an offset
+    without a record, whose translation is the target offset of the next record.
 
     ``where`` is ``before`` or ``beyond`` if the offset is outside the restored range, by ``difference`` offsets.
     """
@@ -87,7 +87,7 @@ class FirstUnread:
 
 class _PairRuns:
     """The offset runs from one source partition to one target partition, ascending, stored as columns. ``total`` has
-    the number of records up to each run's end."""
+    the number of records up to the end of each offset run."""
 
     def __init__(self, where: TopicPartition, target_partition: int) -> None:
         self._where = where
@@ -107,12 +107,12 @@ class _PairRuns:
         return (self[at] for at in range(len(self)))
 
     def total_before(self, at: int) -> int:
-        """Return the number of records in the runs before run ``at``."""
+        """Return the number of records in the offset runs before the offset run ``at``."""
         return self.total[at - 1] if at else 0
 
     def find(self, offset: int) -> int:
-        """Return the index of the first run that ends after the source offset ``offset``, or the number of runs if
-        there is no such run."""
+        """Return the index of the first offset run that ends after the source offset ``offset``. If there is none,
+        return the number of offset runs."""
         return bisect_right(self.end, offset)
 
     def add(self, run: OffsetRun, *, is_rehashed: bool) -> bool:
@@ -189,7 +189,7 @@ class OffsetMap:
         self._restored[where] = replace(known, end=max(known.end, end))
 
     def extend(self, runs: Iterable[OffsetRun]) -> None:
-        """Add the offset runs of one transaction, ascending. Ignore runs that the map already has.
+        """Add the offset runs of one transaction, ascending. Ignore offset runs that the map already has.
 
         Raise CorruptDataError if an offset run contradicts the map.
         """

@@ -51,7 +51,7 @@ _MOST_RECORDS: Final = 100_000
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_S: Final = 10.0
 _OFFSETS_IN_RECORD: Final = 2000
-"""Maximum number of offset runs in one control record. This many runs take at most 700 KB, less than the default
+"""Maximum number of offset runs in one control record. This many offset runs take at most 700 KB, less than the default
 ``max.message.bytes``."""
 _UNMAPPED: Final = 2_000
 """After this many control records with offsets, the run writes its offset map to the bucket. It also writes the map at
@@ -73,7 +73,7 @@ class _Transaction:
     """The contents of the open transaction so far.
 
     ``sent`` has the offset runs that each target partition received, in order. ``begins`` has the target offset at
-    which each partition's first run begins.
+    which each partition's first offset run begins.
     """
 
     since: float
@@ -316,8 +316,8 @@ class ProduceRun:
         for topic, target in position.topics.items():
             file.map.add_topic(topic, target, is_rehashed=position.partitioner != "keep")
         for (topic, number), source in position.sources.items():
-            # The map uses this end only for a target partition that got no records of the run. The end of such a
-            # partition has not changed since the run began.
+            # The map uses ``target_start`` only for a target partition that got no records of the run. The end of such
+            # a partition has not changed since the run began, so the present end is right.
             end = position.ends.get((position.topics[topic], number), 0)
             file.map.begin((topic, number), source.start, target_start=end)
         contradiction: CorruptDataError | None = None

@@ -74,11 +74,11 @@ class OffsetRun(NamedTuple):
         return self.target_start + self.length
 
     def joined(self, later: OffsetRun, *, is_rehashed: bool) -> OffsetRun | None:
-        """Join this run and a later run of the same partitions. Return None if other target records lie between them,
-        or if the source offsets are not consecutive.
+        """Join this offset run and a later offset run of the same partitions. Return None if other target records lie
+        between them, or if the source offsets are not consecutive.
 
-        If keys are hashed again, source offsets between the two runs may be missing. A run with missing offsets has at
-        most ``SPARSE_RECORDS`` records.
+        If keys are hashed again, source offsets between the two offset runs may be missing. An offset run with missing
+        offsets has at most ``SPARSE_RECORDS`` records.
         """
         missing, length = later.start - self.end, self.length + later.length
         if later.target_start != self.target_end or missing < 0:

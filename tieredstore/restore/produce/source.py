@@ -309,7 +309,7 @@ class BackupTopics(SourceTopics):
                 yield batch.select(COLUMNS)
 
     def close(self) -> None:
-        """Do nothing: the caller opened the backup, and closes it."""
+        """Do nothing, because the caller opened the backup and closes it."""
 
 
 def without(records: pa.RecordBatch, spans: Sequence[OffsetSpan]) -> pa.RecordBatch:

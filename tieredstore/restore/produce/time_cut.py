@@ -7,8 +7,8 @@ cut.
 In protocol v2 (KIP-890) each transaction has a separate producer epoch, and its marker has that epoch plus 1. The parts
 of a transaction in several partitions can therefore be recognized.
 
-The restore leaves out all parts if the marker of one part is at its partition's cut or later, or not in the bucket yet.
-The search does not notice a part that never reached the bucket.
+The restore leaves out all parts of a transaction if the marker of one part is at its partition's cut or later, or not
+in the bucket yet. The search does not notice a part that never reached the bucket.
 
 In older protocols an epoch covers many transactions. Each partition is then cut independently.
 
@@ -223,9 +223,11 @@ class TransactionSearch:
             follow(self._open, header)
 
     def find_late(self, newest: Mapping[int, int]) -> Epochs:
-        """Return the transactions with their own producer epoch that end at the cut or later, and transactions without
-        an end in the bucket. Another partition may have the end of such a transaction before its cut. This is possible
-        only if ``newest`` has a later epoch of the producer, so leave out all other transactions.
+        """Return the epochs of transactions that end at the cut or later, or that have no end in the bucket. A
+        transaction with an end is included only if it has its own producer epoch.
+
+        In another partition, such a transaction may end before the cut. Then ``newest`` has a later epoch of its
+        producer. So transactions without a later epoch in ``newest`` are left out.
         """
         late: Epochs = {}
 
@@ -260,7 +262,8 @@ class TransactionSearch:
         return [each for each in (*found, *opened.values()) if each.spans]
 
     def _began_before(self, state: ProducerState, late: Epochs) -> bool:
-        """Return True if a transaction that the restore must leave out began before the producer had this state."""
+        """Return True if, in this state, the producer had already begun a transaction that the restore must leave
+        out."""
         if state.current_txn_first_offset >= 0:
             still_open = self._open.get(state.producer_id)
             if still_open is not None and still_open.first == state.current_txn_first_offset:
@@ -307,7 +310,8 @@ def follow(opened: dict[int, LoggedTransaction], header: BatchHeader) -> LoggedT
     """Add a transactional batch to its transaction. If the batch is an end marker, return the transaction that the
     marker ends.
 
-    An end marker without a batch before it ends a transaction of protocol v2 that has no records in this partition.
+    If an end marker follows no batch of its transaction, the transaction is of protocol v2, and has no records in this
+    partition.
     """
     producer, first = header.producer_id, header.base_offset
     if not header.is_control:
@@ -331,8 +335,8 @@ def merge_spans(transactions: Iterable[LoggedTransaction], stop: int) -> tuple[O
 
 
 def _open_of(states: Iterable[ProducerState]) -> dict[int, LoggedTransaction]:
-    """Return the transactions that are open in these states, by producer. Their batches before these states are
-    unknown, and left out.
+    """Return the transactions that are open in these states, by producer. A state does not list the transaction's
+    earlier batches, so the result has no batches.
     """
     return {
         state.producer_id: LoggedTransaction(state.producer_id, state.producer_epoch, state.current_txn_first_offset)

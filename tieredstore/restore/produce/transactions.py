@@ -57,8 +57,8 @@ _DEFAULTS: Final = {
     # down the producer, sending the queued records must not take longer than the transaction timeout.
     "queue.buffering.max.kbytes": "32768",
     "transaction.timeout.ms": str(TRANSACTION_MS),
-    # The broker limits the size of messages, so librdkafka must not. This setting of librdkafka also limits a batch, so
-    # batch.size below sets a lower limit for batches.
+    # Allow messages of any size, because the broker limits their size. In librdkafka, this setting limits batches too.
+    # ``_configuration`` therefore limits batches by ``batch.size``.
     "message.max.bytes": "1000000000",
 }
 
@@ -151,7 +151,7 @@ class Transactions(Closing):
 
     def close(self) -> None:
         """Abort an open transaction, so that readers of committed records do not wait for it."""
-        # A fenced producer has no open transaction: the later producer has ended it.
+        # A fenced producer has no open transaction, because the later producer has ended it.
         if self._is_open and not self._producer.is_lost:
             self._is_open = False
             self._producer.purge()

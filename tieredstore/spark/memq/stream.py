@@ -72,7 +72,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._json(begins) | {_INITIAL: _texts(begins)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return a placeholder, which Spark passes to ``latestOffset``. The limits themselves are in the options."""
+        """Return a placeholder for the limit, which Spark passes to ``latestOffset``. The actual limits are in the
+        options.
+        """
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
         return ReadMaxRows(self._options.max_batches or MAX_OFFSET)

@@ -151,7 +151,8 @@ class PipelineRun:
             return
         failure = self.failure()
         self.query.stop()
-        # If a batch began after the sink stopped, the sink itself ended the query, and the batch is still unwritten.
+        # After ``stop`` the sink refuses a new batch with AlreadyClosedError, which ends the query. The batch is
+        # unwritten, so continue below. After any other failure, do nothing more.
         if failure is not None and not isinstance(failure, AlreadyClosedError):
             return
         if self.own.limits.upload_on_shutdown:

@@ -4,7 +4,8 @@ Only ``data_source`` imports this module. The two are separate, because Spark im
 searches for data sources.
 
 A stream's offset in a checkpoint is JSON. The topic ids reveal a re-created topic. ``epochs`` has the leader epoch of
-the last record that was read from each partition. This epoch reveals that a new leader has truncated the log::
+the last record that was read from each partition. By this epoch, the stream notices if a new leader has truncated the
+log::
 
     {"version": 1, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
      "epochs": {"orders": {"0": 5}}}
@@ -73,8 +74,7 @@ OnLoss = Callable[[Loss], None]
 """Callback for each data loss. It raises an error if the stream must end."""
 
 Answers = Mapping[TopicPartition, "EpochEnd"]
-"""For each partition, the offset at which a leader epoch ends in the broker's log. It is the epoch of the last record
-that the stream has read.
+"""By partition: where the leader epoch of the last record that the stream has read ends in the broker's log.
 """
 
 _EPOCHS: Final = "epochs"
@@ -281,8 +281,8 @@ class StreamOffsets:
     def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss, answer: EpochEnd | None) -> int:
         known = self._known(where, log.topic_id, log.derived_id)
         if known is None:
-            # A new partition that does not begin at 0 has lost records: retention deleted them before the stream read
-            # them. A re-created topic is reported elsewhere, once for all its partitions.
+            # A new partition that does not begin at 0 has lost records, because retention deleted them before the
+            # stream read them. A re-created topic is reported elsewhere, once for all its partitions.
             if log.earliest and _agree(self.topic_ids.get(where[0], log.topic_id), log.topic_id, log.derived_id):
                 on_loss(BeginsLate(where, log.earliest))
             return log.earliest
@@ -380,7 +380,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffsets.at(begins, snapshot.logs).as_initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return a placeholder, which Spark passes to ``latestOffset``. The limits themselves are in the options."""
+        """Return a placeholder for the limit, which Spark passes to ``latestOffset``. The actual limits are in the
+        options.
+        """
         return self._limits.as_read_limit()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
