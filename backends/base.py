@@ -125,7 +125,7 @@ class BucketVersions(ABC):
         """Remove a delete marker. The newest version below the marker becomes visible again, if no other marker and no
         newer object hides it. If the marker is absent, do nothing.
 
-        Raise StoreError if a later object could get the marker's id: the request would then remove that object.
+        Raise StoreError if a later object could get the marker's id, because the request would then remove that object.
         """
 
     @abstractmethod
@@ -140,8 +140,8 @@ class ObjectStore(ABC):
 
     Keys are non-empty text of at most 1,024 bytes of UTF-8, with components separated by ``/``. Ranges are half-open.
 
-    Many threads may use a store at once. A store is picklable: each process makes its clients and handles on first use,
-    also after a fork or unpickling.
+    Many threads may use a store at once. A store is picklable, because each process makes its clients and handles on
+    first use, also after a fork or unpickling.
 
     Every store raises the same errors: ``ObjectNotFoundError``, ``RangeNotSatisfiableError``,
     ``PreconditionFailedError``, ``InvalidKeyError``, ``AccessDeniedError``, ``StoreUnavailableError`` (retryable,
@@ -166,8 +166,8 @@ class ObjectStore(ABC):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write the whole object atomically. Until the new object is durable, readers see the old object, or none.
 
-        If ``body`` raises or the store fails, the key is unchanged and no bytes stay behind: the store aborts a
-        multipart upload. An error of ``body`` passes through. If ``body`` is a generator, the call closes it in any
+        If ``body`` raises or the store fails, the key is unchanged and no bytes stay behind, because the store aborts
+        a multipart upload. An error of ``body`` passes through. If ``body`` is a generator, the call closes it in any
         case.
 
         With ``if_absent``, raise ``PreconditionFailedError`` if the key is taken. Exactly one of several racing writers

@@ -126,7 +126,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         """List the keys that exist when the first result is requested, except keys that are deleted after that."""
         with self._space.lock:
             keys = [k for k in self._space.objects if k.startswith(prefix) and (start_after is None or k > start_after)]
-        # Sort as stores do, by UTF-8 bytes: Python compares text by code points, which is the same order.
+        # Stores sort by UTF-8 bytes. Python compares text by code points, which gives the same order.
         for key in sorted(keys):
             stored = self._space.objects.get(key)
             if stored is not None:
@@ -176,11 +176,11 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         return iter(())
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return an empty sequence: memory keeps no deleted objects."""
+        """Return an empty sequence, because memory keeps no deleted objects."""
         return ()
 
     def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002
-        """Return an empty sequence: memory has no lifecycle rules."""
+        """Return an empty sequence, because memory has no lifecycle rules."""
         return ()
 
     def _object(self, key: str) -> _Object:

@@ -88,8 +88,8 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
 
             return manager.RemoteStorageManager
         case "errors" | "TieredStoreError":
-            # Do not write `from tieredstore import errors` here: it looks up the name by this function, and so
-            # recurses.
+            # Do not write `from tieredstore import errors` here, because it looks up the name by this function, and
+            # so recurses.
             import tieredstore.errors as errors  # noqa: PLC0415
 
             return errors if name == "errors" else errors.TieredStoreError

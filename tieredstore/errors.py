@@ -104,7 +104,7 @@ class TieredStoreError(Exception):
     """
 
     def __init__(self, *words: object) -> None:
-        # This limit is a last resort: callers have already shortened texts from elsewhere for readability.
+        # This limit is a last resort, because callers have already shortened texts from elsewhere for readability.
         super().__init__(*(excerpt(word, LONGEST_SENTENCE) if isinstance(word, str) else word for word in words))
 
     retryable: ClassVar[bool] = False

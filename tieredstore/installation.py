@@ -35,8 +35,8 @@ class Extra:
     """A context manager for imports that need the packages of an extra (optional dependencies).
 
     If the block imports a missing package of the extra, raise ConfigError. The message names the package and the
-    command that adds the extra. If another module is missing, the installation is faulty: its ModuleNotFoundError stays
-    unchanged. Without ``name``, use the extra of the missing package.
+    command that adds the extra. If another module is missing, the installation is faulty, so its ModuleNotFoundError
+    stays unchanged. Without ``name``, use the extra of the missing package.
     """
 
     purpose: str

@@ -117,7 +117,8 @@ class Uuid:
             raw[6] = raw[6] & 0x0F | 0x40
             raw[8] = raw[8] & 0x3F | 0x80
             uuid = cls(bytes(raw))
-            # If the id begins with a dash, draw again, as Kafka does: the id would look like a command's option.
+            # If the id begins with a dash, draw again, as Kafka does, because the id would look like a command's
+            # option.
             if not str(uuid).startswith("-"):
                 return uuid
 

@@ -90,7 +90,7 @@ def scan(
     def batches(
         with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
     ) -> Iterator[pl.DataFrame]:
-        del batch_size  # ignore Polars' batch size: batches of a read have a few MiB
+        del batch_size  # ignore Polars' batch size, because batches of a read have a few MiB
         manager, is_own = manager_of(settings)
         with manager if is_own else nullcontext():
             yield from _frames(*_table(manager, topic, options), with_columns, predicate, n_rows)

@@ -186,8 +186,8 @@ class SchemaRegistry:
         self.close()
 
     def _schema(self, path: str, what: str) -> AvroSchema:
-        # The schema and all its references share one deadline: with separate deadlines, a slow registry could take
-        # hours.
+        # The schema and all its references share one deadline, because with separate deadlines, a slow registry could
+        # take hours.
         deadline = RETRY_POLICY.deadline()
         answer = self._get(path, what, deadline)
         kind = answer.get("schemaType") or "AVRO"

@@ -51,8 +51,9 @@ def describe_credentials(credentials: Credentials) -> str:
 def sdk_credential(
     credentials: Credentials, login: Transport
 ) -> AzureNamedKeyCredential | AzureSasCredential | TokenCredential:
-    """Return the credential object for the SDK. Do not call this function for a connection string: the SDK parses
-    connection strings itself."""
+    """Return the credential object for the SDK. Do not call this function for a connection string, because the SDK
+    parses connection strings itself.
+    """
     if isinstance(credentials, AccountKey):
         return AzureNamedKeyCredential(credentials.account, credentials.key)
     if isinstance(credentials, SasToken):
@@ -147,7 +148,7 @@ def _of_connection_string(options: AzureOptions, transport: Transport | None) ->
     try:
         return ContainerClient.from_connection_string(text, options.container, **_client_options(transport))
     except (ValueError, KeyError):
-        # Suppress the cause: its message may quote the connection string.
+        # Suppress the cause, because its message may quote the connection string.
         raise ConfigError("storage.azure.connection.string is malformed: copy it again from the account") from None
 
 

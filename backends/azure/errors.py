@@ -22,7 +22,7 @@ from tieredstore.errors import (
 )
 from tieredstore.redaction import redacted
 
-# Look up the service's error code before the status: several codes share a status.
+# Look up the service's error code before the status, because several codes share a status.
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "BlobNotFound": ObjectNotFoundError,
     "ContainerNotFound": StoreError,
@@ -51,8 +51,8 @@ def translate_errors(what: str) -> Generator[None]:
     try:
         yield
     except azure.DecodeError as error:
-        # Let the caller retry, because the answer may be truncated: without a Content-Length, the SDK sees only
-        # incomplete XML.
+        # The answer may be truncated, so let the caller retry. In an answer without a Content-Length, the SDK notices
+        # only that the XML is incomplete.
         raise StoreUnavailableError(f"{what}: the answer could not be read: {error.message[:300]}") from error
     except azure.HttpResponseError as error:
         raise _error_of_response(what, error) from error
@@ -82,7 +82,8 @@ def _error_of_response(what: str, error: azure.HttpResponseError) -> TieredStore
     if status is None:
         return _error_without_answer(what, error)
     code = vars(error).get("error_code") or ""
-    # Keep the first line: the SDK appends the request id, the time and the whole answer on further lines.
+    # Keep only the first line, because the SDK appends the request id, the time and the whole answer on further
+    # lines.
     message = redacted(error.message).partition("\n")[0].strip().rstrip(".")[:300]
     return answer_error(what, status, str(getattr(code, "value", code)), message)
 

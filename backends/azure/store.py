@@ -141,7 +141,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
                 return
             headers = answer.headers
             try:
-                # Require an etag: a page of a web server or proxy, sent in place of the blob, has none.
+                # Require an etag, because a page of a web server or proxy, sent in place of the blob, has none.
                 require_text("the etag", headers.get("ETag"))
                 size, check = answered_size(what, start, stop, headers), partial(_check_md5, what, headers)
                 taken.append(take(HttpAnswer(size, answer.internal_response.raw, what, check)))
@@ -178,7 +178,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
             failures[:] = deletion_failures(client, keys, self.name_object)
             passing = next((failure for failure in failures if failure.retryable), None)
             if passing is not None:
-                # Let the caller retry the whole batch: deleting an absent key again does no harm.
+                # Let the caller retry the whole batch, because deleting an absent key again does no harm.
                 raise passing
 
         try:
@@ -355,8 +355,8 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         try:
             return self._by_one_request(bytes(data))
         except PreconditionFailedError:
-            # If no blob exists, blocks of a failed upload made the request fail: the service counts them as an existing
-            # blob. So write the blob as a list of one block instead.
+            # If no blob exists, blocks of a failed upload made the request fail, because the service counts them as
+            # an existing blob. So write the blob as a list of one block instead.
             if not self.condition.is_absent or self.store.exists(self.key):
                 raise
         return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))[0]], len(data))
@@ -417,7 +417,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         # Pad the number, because all block names of a blob must have the same length. The mark makes the names of two
         # concurrent writes differ.
         name = f"{self.mark}{part.number:08}"
-        # Compute the MD5 here: the SDK does so only for ``bytes``.
+        # Compute the MD5 here, because the SDK does so only for ``bytes``.
         headers = {"Content-MD5": md5_text(part.data)} if self.options.send_md5 else {}
         data: Any = part.data
         self.step(lambda client: client.blob(self.key).stage_block(name, data, length=len(part.data), headers=headers))
@@ -439,7 +439,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
 
 
 def plain_etag(etag: str) -> str:
-    """Remove the quotes around an etag: answers to requests for a blob have them, listings do not."""
+    """Remove the quotes around an etag, because answers to requests for a blob have them, listings do not."""
     return etag.strip('"')
 
 

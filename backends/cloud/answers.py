@@ -1,7 +1,7 @@
 """Checks of a cloud's answers, and the error for a malformed one.
 
-SDKs do not check answers. If a field is missing, they raise a KeyError or no error: a malformed page looks like an
-empty listing. So this module checks that an answer has the fields that the caller needs, and raises
+SDKs do not check answers. If a field is missing, they raise a KeyError or no error. For example, they take a malformed
+page for an empty listing. So this module checks that an answer has the fields that the caller needs, and raises
 MalformedAnswerError otherwise.
 """
 
@@ -97,7 +97,7 @@ def parse_date(value: object) -> datetime | None:
 def in_order(what: str, infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Yield the objects of a listing; raise StoreError if a key does not come after the previous one.
 
-    Readers rely on the order: without it they would silently miss objects.
+    Readers rely on the order, because without it they would silently miss objects.
     """
     last = ""
     for info in infos:

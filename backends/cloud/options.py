@@ -65,7 +65,9 @@ class CloudOptions:
 
     @staticmethod
     def check_name(what: str, name: str) -> None:
-        """Raise ConfigError for an empty or invalid name. Do not quote the name: it may be a URL with credentials."""
+        """Raise ConfigError for an empty or invalid name. Do not quote the name, because it may be a URL with
+        credentials.
+        """
         if not name:
             raise ConfigError(f"{what} is empty")
         if _NO_NAME.search(name):

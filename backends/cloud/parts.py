@@ -42,7 +42,7 @@ class Part:
 def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
     """Cut ``body`` into parts; if it is a generator, close it at the end of the block."""
     # Copy a stream's bytes into the parts, because each buffer is invalid once the next buffer is requested. A single
-    # buffer needs no copies: its parts are slices.
+    # buffer needs no copies, because its parts are slices.
     copies = not isinstance(body, bytes | bytearray | memoryview)
     with open_body(body) as buffers:
         cutter = PartCutter(buffers, part_size, copies=copies)
@@ -96,8 +96,8 @@ class PartCutter(Iterator[Part]):
         buffer = pages.view
         filled = 0
         while filled < self._part_size and self._has_more():
-            # Release the view before requesting the next buffer: the source can resize its buffer only while no view of
-            # that buffer exists.
+            # Release the view before requesting the next buffer, because the source can resize its buffer only while
+            # no view of that buffer exists.
             with self._rest[: self._part_size - filled] as taken:
                 count = len(taken)
                 buffer[filled : filled + count] = taken
@@ -112,7 +112,7 @@ class PartCutter(Iterator[Part]):
             following = next(self._buffers, None)
             if following is None:
                 return False
-            # Make another view: the source releases its own view when the next buffer is requested.
+            # Make another view, because the source releases its own view when the next buffer is requested.
             self._rest = following[:]
         return True
 
@@ -170,7 +170,7 @@ class Pages:
         """
         if size < _LARGE or sys.platform != "linux":
             return cls(memoryview(bytearray(size)))
-        # Round up to whole huge pages: the system would back a partial huge page with small pages.
+        # Round up to whole huge pages, because the system would back a partial huge page with small pages.
         whole = -(-size // _HUGE_PAGE) * _HUGE_PAGE
         mapped = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError):  # ignore a kernel without huge pages
@@ -202,7 +202,7 @@ class PagePool:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Drop all kept memory in a forked child: the child would have to copy each page that it writes to."""
+        """Drop all kept memory in a forked child, because the child would have to copy each page that it writes to."""
         self._kept: deque[Pages] = deque()
 
     def take(self, size: int) -> Pages:

@@ -82,7 +82,7 @@ UploadKind = TypeVar("UploadKind", bound=Upload[Any, Any])
 
 
 class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
-    """One bucket of a cloud. Thread-safe, picklable and safe to fork: each process makes its own client.
+    """One bucket of a cloud. Thread-safe, picklable and safe to fork, because each process makes its own client.
 
     A subclass implements the cloud's requests (the abstract methods) and sets the attributes below, which describe the
     service. This class adds retries, deadlines and translated errors to each request, and implements everything that
@@ -282,8 +282,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """List objects with one request per page."""
-        # Drop unwanted keys: some services include the key ``start_after`` or ignore this parameter, and some ignore
-        # the prefix.
+        # Drop unwanted keys, because some services include the key ``start_after`` or ignore this parameter, and some
+        # ignore the prefix.
         infos = self._list_objects(prefix, start_after)
         wanted = (
             info for info in infos if info.key.startswith(prefix) and (start_after is None or info.key > start_after)
@@ -299,7 +299,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         delete_batch = self._deletion()
         remaining = iter(keys)
         while batch := list(islice(remaining, self.keys_per_deletion)):
-            # Remove duplicates: some servers refuse a request with a repeated key.
+            # Remove duplicates, because some servers refuse a request with a repeated key.
             valid: dict[str, None] = {}
             for key in batch:
                 try:
@@ -390,7 +390,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                     with understood(what), self.translate_errors(what):
                         return request(client)
                 except StoreUnavailableError as error:
-                    # Say which of our limits was reached: the network's message ("timed out") does not.
+                    # Say which of our limits was reached, because the network's message ("timed out") does not.
                     reason = attempt.deadline.reason
                     if attempt.deadline.remaining_s() > _HAIR_S or reason in str(error):
                         raise

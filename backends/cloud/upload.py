@@ -78,9 +78,9 @@ class Stored:
 class Upload(ABC, Generic[Client, Options]):
     """One ``put`` or ``replace``. ``stall`` limits the time without progress.
 
-    Each write has its own ``mark``. The store may refuse a write because of an object that the same write made: an
-    earlier attempt's answer was lost, or a proxy sent the request twice. The object's mark shows if this is so. With
-    ``is_shared``, other writers may use the same mark.
+    Each write has its own ``mark``. The store may refuse a write because of an object that the same write made. This
+    happens if an earlier attempt's answer was lost, or if a proxy sent the request twice. The object's mark shows if
+    this is so. With ``is_shared``, other writers may use the same mark.
 
     On servers that keep no marks, compare the content instead, but only after a lost answer. Otherwise two writers of
     equal bytes would both succeed.
@@ -229,8 +229,8 @@ class Upload(ABC, Generic[Client, Options]):
             return None
         is_marked = stored.mark == self.mark
         if is_marked and stored.size != size and stored.etag and can_take_back:
-            # Remove the damaged object that this write made: the object would make every later write with ``if_absent``
-            # fail.
+            # Remove the damaged object that this write made, because the object would make every later write with
+            # ``if_absent`` fail.
             with understood(self.what), self.store.translate_errors(self.what):
                 self.take_back(client, stored)
             raise StoreUnavailableError(

@@ -22,8 +22,8 @@ class WatchedFile(Generic[Value]):
     """The parsed content of a file. An access checks the file for changes if the last check was at least ``interval_s``
     ago. Thread-safe.
 
-    If a changed file is unreadable or half written, raise an error. Never return the old content: revoked credentials
-    must not stay in use. ``parse`` raises ConfigError for invalid content, and must not quote it.
+    If a changed file is unreadable or half written, raise an error. Never return the old content, because revoked
+    credentials must not stay in use. ``parse`` raises ConfigError for invalid content, and must not quote it.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class WatchedFile(Generic[Value]):
         stamp = self._stamp()
         if self._read is not None and self._read[0] == stamp:
             return self._read
-        # Drop the old content first: if the new content is invalid, the next call must not return the old content.
+        # Drop the old content first, because if the new content is invalid, the next call must not return the old
+        # content.
         self._read = None
         try:
             with self.path.open("rb") as file:

@@ -68,7 +68,7 @@ class OsErrors:
     """A context manager that turns an OSError of its block into a StoreError about ``key``.
 
     For an absent path, reads and writes raise different errors. Do not run code of callers, such as the body of a
-    ``put``, inside the block: an OSError of such code is not an error of the store.
+    ``put``, inside the block, because an OSError of such code is not an error of the store.
     """
 
     __slots__ = ("_key", "_root", "_writing")

@@ -36,7 +36,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def is_component(name: bytes) -> bool:
     """Return True if ``name`` is a valid component of a key.
 
-    A backslash is refused although POSIX allows it: other stores and systems treat it as a separator.
+    A backslash is refused although POSIX allows it, because other stores and systems treat it as a separator.
     """
     if name[:1] in _ODD_STARTS and (name in (b"", b".", b"..") or name.startswith(DRAFT_MARK)):
         return False
@@ -158,8 +158,8 @@ class Folder:
     def sync(self) -> None:
         """Sync this folder and its parents, which makes the entries in them durable.
 
-        Parents that existed before are synced too: their creator may not have synced them yet. The sync of an unchanged
-        folder costs little.
+        Parents that existed before are synced too, because their creator may not have synced them yet. The sync of an
+        unchanged folder costs little.
         """
         for descriptor in reversed(self._descriptors):
             os.fsync(descriptor)
@@ -178,8 +178,8 @@ def _open_root(root: str) -> int:
     try:
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
-        # Report a missing root as a separate error: the whole store is unreachable, so an object that seems absent may
-        # exist.
+        # Report a missing root as a separate error, because the whole store is unreachable, so an object that seems
+        # absent may exist.
         raise StoreError(f"the store's root folder {root} is gone; create or mount it") from error
 
 

@@ -289,11 +289,11 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             return draft.modified_ms()
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return an empty sequence: a folder keeps no deleted files."""
+        """Return an empty sequence, because a folder keeps no deleted files."""
         return ()
 
     def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002
-        """Return an empty sequence: a folder has no lifecycle rules."""
+        """Return an empty sequence, because a folder has no lifecycle rules."""
         return ()
 
     def lifecycle(self) -> str:
@@ -330,8 +330,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         path = KeyPath.of(key)
         for _ in range(_ATTEMPTS):
             with self._writing(key), suppress(FileNotFoundError):
-                # Try again: just before the draft (unfinished file) was created, a concurrent delete may have removed
-                # the empty folder.
+                # Try again, because just before the draft (unfinished file) was created, a concurrent delete may have
+                # removed the empty folder.
                 return Draft(self._root, path, create_folders=True)
         raise StoreUnavailableError(f"cannot change {key!r} in {self._root}: its folder is removed repeatedly")
 

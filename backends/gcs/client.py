@@ -251,8 +251,8 @@ class GcsClient:
     def session_url(self, url: str) -> str:
         """Return the URL of an upload session, with the configured endpoint (if any) in place of the server's host.
 
-        Raise ValueError (see ``understood``) if the server's URL has an unexpected host: that host would receive the
-        data and the token.
+        Raise ValueError (see ``understood``) if the server's URL has an unexpected host, because that host would
+        receive the data and the token.
         """
         ours, theirs = urlsplit(self.endpoint), urlsplit(url)
         if self.is_custom_endpoint:
@@ -277,7 +277,7 @@ class GcsClient:
         )
         answer = next(pages.pages)
         raw = answer.raw_page
-        # Check ``kind``: an empty listing has no items, so only its kind distinguishes it from other JSON.
+        # Check ``kind``, because an empty listing has no items, so only its kind distinguishes it from other JSON.
         if raw["kind"] != _LISTING or not isinstance(raw.get("items", []), list):
             raise ValueError(
                 f"a listing has the kind {_LISTING} and a list of items; this answer has {str(raw)[:200]!r}"

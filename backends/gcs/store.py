@@ -163,7 +163,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
 
 
 class _Session:
-    """A resumable upload, opened by its first chunk. Not thread-safe: chunks are sent one at a time.
+    """A resumable upload, opened by its first chunk. Not thread-safe, because chunks are sent one at a time.
 
     After a lost connection the chunk is sent again. The server skips bytes that it already has, and reports its
     progress. If the server stored bytes twice, the CRC-32C of the whole object reveals this.
@@ -193,7 +193,7 @@ class _Session:
         return None
 
     def cancel(self) -> None:
-        """End the session. Only log a failure: the server drops sessions after a week by itself."""
+        """End the session. Only log a failure, because the server drops sessions after a week by itself."""
         url = self._url
         if url is None:
             return
@@ -378,8 +378,8 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return isinstance(write, Prepared) and staging.discard(self, write)
 
     def _copy(self, prepared: Prepared) -> None:
-        # Check that the key is free before the copy: some servers ignore the condition of a copy and would overwrite an
-        # object.
+        # Check that the key is free before the copy, because some servers ignore the condition of a copy and would
+        # overwrite an object.
         what = self.name_object(prepared.key)
         if self.exists(prepared.key):
             raise staging.conflict_error(what)
@@ -391,7 +391,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         headers = {"Accept-Encoding": "identity", **range_header(start, stop)}
         with client.session.get(client.download_url(key), headers=headers, stream=True) as response:
             raise_for(response)
-            # Require a generation: a page of a web server or proxy, sent in place of the object, has none.
+            # Require a generation, because a page of a web server or proxy, sent in place of the object, has none.
             require_size(int(response.headers["X-Goog-Generation"]))
             size = answered_size(what, start, stop, response.headers)
             return take(HttpAnswer(size, response.raw, what, partial(_check_crc, response, what)))

@@ -83,6 +83,6 @@ def check_lengths(headers: Mapping[str, str]) -> None:
 
 
 def _header(headers: Mapping[str, str], name: str) -> str | None:
-    # Look up both spellings: botocore returns a plain dictionary with lower-case names, other clients a
+    # Look up both spellings, because botocore returns a plain dictionary with lower-case names, other clients a
     # case-insensitive mapping.
     return headers.get(name, headers.get(name.lower()))

@@ -101,8 +101,8 @@ class BoundedAdapter(HTTPAdapter):
 class StoreAdapter(BoundedAdapter):
     """Adapter that raises connection failures as ``StoreUnavailableError``.
 
-    Do not use this adapter while an SDK looks for credentials: the SDK tries its next source only after an error of
-    ``requests`` itself.
+    Do not use this adapter while an SDK looks for credentials, because the SDK tries its next source only after an
+    error of ``requests`` itself.
     """
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
@@ -111,7 +111,8 @@ class StoreAdapter(BoundedAdapter):
             return super().send(request, *args, **options)
         except requests.RequestException as error:
             failure = connection_failure(error)
-        # Do not chain the library's error: a traceback would show the request's URL, which may contain a signature.
+        # Do not chain the library's error, because a traceback would show the request's URL, which may contain a
+        # signature.
         raise failure from None
 
 
@@ -125,7 +126,7 @@ def connection_failure(error: Exception) -> StoreError:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the innermost cause: the libraries wrap an error several times, and add the URL each time."""
+    """Return the innermost cause, because the libraries wrap an error several times, and add the URL each time."""
     seen = {id(error)}
     while True:
         inner = [getattr(error, "reason", None), *error.args, error.__cause__]
@@ -176,12 +177,12 @@ def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | Non
     # Treat a redirection as an ordinary answer, because following it would send bodies and credentials to another host.
     untyped: Any = session
     untyped.get_redirect_target = _nowhere
-    # Set our own authentication: otherwise ``requests`` would replace the chosen credentials by a password for the host
-    # from ~/.netrc.
+    # Set our own authentication, because otherwise ``requests`` would replace the chosen credentials by a password
+    # for the host from ~/.netrc.
     session.auth = lambda request: request
     session.hooks["response"].append(_read_if_refused)
     if proxy is not None:
-        # Ignore the environment's variables: a proxy in them would override the configured proxy.
+        # Ignore the environment's variables, because a proxy in them would override the configured proxy.
         session.trust_env = False
         session.verify = certificates()
         session.proxies = proxies_of(proxy)

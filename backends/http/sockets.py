@@ -5,7 +5,7 @@ the other, and so block a call forever. This can happen in a header, a listing, 
 answer.
 
 So the socket itself checks the deadline (``deadlines.within``) before each wait, without a thread. Only the look-up of
-a host name may last longer: the resolver has its own timeouts.
+a host name may last longer, because the resolver has its own timeouts.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _bounded(operation: Callable[Concatenate[AnySocket, P], Result]) -> Callable
         try:
             return operation(sock, *args, **options)
         finally:
-            # Restore the timeout: the connection's next request has another deadline.
+            # Restore the timeout, because the connection's next request has another deadline.
             sock.settimeout(timeout_s)
 
     return run
@@ -86,7 +86,7 @@ def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
 def bound_socket(sock: Maybe) -> Maybe:
     """Make ``sock``, with or without TLS, observe the deadline of the thread that uses it. Return ``sock``."""
     # Change the class of the socket, because a socket cannot be wrapped after its TLS handshake. A connection of TLS
-    # within TLS needs no change: it is no socket object, but wraps a bounded socket.
+    # within TLS needs no change, because it is no socket object, but wraps a bounded socket.
     if isinstance(sock, socket.socket) and not isinstance(sock, _BoundedSocket):
         _change_class(sock)
     return sock

@@ -179,7 +179,7 @@ def open_client(options: S3Options) -> S3Client:
 
 
 def client_config(options: S3Options) -> Config:
-    """Return the SDK's configuration. The SDK does not retry: the store does, within its deadlines.
+    """Return the SDK's configuration. The SDK does not retry, because the store does, within its deadlines.
 
     The SDK adds a checksum only if S3 requires one, because the store itself adds a CRC-32C of each body. The CRC-32C
     takes about a tenth of the time of the SDK's CRC-32. If no checksum is sent, the signature covers the body's
@@ -258,7 +258,7 @@ def check_document(operation_model: OperationModel, response_dict: RawAnswer, **
     name, status, body = operation_model.name, response_dict["status_code"], response_dict["body"]
     length = response_dict["headers"].get("Content-Length", "0")
     if not isinstance(body, bytes) and status < 300 and not (length.isascii() and length.isdigit()):
-        # Close the body: the SDK would fail on the answer and leave its connection open.
+        # Close the body, because the SDK would fail on the answer and leave its connection open.
         body.close()
         raise MalformedAnswerError(f"{name}: the store answered with a Content-Length of {length!r:.80}")
     if status >= 300 or (name not in _ROOTS and name not in _WITHOUT) or not isinstance(body, bytes):

@@ -146,7 +146,7 @@ def translate_errors(what: str) -> Generator[None, None, None]:
 def _error_of_answer(what: str, error: aws.ClientError) -> TieredStoreError:
     answer = error.response.get("Error", {})
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    # Convert the fields to text: if a field occurs several times, the SDK returns a list.
+    # Convert the fields to text, because if a field occurs several times, the SDK returns a list.
     return error_of(what, str(answer.get("Code", status)), str(answer.get("Message", "")), status)
 
 

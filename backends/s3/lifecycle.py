@@ -76,8 +76,8 @@ def _effects(rule: LifecycleRuleOutputTypeDef) -> Iterator[str]:
 _READ: Final = "before-parse.s3.GetBucketLifecycleConfiguration"
 _WRITE: Final = "before-call.s3.PutBucketLifecycleConfiguration"
 _LEAST_SIZE: Final = "x-amz-transition-default-minimum-object-size"
-"""The header with the default minimum size of objects that the bucket's rules move to another storage class. The header
-is not part of the XML document, but must be sent with it: a write without the header resets the value.
+"""The header with the default minimum size of objects that the bucket's rules move to another storage class. The
+header is not part of the XML document, but must be sent with it, because a write without the header resets the value.
 """
 
 _EMPTY: Final = '<LifecycleConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"></LifecycleConfiguration>'

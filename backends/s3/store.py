@@ -82,12 +82,13 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         response = client.get_object(**asked)
         body = response["Body"]
         try:
-            # Require an etag: a page of a web server or proxy, sent in place of the object, has none.
+            # Require an etag, because a page of a web server or proxy, sent in place of the object, has none.
             require_text("the etag", response["ETag"])
             size = answered_size(what, start, stop, response["ResponseMetadata"]["HTTPHeaders"])
             return take(S3Answer(size, body, what))
         finally:
-            # Closing has no effect on a body that was read to its end: such a body has already released the connection.
+            # Closing has no effect on a body that was read to its end, because such a body has already released the
+            # connection.
             body.close()
 
     def _head(self, client: S3Client, key: str) -> ObjectInfo:
@@ -154,11 +155,12 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         """Return the objects and the folders (as text that ends in ``/``) of one level, sorted."""
         entries: list[ObjectInfo | str] = []
         for page in self._pages(prefix, delimiter="/"):
-            # Leave out the entry of the listed folder itself, which has no etag: some servers list an emptied folder.
+            # Some servers list an emptied folder. So leave out the entry of the listed folder itself, which has no
+            # etag.
             entries += [info for info in page.objects if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
             # SeaweedFS strips a slash off the prefix, so it also returns folders outside of the prefix.
             entries += [folder for folder in page.folders if not _is_beside(prefix, folder)]
-        # Sort as stores do, by UTF-8 bytes: Python compares text by code points, which is the same order.
+        # Stores sort by UTF-8 bytes. Python compares text by code points, which gives the same order.
         return sorted(entries, key=lambda entry: entry if isinstance(entry, str) else entry.key)
 
     def _pages(self, prefix: str, *, start_after: str = "", delimiter: str = "") -> Iterator[_Page]:
@@ -311,7 +313,7 @@ class Deletion:
                 self._has_bulk = False
                 by_url = list(keys)
             except TieredStoreError as error:
-                # Report all objects of the request: it failed as a whole, so none was deleted.
+                # Report all objects of the request, because it failed as a whole, so none was deleted.
                 failures += [error] * len(in_bulk)
         singly = delete_singly(by_url, self._delete, self._store.options.upload_parallelism, self._stall)
         return [*failures, *singly]

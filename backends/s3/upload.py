@@ -95,8 +95,8 @@ class Content:
 class S3Upload(HeldUpload["S3Client", S3Options]):
     """One write to S3. S3 checks the condition of a multipart upload when the upload is completed."""
 
-    # Do not check the condition before the upload: a late refusal wastes one transfer, but a HEAD would slow down every
-    # upload.
+    # Do not check the condition before the upload, because a late refusal wastes one transfer, but a HEAD would slow
+    # down every upload.
     looks_first: ClassVar = False
 
     def write_whole(self, data: memoryview) -> str:
@@ -208,8 +208,8 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         """Abort the upload. Only log a failure, because the original error is raised afterwards."""
         where = (self.options.bucket, self.key, upload_id)
         try:
-            # Abort until no part is left: the server may still be writing parts whose answers were lost. Use a new
-            # deadline, because the upload's deadline may have passed.
+            # Abort until no part is left, because the server may still be writing parts whose answers were lost. Use
+            # a new deadline, because the upload's deadline may have passed.
             deadline = self.store.retries.deadline()
             for _ in range(_ABORTS):
                 self.store.call("abort", self.what, lambda client: abort_upload(client, *where), deadline=deadline)

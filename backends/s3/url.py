@@ -12,7 +12,7 @@ from tieredstore.installation import Extra
 from tieredstore.model import Properties
 
 _ANYWHERE: Final = "aws-global"
-"""The SDK's name for an unknown region: the SDK then follows the server's answer to the bucket's own region."""
+"""The SDK's name for an unknown region. The SDK then learns the bucket's region from the server's answer."""
 
 
 def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
@@ -24,7 +24,7 @@ def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
 
 
 def _of_environment(parts: SplitResult, of_file: Properties) -> dict[str, str]:
-    # Read AWS_REGION here: botocore ignores it, although Amazon's other SDKs read it.
+    # Read AWS_REGION here, because botocore ignores it, although Amazon's other SDKs read it.
     region = of_file.get("storage.s3.region") or os.environ.get("AWS_REGION") or _region_of_profile(parts.scheme)
     endpoint = of_file.get("storage.s3.endpoint.url")
     if not endpoint and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":

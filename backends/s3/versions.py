@@ -103,7 +103,7 @@ def _version_of(
         raise ValueError("a version does not say if it is the latest")
     return ObjectVersion(
         key=require_text("the key", entry.get("Key")),
-        # Require the id: a delete request without an id would add a delete marker.
+        # Require the id, because a delete request without an id would add a delete marker.
         id=require_text("the version's id", entry.get("VersionId")),
         time_ms=require_ms(entry.get("LastModified")),
         size=0 if is_marker else require_size(entry.get("Size")),

@@ -47,7 +47,7 @@ def export_records(
     check_keywords(bucket.export, how, ReadOptions)
     check_callback("on_file", on_file)
     begin, end = places_of(*window)
-    # Compare by identity, because the truth of a filter cannot be asked, and a limit of 0 would count as none.
+    # Compare by identity with None and False, because a filter has no truth value, and a limit of 0 is false.
     surplus = next((name for name in _OF_FILES if how.get(name) is not None and how.get(name) is not False), None)
     if surplus is not None:
         raise ConfigError(f"an export to a folder writes all records from start to stop: leave {surplus} out")

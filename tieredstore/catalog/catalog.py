@@ -122,7 +122,8 @@ class Catalog:
                 f"no segment of topic {topic} with the id {topic_id} was found; there is {named}"
             )
         last = candidates[-1]
-        # If the incarnations' times overlap, let the user decide: a guess could return records of a deleted topic.
+        # If the incarnations' times overlap, let the user decide, because a guess could return records of a deleted
+        # topic.
         if not all(last.follows(life) for life in candidates[:-1]):
             raise ConfigError(f"topic {topic} was created more than once; choose one of the topic ids {named}")
         return last

@@ -62,7 +62,7 @@ class CatalogFile:
     def load(self, origin: Origin) -> LoadedRows:
         """Load the rows of this origin, if any. The call takes two requests, or one if there is no file."""
         try:
-            # Get the etag first: if the file is then replaced, the conditional save fails.
+            # Get the etag first, because if the file is then replaced, the conditional save fails.
             info = self.store.head(self.key)
             raw = self.store.get(self.key) if info.size <= _MAX_SIZE else b""
         except ObjectNotFoundError:
@@ -115,7 +115,7 @@ class LoadedRows:
 
 
 def _name(key: str) -> str:
-    """Return the key for logs, without its prefix, because the prefix may be confidential."""
+    """Return the key as log messages show it: without its prefix, which may be confidential."""
     return key.rpartition("/")[2]
 
 

@@ -56,8 +56,8 @@ class SegmentIdentity:
 
     @classmethod
     def without_log(cls, segment: FoundSegment, topic_id: Uuid | None) -> SegmentIdentity | None:
-        """Return the identity without reading the log: the segment ends where the next segment begins. Return None if
-        there is no next segment, or if a file is missing.
+        """Return the identity without reading the log, because the segment ends where the next segment begins. Return
+        None if there is no next segment, or if a file is missing.
 
         The caller can thus recognize segments that an earlier run has copied. If ``topic_id`` is None, read the id from
         disk.
@@ -125,8 +125,8 @@ class CommittedSegments:
     def changed(self, identity: SegmentIdentity) -> None:
         """Make the next ``find`` of this segment ask the store, whatever the listing's age.
 
-        Call this after each attempt to copy the segment, even after a failed attempt. If only the store's answer was
-        lost, a failed attempt has committed the segment.
+        Call this after each attempt to copy the segment, even after a failed attempt. A failed attempt has committed
+        the segment if only the store's answer was lost.
         """
         with self._lock:
             known = self._partitions.get(identity.partition)
@@ -177,7 +177,7 @@ class _Partition:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.size = 1  # count the partition itself too: many partitions have no segment, but take memory
+        self.size = 1  # count the partition itself too, because many partitions have no segment, but take memory
         self.counted = 1
         """The part of ``size`` that the total of all partitions already includes. The total's lock guards this
         field."""

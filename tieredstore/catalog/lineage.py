@@ -216,8 +216,8 @@ def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
 def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
     """Return True if a segment begins in an earlier epoch than ``ruler``, the ruling segment.
 
-    If so, the caller must read the leader-epoch index of the ruling segment. The segment's metadata are not enough:
-    they list only the leader epochs from the segment's start on.
+    If so, the caller must read the leader-epoch index of the ruling segment. The segment's metadata are not enough,
+    because they list only the leader epochs from the segment's start on.
     """
     first = _epochs_of(ruler)[0][0]
     # Compare only epochs with records, because a segment may have no record of its first listed epoch.

@@ -130,7 +130,8 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
         if not ahead:
             continue
         common = _common(ahead[0], ahead[-1])
-        # Do not list by a prefix in ``crowded`` again: its first listing read a whole page of other topics' keys.
+        # Do not list by a prefix in ``crowded`` again, because its first listing read a whole page of other topics'
+        # keys.
         is_given_up = common in crowded
         passed = 0
         for info in () if is_given_up else store.list(common):

@@ -57,7 +57,7 @@ class LogSection:
 
     @property
     def is_read_to_its_end(self) -> bool:
-        """True if the last batch of the section, too, may have records that the caller wants."""
+        """True if the caller may want records of the section's last batch."""
         return self.stop_offset >= self.end.high
 
     @contextmanager
@@ -113,8 +113,8 @@ def sections_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> I
     certainly has it, if the span has such a record.
 
     An entry of the time index proves that no record up to the entry's offset has a later timestamp. A record with the
-    entry's timestamp is usually at the entry's offset or before it. But compaction may have removed this record: it
-    keeps the last batch of a producer, with its greatest timestamp, even if the batch has no records left.
+    entry's timestamp is usually at the entry's offset or before it. But compaction may have removed this record,
+    because it keeps the last batch of a producer, with its greatest timestamp, even if the batch has no records left.
 
     The search takes at most two requests. Raise IndexesCorruptError for a damaged index.
     """
@@ -129,9 +129,9 @@ def sections_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> I
     # section has `start`.
     begin = SectionEnd(min(index.position_for_offset(start - 1), size), 0, start)
     for stop in stops:
-        # The section ends at the second index entry whose offset is `stop` or later. The first such entry would be too
-        # early. An entry has the last offset of an append, but the position of the append's first byte, which may come
-        # before `stop`.
+        # The section ends at the second index entry whose offset is `stop` or later. The first such entry would be
+        # too early. An entry has the last offset of an append, but the position of the append's first byte, and this
+        # append may also have offsets before `stop`.
         following = bisect_left(index, max(start + 1, stop), key=lambda entry: entry.offset) + 1
         end = SectionEnd(index[following].position if following < len(index) else size, 0, segment.end_offset + 1)
         yield LogSection(segment, begin, end, span.start, span.stop)

@@ -1,7 +1,8 @@
 """The records of ``__remote_log_metadata``, Kafka's topic about all remote segments, and the state that they describe.
 
-A value is a frame and one message of Kafka's flexible encoding. Integers are big-endian. Lengths and counts are
-unsigned LEB128 of the number plus one, and 0 means null. Only in tagged fields, the number itself is stored::
+A value is a frame and one message of Kafka's flexible encoding. Integers are big-endian. Lengths and counts are stored
+as the number plus one, in unsigned LEB128; 0 means null. Tagged fields are the exception: they store the number
+itself::
 
     uvarint frame version 1 | uvarint kind | uvarint version 0 | the message
 

@@ -87,5 +87,5 @@ def _first_keys(
                 break
         if not is_crowded:
             return
-        # Start the listing right after all keys of the folder: "0" follows "/" in the order of characters.
+        # Start the listing right after all keys of the folder. The character after "/" is "0".
         after = f"{prefix}{folder}0"

@@ -74,7 +74,7 @@ def load_catalog(
     if file is not None and loaded is not None and update_file:
         # Remove only rows in scope, because the listing does not cover other partitions.
         gone = {path for path in loaded.rows.paths() if path not in survey.rows and _in_scope(path, scope)}
-        # Write the catalog file only after a change: readers of a bucket may lack the permission to write.
+        # Write the catalog file only after a change, because readers of a bucket may lack the permission to write.
         if survey.changed or gone:
             _save(file, loaded, origin, survey, gone)
     return catalog_of(traced, survey.problems)
@@ -186,8 +186,8 @@ def _read(
 
 
 def _look_again(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Problem | None:
-    """Look up the objects that the listing lacks, and return the result of ``_read``. A segment without its manifest
-    was not committed, so it is a problem without a request.
+    """Look up the objects that the listing lacks, and return the result of ``_read``. A segment without a manifest was
+    not committed, so return a problem without any request.
     """
     if objects.find(Suffix.MANIFEST) is not None:
         objects = look_again(source.store, source.layout.prefix, objects)

@@ -39,7 +39,7 @@ class Problem:
 
     @property
     def is_loss(self) -> bool:
-        """True if the segment was once whole, so that records that were stored cannot be read now."""
+        """True if the segment was once whole: its records were stored, but cannot be read now."""
         return self.kind in _HOLD_RECORDS or self.has_manifest
 
     def __str__(self) -> str:

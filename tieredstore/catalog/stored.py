@@ -230,8 +230,8 @@ def known_segment(objects: SegmentObjects) -> KnownSegment:
 def look_again(store: ObjectStore, prefix: str, objects: SegmentObjects) -> SegmentObjects:
     """Return a committed segment with the objects that the listing lacks, if they exist. Each takes one request.
 
-    A listing takes many requests, and a segment may be committed between two of them: then the listing has the manifest
-    without the objects before it.
+    A listing takes many requests, and a segment may be committed between two of them. Then the listing has the
+    manifest, but lacks the objects that come before it in key order.
     """
     found = dict(objects.objects)
     for suffix in objects.missing:

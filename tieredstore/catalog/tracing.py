@@ -1,9 +1,9 @@
 """Tracing of the lineages (the valid segments of each log) of many partitions. Decides what to read besides the
 manifests, and reads it.
 
-Before a segment replaces another segment in the log, the replacing segment's manifest is compared with the segment's
-contents, because a manifest has no checksum. One wrong digit could extend a segment over the following ones, or put it
-into a wrong leader epoch. Then other segments, or the segment itself, would wrongly be ignored.
+A manifest has no checksum. One wrong digit could extend a segment over the following ones, or put it into a wrong
+leader epoch. Then other segments, or the segment itself, would wrongly be ignored. So before a segment replaces
+another one in the log, its manifest is compared with its contents.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def trace_partitions(
     Reading a leader-epoch index that is not ``known`` takes two requests. If retention had truncated that index, each
     further index that completes it takes two more requests.
 
-    The manifest may say that a segment overlaps others, or that its leader epoch is superseded. Such a segment is first
-    compared with its own log and indexes, by three requests.
+    If a manifest says that its segment overlaps others, or that the segment's leader epoch is superseded, the manifest
+    is first compared with the segment's log and indexes, by three requests.
 
     An error in a partition's index is returned in place of the partition's lineage. An error of the store is raised.
     """
@@ -179,8 +179,8 @@ class _Tracing:
             segment, own = before
             asked.add(segment.remote_log_segment_id)
             earlier = own
-            # Read the segment's leader-epoch index: the metadata have only the segment's own epochs, but the index also
-            # has earlier ones.
+            # Read the segment's leader-epoch index, because the metadata have only the segment's own epochs, but the
+            # index also has earlier ones.
             with self._ignore_unreadable(own[-1], segment):
                 earlier = join_epochs(self._index(segment), own)
             history = join_epochs(earlier, history)
@@ -236,7 +236,7 @@ class _Tracing:
         except CorruptDataError as error:
             del self._segments[segment_id]
             self._problems.append(Problem(ProblemKind.DAMAGED, segment_id, segment.start_offset, str(error)))
-        # Ignore the key error here: a caller that reads the segment gets the same error.
+        # Ignore the key error here, because a caller that reads the segment gets the same error.
         except (UnknownKeyError, WrongKeyError):
             pass
 
@@ -287,7 +287,7 @@ def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: 
     indexed = segment_leader_epochs(history, segment.start_offset, segment.end_offset)
     if not indexed:
         return said
-    # Index and manifest have no checksum, so let the last batch decide between them: its header has the leader epoch.
+    # Index and manifest have no checksum, so let the last batch decide between them. Its header has the leader epoch.
     index_is_wrong = last.partition_leader_epoch not in (-1, indexed[-1][0])
     return said if said and index_is_wrong else indexed
 

@@ -25,7 +25,7 @@ _OF_PAIR: Final = re.compile(
 
 
 def _key_id(text: str) -> str:
-    # Refuse a colon in a key id: in the manifest a colon separates the id from the wrapped key.
+    # Refuse a colon in a key id, because in the manifest a colon separates the id from the wrapped key.
     if not text.strip() or ":" in text:
         raise ValueError
     return text

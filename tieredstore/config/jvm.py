@@ -11,7 +11,7 @@ from tieredstore.config.values import BOOLEAN, choice, integer, java_class, long
 
 
 def _no_iceberg(text: str) -> str:
-    # Refuse Iceberg: a broker that writes Iceberg tables stores no segments that could be read here.
+    # Refuse Iceberg, because a broker that writes Iceberg tables stores no segments that could be read here.
     if text == "iceberg":
         raise ValueError("segments can only be stored in Kafka's own format; set segment.format to kafka")
     if text != "kafka":

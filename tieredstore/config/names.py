@@ -77,7 +77,7 @@ def groups_named(names: Iterable[str]) -> list[type[SettingsGroup]]:
     return [group for group in wing_groups() if any(reads(group, name) for name in others)] if others else []
 
 
-_MAX_COMPARED: Final = MAX_SHOWN  # limit of unknown names that get a suggestion: more would take too long
+_MAX_COMPARED: Final = MAX_SHOWN  # limit of unknown names that get a suggestion, because more would take too long
 
 
 def check_is_ours(reader: SettingsReader) -> None:

@@ -212,7 +212,9 @@ def of_consumer(properties: Mapping[str, object]) -> dict[str, object]:
 
 
 def _without_idle_retention(properties: Properties) -> Properties:
-    """Drop the retention properties if the check interval is 0 or negative: such an interval switches retention off."""
+    """Drop the retention properties if the check interval is 0 or negative, because such an interval switches
+    retention off.
+    """
     if re.fullmatch(r"0+|-[0-9]+", properties.get(_GC_INTERVAL, "1").strip(), re.ASCII) is None:
         return properties
     return {name: text for name, text in properties.items() if not name.startswith(f"{_MANAGER}gc.")}

@@ -81,8 +81,8 @@ def texts_of(given: GivenProperties, source: str) -> dict[str, str]:
 
 
 def _check_name(name: object, source: str) -> str:
-    # Check names and values: callers without a type checker may pass anything. Also, a text may contain half of a
-    # surrogate pair.
+    # Check names and values, because callers without a type checker may pass anything. Also, a text may contain half
+    # of a surrogate pair.
     if not isinstance(name, str):
         raise ConfigError(f"{source}: a property's name must be a str, not {type(name).__name__}")
     if _SURROGATE.search(name):
@@ -115,15 +115,16 @@ def _text_of(name: str, value: object, source: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return the name for a message. Shorten a text that does not look like a name: such a text may be a line of a
-    key."""
+    """Return the name for a message. Shorten a text that does not look like a name, because such a text may be a line
+    of a key.
+    """
     return name if _USUAL_NAME.fullmatch(name) else f"{name[:_SHOWN_OF_STRAY]!r}… ({len(name)} characters)"
 
 
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            # Read one byte more than the limit: that byte shows whether the file is over the limit.
+            # Read one byte more than the limit, because that byte shows whether the file is over the limit.
             raw = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such settings file") from None

@@ -50,7 +50,7 @@ class CustomMetadata:
     def from_bytes(cls, raw: bytes | bytearray | memoryview) -> CustomMetadata:
         """Read the fields, in any order; empty ``raw`` means no fields. Raise CorruptDataError for malformed bytes."""
         values = _read_tagged(_Reader(bytes(raw))) if len(raw) else {}
-        # Tags that remain in `values` are unknown, because a later version wrote them: keep them unchanged.
+        # A later version wrote the tags that remain in `values`. They are unknown here, so keep them unchanged.
         size, prefix, key = (values.pop(field.value, None) for field in CustomMetadataField)
         return cls(
             remote_size=None if size is None else _read_varlong(size),

@@ -155,7 +155,7 @@ def _cut_uuid(text: str) -> tuple[str, Uuid | None]:
 
 
 def _parse_partition(text: str) -> int | None:
-    # Each number has only one accepted spelling: with leading zeros, two keys could name the same partition.
+    # Each number has only one accepted spelling, because with leading zeros, two keys could name the same partition.
     if not (text.isascii() and text.isdecimal() and len(text) <= 10) or (text[0] == "0" and text != "0"):
         return None
     return partition if (partition := int(text)) <= MAX_INT32 else None

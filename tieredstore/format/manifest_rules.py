@@ -28,7 +28,7 @@ class ManifestRules:
         """Raise ManifestCorruptError if there are more chunks than any writer makes, or more than fit into ``log_size``
         bytes.
 
-        Call this before any chunk is examined: a manifest of a few bytes can declare millions of chunks.
+        Call this before any chunk is examined, because a manifest of a few bytes can declare millions of chunks.
         """
         count = -(-file_size // max(chunk_size, 1))
         if count <= MAX_SMALL_CHUNKS or chunk_size < 1:  # another check refuses a size below 1

@@ -183,7 +183,7 @@ def next_batch_header(view: LogView, size: int, position: int, last_offset: int)
         header = _parse_header(head, position, size - position)
     if header is None:
         _expect_zeros(view, position, size)
-    # Overlapping batches count as damage: a reader would return their common records twice.
+    # Overlapping batches count as damage, because a reader would return their common records twice.
     elif header.base_offset <= last_offset:
         raise BatchCorruptError(
             f"the record batch at byte {position} begins at offset {header.base_offset}, but the batch before it "

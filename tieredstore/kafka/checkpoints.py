@@ -43,7 +43,7 @@ def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
         raise BatchCorruptError(f"the leader-epoch checkpoint states {lines[1]} entries, but has {len(lines) - 2}")
     epochs = tuple(_parse_epoch_line(line) for line in lines[2:])
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
-        # Start offsets must increase strictly, as epochs do: an epoch without records has no entry.
+        # Start offsets must increase strictly, as epochs do, because an epoch without records has no entry.
         if next_epoch <= epoch or next_start <= start:
             raise BatchCorruptError(
                 f"the leader-epoch checkpoint must increase, but epoch {next_epoch} at offset {next_start} follows "
@@ -162,7 +162,7 @@ def parse_broker_id(raw: bytes) -> int | None:
     is set.
     """
     properties = _parse_meta(raw)
-    # Look for KRaft's name of the property first: a migrated broker may have both names.
+    # Look for KRaft's name of the property first, because a migrated broker may have both names.
     text = properties.get("node.id", properties.get("broker.id"))
     if text is None:
         return None

@@ -23,7 +23,8 @@ _CONTROL: Final = 32
 
 # The parts of an end marker (see `batches`): the header up to its checksum, the rest of the header, and the only
 # record. The record has length, attributes, time and offset delta, key (size, version, kind), value (size, version,
-# coordinator epoch) and number of headers. Its sizes are varints below 64, so each is one byte with twice the number.
+# coordinator epoch) and number of headers. Its sizes are varints (zig-zag) below 64, so each is one byte that has
+# twice the number.
 _UNCOVERED: Final = struct.Struct(">qiibI")
 _AFTER_LENGTH: Final = _UNCOVERED.size - 12
 _COVERED: Final = struct.Struct(">hiqqqhii")

@@ -30,8 +30,8 @@ _TRIMMED: Final = (("index", OFFSET_ENTRY_SIZE), ("timeindex", TIME_ENTRY_SIZE))
 
 
 class SegmentIncompleteError(InvalidSegmentError):
-    """A file of the segment is absent or incomplete. A retry may help: a broker writes some files of a segment after it
-    has begun the next segment.
+    """A file of the segment is absent or incomplete. A retry may help, because a broker writes some files of a segment
+    after it has begun the next segment.
     """
 
 

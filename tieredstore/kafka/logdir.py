@@ -195,7 +195,7 @@ def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
         return _discover_file(path)
     if not path.is_dir():
         raise ConfigError(f"{path} is not a directory or a .log file")
-    # The contents decide, not the name: a log directory may be named data-0, like a partition.
+    # The contents decide, not the name, because a log directory may be named data-0, like a partition.
     if any(_LOG.fullmatch(entry.name) or entry.name == PARTITION_METADATA for entry in _list(path)):
         return _discover_partition(path)
     return _discover_log_dir(path, topics)

@@ -52,7 +52,7 @@ class AwsKeySource(KeySource):
         config = Config(
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"total_max_attempts": 1}
         )
-        # Leave the session untyped: otherwise the type checker loads the types of all AWS clients.
+        # Leave the session untyped, because otherwise the type checker loads the types of all AWS clients.
         session: Any = boto3.session.Session()
         try:
             client: KMSClient = session.client(

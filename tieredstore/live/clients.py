@@ -53,8 +53,8 @@ class _Family:
         self._clients = weakref.WeakSet()
 
     def add(self, client: object) -> None:
-        """Register a client. A forked child must not destroy the client: that would wait for threads that only the
-        parent has.
+        """Register a client. A forked child must not destroy the client, because that would wait for threads that only
+        the parent has.
         """
         self._clients.add(client)
         leave_to_parent(client)

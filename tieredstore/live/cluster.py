@@ -378,8 +378,9 @@ class LiveCluster(Closing):
                         if not leave_out_absent:
                             raise
             except (BrokerUnavailableError, ResourceNotFoundError) as error:
-                # Repeat all requests, so that all answers are from the same time. If a broker reports a topic or
-                # partition as absent, it may not know it yet: retry, but only for a few seconds.
+                # Repeat all requests, so that all answers are from the same time. A topic or partition that a broker
+                # reports as absent may be so new that this broker does not know it yet. So retry, but only for a few
+                # seconds.
                 last = end - _AGAIN_S if error.retryable else begun + unknown_s(self._timeout_s)
                 if time.monotonic() > last:
                     raise

@@ -160,8 +160,8 @@ class ClusterState(LiveCluster):
 
 
 def _live_group(listed: ConsumerGroupListing) -> LiveGroup:
-    # Only in these two states a group certainly has no members. In any other state it may have some: the library does
-    # not know all states of the consumer protocol's groups.
+    # Only in these two states a group certainly has no members. In any other state it may have some, because the
+    # library does not know all states of the consumer protocol's groups.
     has_members = listed.state not in {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
     return LiveGroup("consumer" if listed.type is ConsumerGroupType.CONSUMER else "classic", has_members)
 

@@ -124,8 +124,8 @@ OF_GROUPS: Final = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-"""Errors about the consumer's group. Readers ignore these errors: a reader needs no group, and may have no access to
-its group.
+"""Errors about the consumer's group. Readers ignore these errors, because a reader needs no group, and may have no
+access to its group.
 """
 
 OF_HOLES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE})
@@ -158,7 +158,7 @@ class Trouble:
         """Keep an error, unless the kept error says more. For example, "all brokers down" follows the error that gives
         the reason, and a lost connection follows a refusal.
         """
-        # Ignore errors about absent topics: the consumer reports these itself, with the topic's name.
+        # Ignore errors about absent topics, because the consumer reports these itself, with the topic's name.
         if error.code() in OF_GROUPS or kind_of(error) is ResourceNotFoundError:
             return
         follows = error.code() == KafkaError._ALL_BROKERS_DOWN or self._is_final()
@@ -177,7 +177,8 @@ class Trouble:
     def _is_final(self) -> bool:
         if self.noted is None or kind_of(self.noted) not in (BrokerDeniedError, BrokerError):
             return False
-        # A failed TLS handshake is final only before the first answer: later, a lost connection may be the reason.
+        # A failed TLS handshake is final only before the first answer, because later a lost connection may be the
+        # reason.
         return self.noted.code() != KafkaError._SSL or not self._answered
 
     def failure(self, error: KafkaError, doing: str, timeout_s: float) -> TieredStoreError:

@@ -183,8 +183,8 @@ class LiveFollower(Closing):
             self._raise_failure()
             if self._followed:
                 self._check_places()
-                # First take the messages that have arrived. If there are none, wait for one message: a call of
-                # consume(many, timeout) would wait until all requested messages have arrived.
+                # First take the messages that have arrived. If there are none, wait for one message, because a call
+                # of consume(many, timeout) would wait until all requested messages have arrived.
                 try:
                     messages = self._consumer.consume(self._rows, 0)
                     self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
@@ -264,7 +264,7 @@ class LiveFollower(Closing):
             # librdkafka retries by itself, so raise the error only if nothing arrives within the timeout.
             self._consumer.trouble.note(error)
         else:
-            # Only store the error: raising it here would drop messages of other partitions.
+            # Only store the error, because raising it here would drop messages of other partitions.
             self._fail(where, broker_error)
 
     def _fail(self, where: TopicPartition, error: TieredStoreError) -> None:

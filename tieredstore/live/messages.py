@@ -82,8 +82,8 @@ def offset_of(message: Message) -> int:
 
 def _headers(messages: Sequence[Message]) -> list[object]:
     all_headers: list[object] = []
-    # confluent-kafka may set an error and yet return a value. Python notices this only if
-    # ``map`` calls the method, and then raises SystemError.
+    # If a header's key is not UTF-8, confluent-kafka may return a value although it has set an error. Python notices
+    # this only in calls by ``map``, and raises SystemError.
     try:
         all_headers.extend(map(Message.headers, messages))
     except (SystemError, UnicodeDecodeError) as error:
@@ -95,7 +95,7 @@ def _headers(messages: Sequence[Message]) -> list[object]:
     return [headers or None for headers in all_headers]
 
 
-# The functions below use ``map`` with a method of the class: this takes half the time of a Python loop.
+# The functions below use ``map`` with a method of the class, because this takes half the time of a Python loop.
 def _column(name: str, kind: pa.DataType, messages: Sequence[Message]) -> pa.Array:
     match name:
         case "key":

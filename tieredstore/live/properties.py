@@ -359,7 +359,7 @@ def _read_store(store: str, given: Mapping[str, str]) -> tuple[str, bytes]:
             f"{store}.location names a JKS file, which only Java can read: convert it to PKCS12 with "
             f"keytool -importkeystore -deststoretype PKCS12, or use PEM files, and set {store}.type"
         )
-    # Let the content decide the type: if no type is set, Java assumes JKS, but also accepts PKCS12 files.
+    # Let the content decide the type, because if no type is set, Java assumes JKS, but also accepts PKCS12 files.
     kind = "PEM" if _PEM_MARK in content else "PKCS12"
     if written in {"PEM", "PKCS12"} and written != kind:
         raise ConfigError(f"{store}.type is {written}, but the file of {store}.location is {kind}")

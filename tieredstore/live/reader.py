@@ -271,8 +271,9 @@ class BoundedRead:
         return self._watch.faults(topic, [partition], self._doing).get(partition) if self._watch.is_due else None
 
     def _hear_statistics(self, text: str) -> None:
-        """Restart the timeout if the fetch position advances: records of aborted transactions are fetched but never
-        arrive here."""
+        """Restart the timeout if the fetch position advances, because records of aborted transactions are fetched but
+        never arrive here.
+        """
         topics: dict[str, Any] = json.loads(text).get("topics", {})
         partitions = topics.get(self._range.topic, {}).get("partitions", {})
         position = partitions.get(str(self._range.partition), {}).get("next_offset", -1)

@@ -50,8 +50,8 @@ class TopicWatch:
     def faults(self, topic: str, partitions: Iterable[int], doing: str) -> dict[int, TieredStoreError]:
         """Return the permanent errors of these partitions, by partition number. This takes one request.
 
-        A missing topic is an error only after a few seconds: brokers may not know a new topic yet. Temporary errors are
-        kept in the client's ``trouble``.
+        A missing topic is an error only after a few seconds, because brokers may not know a new topic yet. Temporary
+        errors are kept in the client's ``trouble``.
         """
         errors = self.errors(topic, partitions)
         now = time.monotonic()
@@ -80,7 +80,7 @@ class TopicWatch:
             listed = self._client.list_topics(topic, timeout=self._look_s).topics.get(topic)
         except KafkaException as raised:
             failure: KafkaError = raised.args[0]
-            # If no broker answers, report nothing here: the client's connection error explains more.
+            # If no broker answers, report nothing here, because the client's connection error explains more.
             return {} if kind_of(failure) is BrokerUnavailableError else dict.fromkeys(partitions, failure)
         if listed is None:
             return dict.fromkeys(partitions, KafkaError(KafkaError._UNKNOWN_TOPIC))

@@ -237,8 +237,8 @@ def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
     start = perf_counter()
     try:
         yield call
-    # A reader that stops early closes the generator, so that Python raises GeneratorExit. That is no failure: count no
-    # error.
+    # A reader that stops early closes the generator, so that Python raises GeneratorExit. That is no failure, so
+    # count no error.
     except GeneratorExit:
         raise
     except BaseException as error:

@@ -75,7 +75,7 @@ class SnapshotsCollector(Collector):
         self._every = every
 
     def describe(self) -> Iterable[Metric]:
-        """Return no metric names: they are unknown before a source is registered."""
+        """Return no metric names, because they are unknown before a source is registered."""
         return ()
 
     def collect(self) -> Iterable[Metric]:

@@ -135,7 +135,7 @@ class BrokersView(Closing):
     def read_behind(self, seen: Iterable[SeenT]) -> Iterator[SeenT]:
         """Yield the items of ``seen``, which come from a listing of the store.
 
-        Before each item, read the brokers' records that were written before the item was seen.
+        Before yielding an item, read all records that the brokers wrote before the item was seen.
         """
         seen = iter(seen)
         while piece := list(islice(seen, _AT_ONCE)):

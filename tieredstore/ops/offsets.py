@@ -148,7 +148,7 @@ def ask_broker(
             )
         own[topic] = same[0].value
     places = [(topic, number) for topic, live in described.items() for number in live.partitions]
-    # Use only partitions in ``starts``: a partition that was just added may have no first offset yet.
+    # Use only partitions in ``starts``, because a partition that was just added may have no first offset yet.
     starts, ends = cluster.earliest_offsets(places), cluster.end_offsets(places)
     if isinstance(window[0], int) and check_start:
         check_offset(window[0], {f"{topic}-{number}": ends[topic, number] for topic, number in starts})

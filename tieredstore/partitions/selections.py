@@ -45,7 +45,9 @@ Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 
 def named_topics(selection: Selection) -> list[str] | None:
-    """Return the named topics, sorted, each once. Return None for a pattern: it names no topics until it is matched."""
+    """Return the named topics, sorted, each once. Return None for a pattern, because it names no topics until it is
+    matched.
+    """
     match selection:
         case Subscribe(topics=topics):
             return sorted(set(topics))

@@ -47,9 +47,9 @@ _Value = TypeVar("_Value")
 class RawStore(LaidOutStore):
     """Shows each segment's ``.index``, ``.timeindex`` and ``.log`` as ``.indexes``, ``.log`` and ``.rsm-manifest``.
 
-    Pinterest's layout stores no topic ids, so listed keys contain an id that is derived from the topic's name. Requests
-    ignore the id in a key: a key with another id leads to the same files. The keys of the uploader's watermarks have no
-    topic id.
+    Pinterest's layout stores no topic ids, so listed keys contain an id that is derived from the topic's name.
+    Requests ignore the id in a key, because a key with another id leads to the same files. The keys of the uploader's
+    watermarks have no topic id.
 
     To write a file, use the plugin's key with the file's own ending, such as ``.timeindex``. ``.indexes`` and manifests
     cannot be written. Deleting a manifest deletes the log, and thus the segment.

@@ -146,7 +146,7 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
 def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
     """Raise ConfigError if the prefix has a recorded layout, but ``store`` was opened without a layout.
 
-    Call this before writing: readers with the recorded layout would not find objects under the plugin's keys.
+    Call this before writing, because readers with the recorded layout would not find objects under the plugin's keys.
     """
     other = other_layout(store, prefix)
     if other is not None:

@@ -1,6 +1,6 @@
 """Serves ``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP, with few threads and short requests.
 
-This module is separate from ``service``: a service without an endpoint imports no HTTP modules.
+This module is separate from ``service``, because a service without an endpoint imports no HTTP modules.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Endpoint:
         self._thread.start()
 
     def begin_again(self) -> None:
-        """Close the port in a forked child: otherwise the parent could not open the port again."""
+        """Close the port in a forked child, because otherwise the parent could not open the port again."""
         self._server.socket.close()
 
     def close(self) -> None:

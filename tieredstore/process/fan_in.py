@@ -21,8 +21,8 @@ from tieredstore.process.thread_pool import ThreadPool
 _Item = TypeVar("_Item")
 
 _LOOK_S: Final = 1.0
-"""A waiting thread checks its condition again after this many seconds. Another thread may end without waking it, for
-example at the end of the process.
+"""A waiting thread checks its condition again after this many seconds. The check is needed because the thread that
+should wake it may have ended, for example at the end of the process.
 """
 
 
@@ -207,7 +207,7 @@ class FanIn(Closing, Iterator[_Item]):
     def _has_room(self, stream: _Stream[_Item], weight: int) -> bool:
         if self._weight + weight <= self._max_weight:
             return True
-        # Always admit the item that the reader waits for: items of later streams must not block it.
+        # Always admit the item that the reader waits for, because items of later streams must not block it.
         if self._ordered:
             return stream is self._open[0] and not stream.items
         return not any(other.items for other in self._open)

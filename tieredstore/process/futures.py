@@ -15,8 +15,9 @@ from tieredstore.errors import AlreadyClosedError
 
 _Result = TypeVar("_Result")
 
-# Wait in steps of this length, so that Ctrl-C takes effect. A signal just before the system call does not end the wait.
-# If a library such as Polars has put its own signal handler before Python's, no signal ends a wait without a timeout.
+# Wait in steps of this length, so that Ctrl-C takes effect. A signal that comes just before the system call does not
+# end a wait without a timeout. No signal ends such a wait if a library such as Polars has put its own signal handler
+# before Python's.
 _LOOK_S: Final = 0.5
 
 

@@ -86,8 +86,8 @@ def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Gener
 class KeyboardInterrupts:
     """A context manager for the blocks that Ctrl-C may leave by KeyboardInterrupt, see ``keyboard_interrupts``.
 
-    Ctrl-C at another moment makes the next block raise. Otherwise an error handler or a loop's next step could end the
-    command.
+    Ctrl-C outside of these blocks raises nothing at once: the next of these blocks raises KeyboardInterrupt when it
+    begins. So Ctrl-C never raises in an error handler or between two steps of a loop, where it would end the command.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -175,7 +175,7 @@ class Interruption:
         return self._exit_code if self.signum is None else 128 + self.signum
 
     def end_soon(self, exit_code: int) -> None:
-        """End the process as after a signal, but do not raise Interrupted: the caller raises its own error."""
+        """End the process as after a signal, but do not raise Interrupted, because the caller raises its own error."""
         self._exit_code = self._exit_code or exit_code
         self._has_raised = True
         self._rung.send(bytes((_SOON,)))

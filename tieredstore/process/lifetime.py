@@ -20,8 +20,8 @@ _Result = TypeVar("_Result")
 class Lifetime:
     """The time from the opening of an object, called ``what`` in errors, until it is closed. Thread-safe.
 
-    The object passes work to executors through :meth:`bound`, so that the futures fail when the lifetime ends. The work
-    itself may continue: a thread cannot leave a call to a store that does not respond.
+    The object passes work to executors through :meth:`bound`, so that the futures fail when the lifetime ends. The
+    work itself may continue, because a thread cannot leave a call to a store that does not respond.
     """
 
     def __init__(self, what: str) -> None:
@@ -57,7 +57,9 @@ class Lifetime:
         return _Bound(executor, self)
 
     def end(self) -> None:
-        """End all waits, and refuse new work. Do not call it from a signal handler: it takes the futures' locks."""
+        """End all waits, and refuse new work. Do not call it from a signal handler, because it takes the futures'
+        locks.
+        """
         self._is_over = True
         with contextlib.suppress(KeyError):
             while True:

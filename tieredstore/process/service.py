@@ -40,7 +40,7 @@ Work = Callable[[Stop], None]
 class Service:
     """Runs threads until a stop; handles the process's signals, draining and health.
 
-    Use ``run`` for a service that has its own process: it handles signals and returns the exit code. Use ``with
+    Use ``run`` for a service that has its own process. It handles signals and returns the exit code. Use ``with
     Service(...):`` within a larger process. Then the service does not handle signals, and the end of the block stops
     and drains it.
 
@@ -94,8 +94,8 @@ class Service:
         The exit code is 0, or the exit code of the error that ended the work. SIGTERM and SIGINT stop the service. A
         second signal ends the process at once, with 128 plus the signal's number.
 
-        If a thread does not return by the drain's deadline, the process exits with 75: such a thread could also block
-        the interpreter's shutdown. If no thread has unfinished work, the process exits without waiting.
+        If a thread does not return by the drain's deadline, the process exits with 75, because such a thread could
+        also block the interpreter's shutdown. If no thread has unfinished work, the process exits without waiting.
         """
         with contextlib.closing(self._bell), _Signals(self._bell, reloads=self._reload is not None) as signals:
             try:
@@ -177,7 +177,7 @@ class Service:
         except BaseException:
             self._running.discard(name)
             raise
-        # Drop ended reload threads: a service may run for months.
+        # Drop ended reload threads, because a service may run for months.
         self._threads = [*(old for old in self._threads if old.is_alive()), thread]
 
     def _run_work(self, name: str, work: Work) -> None:
@@ -219,8 +219,7 @@ class Service:
     def _begin_reload(self) -> None:
         """Reload on a separate thread, so that a slow reload does not block signals.
 
-        Only one reload runs at a time. If a reload is requested while another runs, the reload runs once more
-        afterwards.
+        Only one reload runs at a time. Requests that arrive during a reload cause one more reload after it.
         """
         with self._lock:
             if self._is_reloading:
@@ -295,7 +294,7 @@ class _Bell:
 
     def ring(self) -> None:
         """Wake the waiting thread. If no thread waits now, end the next wait at once."""
-        # Ignore a full buffer: a wake-up is already pending. Ignore a closed socket: no thread waits.
+        # Ignore a full buffer, because a wake-up is already pending. Ignore a closed socket, because no thread waits.
         with contextlib.suppress(OSError):
             self._rung.send(b"\0")
 
@@ -345,7 +344,8 @@ class _Signals:
         """Return True if a reload was requested since the last call."""
         if not self._reloads:
             return False
-        # Drop all requests, even a request that arrives just now: the reload that begins now serves all of them.
+        # Drop all requests, even a request that arrives just now, because the reload that begins now serves all of
+        # them.
         self._reloads.clear()
         return True
 
@@ -361,8 +361,8 @@ class _Signals:
 
 
 def _say(words: Callable[[], None]) -> None:
-    """Log on a separate thread, with a time limit: the pipe of the log may be full, or a hanging thread may hold the
-    log's lock.
+    """Log on a separate thread, with a time limit, because the pipe of the log may be full, or a hanging thread may
+    hold the log's lock.
     """
     talker = threading.Thread(target=words, daemon=True)
     with contextlib.suppress(RuntimeError):  # no thread available

@@ -94,7 +94,8 @@ class _Crew:
 
     def begin_again(self) -> None:
         """Begin without threads and tasks, as in a forked child. A pool that was shut down stays shut down."""
-        # The lock is reentrant: garbage collection may drop a pool or its work while this thread holds the lock.
+        # The lock is reentrant, because garbage collection may drop a pool or its work while this thread holds the
+        # lock.
         self._lock = threading.RLock()
         self._threads: list[threading.Thread] = []
         self._load = _Load()
@@ -151,7 +152,7 @@ class _Load:
     """
 
     def __init__(self) -> None:
-        # The lock is reentrant: garbage collection may drop a pool while this thread holds the lock.
+        # The lock is reentrant, because garbage collection may drop a pool while this thread holds the lock.
         self._lock = threading.RLock()
         self._tasks = 0
 

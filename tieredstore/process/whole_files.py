@@ -22,7 +22,9 @@ _logger: Final = logging.getLogger(__name__)
 _MARK: Final = ".tieredstore-"
 _ENDING: Final = ".part"
 _LONGEST_NAME: Final = 200
-"""A draft's name has at most this many bytes of the target's name: file systems allow 255 bytes for the whole name."""
+"""A draft's name has at most this many bytes of the target's name, because file systems allow 255 bytes for the whole
+name.
+"""
 
 
 def read_named(path: Path, *, absent: str | None = None) -> bytes:

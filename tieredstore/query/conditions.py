@@ -38,8 +38,9 @@ class Condition:
     """A filter (a pyarrow expression) over the columns of ``schema``. It excludes records only if none of them can
     pass.
 
-    Arrow decides if the expression can be true for a known partition, range of offsets or greatest timestamp, as it
-    decides which files of a dataset to skip. Raise ConfigError for unknown columns or an invalid comparison.
+    For a partition, a range of offsets or a greatest timestamp, Arrow decides if the expression can be true. Arrow
+    decides in the same way which files of a dataset it skips. Raise ConfigError for unknown columns or an invalid
+    comparison.
     """
 
     def __init__(self, expression: ds.Expression, schema: pa.Schema) -> None:

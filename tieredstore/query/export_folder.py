@@ -44,8 +44,8 @@ def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: Re
     Raise ConfigError if another export of the topic is running, or if the note records another topic, other types or
     another isolation.
 
-    Also raise ConfigError if this export must fail on data loss, but an earlier one had ``on_data_loss="report"``, so
-    that its files may lack records. Raise OSError if the folder cannot be used.
+    Also raise ConfigError if this export must fail on data loss, but an earlier export had ``on_data_loss="report"``,
+    because the files of the earlier export may lack records. Raise OSError if the folder cannot be used.
     """
     kind = _kind(query, snapshot, plan)
     note = folder / _HOME / "export" / f"{query.topic}.{ending}.json"

@@ -117,8 +117,9 @@ class TopicColumns:
                 return records.column(_DECODED.get(name, name))
 
     def _constant(self, number: int, dictionary: pa.Array, count: int) -> pa.Array:
-        # Reuse the array for the next batches, because a new array for each took 2% of a read. Usually they belong to
-        # the same partition and are no larger. The assignment is atomic, so other threads may use the array.
+        # Reuse the array for the next batches, because a new array for each took 2% of a read. Usually the next
+        # batches belong to the same partition and are no larger. The assignment is atomic, so other threads may use
+        # the array.
         kept, indices = self._indices
         if kept != number or len(indices) < count:
             indices = pa.repeat(pa.scalar(number, pa.int32()), count + count // _SPARE)

@@ -99,8 +99,8 @@ class TopicRead(ArrowStream):
             self.close()
             raise
         except (Interrupted, KeyboardInterrupt) as interruption:
-            # Keep the interruption for the caller: a library that reads through Arrow's C interface raises its own
-            # error instead.
+            # Keep the interruption for the caller, because a library that reads through Arrow's C interface raises
+            # its own error instead.
             self.interruption = interruption
             raise
         if batch is None:
@@ -109,8 +109,8 @@ class TopicRead(ArrowStream):
         return batch
 
     def _end(self) -> None:
-        """End the read. After an early close, raise an error: otherwise the caller would think that all records were
-        read.
+        """End the read. After an early close, raise an error, because otherwise the caller would think that all
+        records were read.
         """
         if self.is_closed and not self._is_over:
             if self.error is None:

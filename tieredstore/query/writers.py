@@ -290,7 +290,7 @@ def _bytes_text(data: bytes) -> str:
 
 
 def _write(file: BinaryIO, data: bytes) -> None:
-    """Write all bytes, by several calls if needed: an unbuffered file may accept only some of them at a time."""
+    """Write all bytes, by several calls if needed, because an unbuffered file may accept only some at a time."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]

@@ -331,9 +331,9 @@ class Losses:
     ) -> None:
         """Apply the policy to unreadable segments that may have records of the windows.
 
-        An unreadable segment is no loss if another segment or the broker has its offsets. It is no loss either if it
-        belongs to another topic id. At the beginning or end of a log, an unreadable segment leaves no gap that a reader
-        could notice. So it counts as a loss there.
+        An unreadable segment is no loss if it belongs to another topic id, or if its offsets are in another segment or
+        at the broker. At the beginning or end of a log, an unreadable segment leaves no gap that a reader could
+        notice. So it counts as a loss there.
 
         For partitions in ``starts_there``, the caller gave the start as an offset. The caller then notices that the
         records begin later, so an unreadable segment there is no loss. The same applies to ``stops_there`` and the end.

@@ -109,7 +109,7 @@ class LogQuery:
         """
         if self.client is None:
             return None
-        # Import the module only now: it needs the extra `kafka`, and a query without a broker does not.
+        # Import the module only now, because it needs the extra `kafka`, and a query without a broker does not.
         from tieredstore.live import LiveCluster  # noqa: PLC0415
 
         return LiveCluster(self.client, isolation=self.isolation, timeout_s=self.timeout_s)

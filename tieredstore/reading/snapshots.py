@@ -35,8 +35,8 @@ class LogSnapshots:
     """Snapshots of the logs that a query selects, renewed if older than ``fresh_s``. Not thread-safe. The owner closes
     this object.
 
-    A renewal is cheap: manifests are cached after the first read, and the broker's connection stays open. ``clock``
-    returns monotonic seconds.
+    A renewal is cheap, because manifests are cached after the first read, and the broker's connection stays open.
+    ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -55,13 +55,14 @@ class LogSnapshots:
         self._clock = clock
         self._taken_at = 0.0
         self._log = LogOnce(_logger)
-        # Cache the catalog in memory: a cache in the bucket, shared by processes, would need permission to write.
+        # Cache the catalog in memory, because a cache in the bucket, shared by processes, would need permission to
+        # write.
         self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
         self._moves: StoredMoves | None = None
         self._cluster: LiveCluster | None = None
         self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}
-        """By partition: the leader epochs of position and leader, and the broker's answer where the position's epoch
-        ends. The answer is reused while both epochs stay the same.
+        """By partition: the leader epoch of the position, the epoch of the present leader, and the broker's answer to
+        the question where the position's epoch ends. The answer is reused while both epochs stay the same.
         """
 
     def current(self, selection: Selection | None = None) -> LogSnapshot:

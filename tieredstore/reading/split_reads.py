@@ -255,7 +255,7 @@ def open_reader(query: LogQuery) -> LiveReader:
     """
     if query.client is None:
         raise no_client()
-    # Import the module only now: it needs the extra `kafka`, and a query without a broker does not.
+    # Import the module only now, because it needs the extra `kafka`, and a query without a broker does not.
     from tieredstore.live import LiveReader  # noqa: PLC0415
 
     return LiveReader(query.client, isolation=query.isolation, timeout_s=query.timeout_s)

@@ -185,7 +185,7 @@ class StoredLogs:
             self.say(str(problem))
 
     def say(self, sentence: str) -> None:
-        """Log each sentence once: otherwise every look-up would report a segment that is still being copied."""
+        """Log each sentence once, because otherwise every look-up would report a segment that is still being copied."""
         if sentence not in self._told:
             _logger.warning("%s", sentence)
             self._told[sentence] = None

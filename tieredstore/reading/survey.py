@@ -99,10 +99,10 @@ def survey_logs(
     bucket takes one request for each page of keys of these topics, and a few more requests. The result omits topics and
     partitions that neither bucket nor broker has.
 
-    If the query does not accept losses, raise DataLossError for contradictions between bucket and broker. There are
-    four. The broker lacks the topic. Its topic id differs from the id in the query or the bucket. Its leader epoch is
-    earlier than the bucket's. Its log ends before the bucket's. Raise ConfigError for a re-created topic if neither
-    broker nor query names the topic id to read.
+    If the query does not accept losses, raise DataLossError if the broker contradicts the bucket in one of four ways.
+    The broker lacks the topic. The broker's topic id differs from the id in the query or the bucket. The broker's
+    leader epoch is earlier than the bucket's. The broker's log ends before the bucket's. Raise ConfigError for a
+    re-created topic if neither broker nor query names the topic id to read.
 
     ``before`` is an earlier snapshot with the same isolation. It saves requests for logs that have not changed.
     ``moves`` holds watermark objects that the caller has already read.
@@ -111,8 +111,8 @@ def survey_logs(
     with nullcontext() if own is None else closing(own):
         survey = _Survey(source, query, cluster or own, {} if before is None else before.logs, moves)
         # Ask for the broker's first offsets before listing the bucket. In the other order, records that the broker
-        # copies and deletes between the two requests would look like a gap. Records that are written and copied between
-        # the two requests do no harm: they come after the log's end in the broker's answer.
+        # copies and deletes between the two requests would look like a gap. Records that are written and copied
+        # between the two requests do no harm, because they come after the log's end in the broker's answer.
         survey.ask_for_beginnings()
         catalog = survey.catalog(catalog_file)
         logs = {log.where: log for log in survey.logs(catalog)}
@@ -154,7 +154,7 @@ class _Survey:
     def catalog(self, file: CatalogFile | None) -> Catalog:
         """Load the catalog of the named topics, or of the whole store for a pattern."""
         # If the query names one partition, load only this partition. But if the topic has several ids in the bucket,
-        # load all partitions: they help to find the current id.
+        # load all partitions, because they help to find the current id.
         if file is None and self._assigned is not None and len(self._assigned) == 1:
             ((topic, partition),) = self._assigned
             ids = topic_ids(self._source.store, self._source.layout.prefix, topic)
@@ -166,8 +166,8 @@ class _Survey:
         """Return the selected logs that exist."""
         topics = selected_topics(self._query.selection, {*catalog.topics(), *self._live_topics})
         if self._cluster is not None:
-            # Ask the broker for topics that the listing has just shown: a topic created meanwhile may already have
-            # segments.
+            # Ask the broker for topics that the listing has just shown, because a topic created meanwhile may already
+            # have segments.
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
         known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
         spans = self._live_spans(partition.where for partition in known if partition.on_broker)
@@ -190,7 +190,8 @@ class _Survey:
                 continue
             lineage, topic_id = None, live.topic_id if live is not None else None
             if life.stored is not None and number in stored:
-                # Drop the problems of unreadable segments: `check_readable` handles them for the whole snapshot.
+                # Drop the problems of unreadable segments, because `check_readable` handles them for the whole
+                # snapshot.
                 lineage = replace(catalog.lineage(topic, number, life.stored.topic_id), problems=())
                 topic_id = topic_id or life.stored.topic_id
             assert topic_id is not None
@@ -271,8 +272,8 @@ class _Survey:
 
     def _log_of(self, known: _FoundPartition, stored_end: int) -> PartitionLog:
         cut = None if known.history is None else known.history.cut
-        # An election may have truncated all of the bucket's log. If no broker has the partition either, the log is
-        # empty, and its next offset is that of the cut.
+        # An election may have truncated all of the bucket's log. If the broker does not have the partition either,
+        # the log is empty, and its next offset is where the election cut (truncated) the log.
         empty = 0 if cut is None or known.lineage is not None else cut.at
         live_start, live_end, live_epoch = known.live or (empty, empty, None)
         log = PartitionLog(
@@ -318,7 +319,7 @@ class _Survey:
         return decided_end(self._source, lineage, first, end) if first < end else end
 
     def _lose(self, loss: Mismatch) -> None:
-        # If the query accepts data loss, raise no error: the snapshot's problems report the loss.
+        # If the query accepts data loss, raise no error, because the snapshot's problems report the loss.
         if self._query.fails_on_loss:
             Losses(self._query).accept(loss)
         self.sentences.append(sentence(loss, self._query.words))

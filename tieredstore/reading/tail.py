@@ -368,8 +368,9 @@ class LogTail(Closing):
             self._lose(losses_between(log, followed.offset, log.seam), followed)
             self._followed.enter(log.where, _Queued(log))
         elif log.live_start is not None and log.end_from(followed.offset) >= log.live_start:
-            # If there is a broker and neither condition holds, the bucket's last records belong to a transaction
-            # without an outcome. The partition then waits until a look-up finds the segment that has the outcome.
+            # If there is a broker, and neither this condition nor the one above holds, the bucket's last records
+            # belong to a transaction without an outcome. The partition then waits until a look-up finds the segment
+            # that has the outcome.
             self._follow_live(followed, log, log.live_start)
 
     def _follow_live(self, followed: _Followed, log: PartitionLog, live_start: int) -> None:
@@ -391,7 +392,7 @@ class LogTail(Closing):
     def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
         """Apply the loss policy to losses at and after the partition's position.
 
-        Accept each loss only once: after an error, the next look-up of the logs may report the same losses.
+        Accept each loss only once, because after an error, the next look-up of the logs may report the same losses.
         """
         spans = list(losses)
         self._losses.accept_missing(span for span in spans if span not in followed.lost)

@@ -77,4 +77,6 @@ class _NoLoop:
         return False
 
     def call_exception_handler(self, context: dict[str, object]) -> None:
-        """Ignore a future's report that its error was never read: the consumer has not read the stream to its end."""
+        """Ignore a future's report that its error was never read, because the consumer has not read the stream to its
+        end.
+        """

@@ -76,8 +76,8 @@ class ReadReport:
 def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
     """Yield the requested offsets that no segment has: offsets before the log's first offset, and offsets in gaps.
     Offsets after the log's end are no loss."""
-    # Offsets before the log's first offset count as lost, as a Kafka consumer would get "offset out of range" for them.
-    # Retention deleted them, or they were never copied.
+    # Offsets before the log's first offset were deleted by retention, or were never copied. They count as lost,
+    # because a Kafka consumer would get "offset out of range" for them.
     if start < min(stop, lineage.earliest_offset):
         yield LostOffsets(lineage.partition, start, min(stop, lineage.earliest_offset))
     yield from lineage.gaps_between(start, stop)

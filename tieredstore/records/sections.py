@@ -116,8 +116,8 @@ def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_by
 def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int, chunk_bytes: int) -> Iterator[Ends]:
     """Yield sections from ``begin`` to ``end`` of nearly equal sizes, at most ``max_bytes`` where batches allow it.
 
-    A chunk (``chunk_bytes``) that two sections share is decompressed twice. So prefer a section end near the beginning
-    of a chunk, if the section then has more than half the size of an equal part.
+    A chunk (``chunk_bytes``) that two sections share is decompressed twice. So a section should end near the beginning
+    of a chunk. Such an end is used only if it leaves the section more than half of the average size.
     """
     at = begin
     # Divide into equal parts, without a small remainder, so that tasks take about the same time.
@@ -138,9 +138,9 @@ def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chun
     """Return a section end near the beginning of a chunk of ``chunk_bytes``, for a section that begins at ``position``.
     Return None if the section would be too small or too large.
 
-    If all sections were of equal size, this one would end ``share`` bytes after ``position``. One chunk begins before
-    that byte, and one behind it. Try the nearer beginning, then the other, each with the first section end at or
-    after it.
+    ``share`` is the size of the section if all sections have the same size. The two chunk beginnings around the byte
+    ``position + share`` are candidates, the closer one first. For each candidate, try the first section end at or
+    after the candidate.
     """
     even = position + share
     before = even // chunk_bytes * chunk_bytes
@@ -152,7 +152,7 @@ def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chun
 
 
 def _nearest(ends: SectionEnds, position: int, even: int, limit: int) -> SectionEnd:
-    """Return a section end near ``even``, the position where an equal part would end.
+    """Return a section end near ``even``, where the section would end if all sections had the same size.
 
     Take the first end at or after ``even`` if it is at most ``limit``. Otherwise, take the last end between
     ``position`` and ``even``. If there is none, take the first end after ``limit``.

@@ -74,8 +74,8 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
     """Yield the records of a split. No record batch is empty.
 
     A section costs one request for the manifest, and the requests for its chunks. No index and no chunk outside of the
-    split is requested. The isolation of ``settings`` is ignored: a plan for read_committed has already recorded the
-    aborted transactions in the split.
+    split is requested. The isolation of ``settings`` is ignored, because a plan for read_committed has already
+    recorded the aborted transactions in the split.
 
     Raise BatchCorruptError for damaged batches; if ``settings`` say to skip them, log them instead. Raise
     IndexesCorruptError if the log contradicts the plan at a section's ends.
@@ -104,7 +104,7 @@ class SplitPlan:
     """Splits that read the offsets from ``start`` up to ``stop`` (exclusive) of ``partition``.
 
     The next read starts at ``stop``, which is the requested end or the log's end, whichever is lower. Under
-    read_committed, a transaction without an outcome (``undecided``) ends the plan: then ``stop`` is the transaction's
+    read_committed, a transaction without an outcome (``undecided``) ends the plan. Then ``stop`` is the transaction's
     first offset. ``lost`` are offsets that no segment has. The next read reports lost offsets after ``stop`` again.
     """
 

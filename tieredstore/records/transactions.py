@@ -57,8 +57,7 @@ class Transactions:
         self._known = entries
 
     def skip_to(self, number: int) -> None:
-        """Skip to span ``number``. Call this only if no earlier span has a transaction's record in the read's
-        offsets."""
+        """Skip to span ``number``. Call this only if the read finds no record of a transaction in the earlier spans."""
         if self._pending is not None:
             self._pending.skip_to(number)
             self._looked_into = max(self._looked_into, number)
@@ -108,8 +107,8 @@ class Transactions:
         last = self._spans[-1]
         pending = self._pending
         if pending is None and last.stop <= last.segment.end_offset:
-            # The last span ends before its segment, whose end the snapshot describes. So read the segment's batches
-            # instead.
+            # The last span ends before its segment does, but the snapshot describes the end of the segment. So read
+            # the segment's batches instead.
             pending = PendingTransactions(self._source, self._spans, self._start)
         opened = opened_at_end(self._source, last.segment) if pending is None else pending.opened_at_end()
         offset, producer = min(((first, producer) for producer, first in opened.items()), default=(stop, -1))
@@ -141,7 +140,7 @@ class PendingTransactions:
     The ``spans`` follow each other without a gap. The read begins at offset ``start``.
 
     Segments that one broker uploaded in one leader epoch cost no request. At the first segment of another broker, the
-    indexes of this segment and of the segment before it are read. The second read is left out if the new broker's log
+    indexes of this segment are read. The indexes of the segment before it are read too, unless the new broker's log
     reaches back to ``start``.
 
     If the new broker does not know an open transaction, the log is read up to the transaction's end marker.
@@ -160,8 +159,7 @@ class PendingTransactions:
         """
 
     def skip_to(self, number: int) -> None:
-        """Skip to span ``number``. Call this only if no earlier span has a transaction's record in the read's
-        offsets."""
+        """Skip to span ``number``. Call this only if the read finds no record of a transaction in the earlier spans."""
         self._next = max(self._next, number + 1)
 
     def ended_in(self, number: int) -> Sequence[AbortedTransaction]:
@@ -236,8 +234,8 @@ class PendingTransactions:
         while first and _is_cut(self._spans[first]):
             first -= 1
         span = self._spans[first]
-        # If the span ends before its segment, the segment's snapshot describes a later offset. So read the batches
-        # instead.
+        # If the span ends before its segment does, the segment's snapshot describes a later offset. So read the
+        # batches instead.
         opened = {} if _is_cut(span) else opened_at_end(self._source, span.segment)
         for later in self._spans[first + (not _is_cut(span)) : number + 1]:
             least = later.start if later is not self._spans[0] else 0

@@ -84,8 +84,8 @@ class ManagerCalls:
         the caller was interrupted. ``write`` must then roll back.
 
         An interrupted caller waits for the rollback. After KeyboardInterrupt it waits ``undo_s``, and then logs that
-        objects may stay. After ``Interrupted`` it waits without a limit, because ``Interruption`` soon ends the
-        process, and logs the objects itself.
+        objects may stay. After ``Interrupted`` it waits without a limit: ``Interruption`` soon ends the process
+        anyway, and then logs the objects.
         """
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))
@@ -242,7 +242,7 @@ class ManagedStore(DelegatingStore):
         return self._calls.run(super().caller)
 
     def close(self) -> None:
-        """Do nothing: closing the manager closes its store."""
+        """Do nothing, because closing the manager closes its store."""
 
     def _while_open(self, items: Iterable[_Listed]) -> Generator[_Listed]:
         for item in items:

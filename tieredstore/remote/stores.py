@@ -266,7 +266,7 @@ def _url(store: str) -> str:
 
 
 def _is_absent_word(store: str) -> bool:
-    """Return True for a single word that names no folder or file: the user may mean a bucket."""
+    """Return True for a single word that names no folder or file, because the user may mean a bucket."""
     path = None if "\0" in store or _meant_url(store) else _local_path(store)
     return path is not None and path.name == store and not path.exists()
 

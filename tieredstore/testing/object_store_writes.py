@@ -360,7 +360,7 @@ class PreparedTests(StoreAccess):
     def test_a_published_object_cannot_be_discarded(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
         store.publish(prepared)
-        # Ignore the result: not all services report if there was anything to discard.
+        # Ignore the result, because not all services report if there was anything to discard.
         store.discard(prepared)
         assert store.get("folder/object") == b"the bytes"
 

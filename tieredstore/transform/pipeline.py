@@ -76,8 +76,8 @@ class TransformedChunks:
                 free.append(slot)
         finally:
             # Wait for running tasks, because none may write into this segment's memory or read its file after the
-            # iteration. Do not wait for cancelled tasks: they stay pending until a thread takes them from the queue,
-            # perhaps forever.
+            # iteration. Do not wait for cancelled tasks, because they stay pending until a thread takes them from the
+            # queue, perhaps forever.
             wait([future for _, future in running if not future.cancel()])
 
     def _positions(self) -> Iterator[int]:

@@ -283,8 +283,8 @@ class _Walk:
                 if schema["type"] == "map":
                     self.value("string", depth)
                 self.value(inner, depth)
-            # Check the declared size of a block, because a decoder may skip the block by this size. With a wrong size,
-            # it would then continue at another byte than this check.
+            # Check the declared size of a block, because a decoder may use this size to skip the block. If the size
+            # is wrong, the decoder continues at another byte than this check.
             if end is not None and self._at != end:
                 raise ValueError("a block of items has another size than it declares")
 

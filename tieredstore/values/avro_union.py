@@ -132,8 +132,9 @@ class _Union:
         raise CannotUniteError(f"a {one} and a {other}")
 
     def _of_one(self, schema: str | AvroObject, *, is_first: bool) -> AvroType:
-        """Return a type that only one schema has. Replace the inner types of arrays and maps by their unions with None,
-        so that they define their named types only once."""
+        """Return a type that only one schema has. Replace the inner type of an array or map by the union of this inner
+        type with None, so that the union defines each named type only once.
+        """
 
         def inside(inner: AvroType) -> AvroType:
             return self.of(inner, None) if is_first else self.of(None, inner)

@@ -260,7 +260,8 @@ def _parse(column: pa.Array, schema: pa.Schema | None, unknown: Literal["ignore"
     error.
     """
     # Wrap each message into an object ``{"v":…}``. An invalid message such as ``{}}{"v":{}`` then makes two objects.
-    # The comparison of objects and rows below finds it, because every row makes at least one object.
+    # The comparison of the number of objects with the number of rows below finds such a message, because every row
+    # makes at least one object.
     prefix, suffix = (pa.scalar(text, pa.binary()) for text in (b'{"v":', b"}\n"))
     wrapped = pc.binary_join_element_wise(
         prefix, column, suffix, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b"null"

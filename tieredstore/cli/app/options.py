@@ -177,7 +177,7 @@ class Cluster(Group):
         for text in self.kafka_property or ():
             name, equals, value = text.partition("=")
             if not equals or not name.strip():
-                # Do not show the text: it may be a password, if the user forgot the property's name.
+                # Do not show the text, because it may be a password, if the user forgot the property's name.
                 raise ConfigError("a Kafka client's property (-X) must be NAME=VALUE, such as client.id=tieredstore")
             client[name.strip()] = value
         if self.bootstrap_server is not None:

@@ -77,8 +77,8 @@ def rm(
 
 
 def _check_topics(names: Sequence[str]) -> None:
-    """Raise ConfigError if no topic is given. Also raise ConfigError for a number after a topic: the number may be
-    meant as a partition.
+    """Raise ConfigError if no topic is given. Also raise ConfigError for a number after a topic, because the number
+    may be meant as a partition.
     """
     if not names:
         raise ConfigError("rm needs TOPIC: tieredstore rm TOPIC...")

@@ -47,7 +47,7 @@ def table_cells(row: Mapping[str, Any], partition: str, offset_width: int = 0) -
     """Return the cells of a record, for the columns of ``TABLE``. ``offset_width`` aligns offsets."""
     time = "-" if row["timestamp"] is None else iso_utc(row["timestamp"]) or str(row["timestamp"])
     headers = "".join(f"  {header['key']}={shown_text(header['value'])}" for header in row["headers"] or ())
-    # Show a dash for an unknown offset: files of other tools may contain only values.
+    # Show a dash for an unknown offset, because files of other tools may contain only values.
     offset = ("-" if row["offset"] is None else str(row["offset"])).rjust(offset_width)
     return [partition, offset, time, shown_text(row["key"]), shown_text(row["value"]) + headers]
 

@@ -126,7 +126,7 @@ def take_streams(on_failure: Callable[[StandardOutputFailedError], None]) -> tup
 def _text(replaced: TextIO | None, raw: io.RawIOBase) -> io.TextIOWrapper:
     """Return ``raw`` as text, buffered and encoded like the stream that it replaces."""
     buffered = io.BufferedWriter(raw)
-    # Escape characters that the locale cannot show: writing a name must not fail.
+    # Escape characters that the locale cannot show, because writing a name must not fail.
     if not isinstance(replaced, io.TextIOWrapper):
         return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace")
     return io.TextIOWrapper(

@@ -35,7 +35,7 @@ _FIRST_WINDOW: Final = 4096
 _MOST_MEMORY: Final = 16 * 1024 * 1024
 
 # Limits against bodies of many tiny streams or blocks. Each stream or block costs some microseconds. No client writes
-# such a body: clients write one stream, or a few joined streams, in blocks of kilobytes.
+# such a body, because clients write one stream, or a few joined streams, in blocks of kilobytes.
 _FREE_STREAMS: Final = 64
 _LEAST_BYTES_OF_A_STREAM: Final = 1024
 _FREE_BLOCKS: Final = 4096
@@ -140,7 +140,7 @@ class Decompressor:
             # would copy the rest of the body.
             window = len(body) if at == 0 else _FIRST_WINDOW
             while not stream.eof:
-                # Give input only if the stream needs it: a stream keeps its unused input.
+                # Give input only if the stream needs it, because a stream keeps its unused input.
                 shown = body[at : at + window] if stream.needs_input else b""
                 # The stream is truncated: it needs more input, and there is none.
                 if stream.needs_input and not shown:
@@ -201,9 +201,9 @@ def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
 
     Streams may be joined, so a stream header may come in place of a block.
     """
-    # Java producers frame their blocks. librdkafka and others write one bare block. A valid block cannot begin with the
-    # magic. Otherwise, the magic's first byte would be the block's size, and a later byte of the magic would copy from
-    # before the beginning of the output.
+    # Java producers frame their blocks. librdkafka and others write one bare block. A valid block cannot begin with
+    # the magic, because the magic's first byte would then be the block's size, and a later byte of the magic would
+    # copy from before the beginning of the output.
     if bytes(body[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         yield body
         return

@@ -108,7 +108,7 @@ def _header_keys(count: int, buffers: list[pa.Buffer], *, ascii_keys: bool) -> p
 
 def _replace_malformed(keys: pa.Array) -> pa.Array:
     """Replace malformed UTF-8 by U+FFFD, as Kafka's Java client does. An Arrow string must be valid UTF-8."""
-    # Convert each distinct key once: a batch may repeat a few keys millions of times.
+    # Convert each distinct key once, because a batch may repeat a few keys millions of times.
     encoded = keys.dictionary_encode()
     replaced = pa.array([key.decode("utf-8", "replace") for key in encoded.dictionary.to_pylist()], pa.string())
     taken = replaced if isinstance(replaced, pa.ChunkedArray) else replaced.take(encoded.indices)

@@ -273,7 +273,7 @@ class Transcoder:
                 name,
                 metadata.segment_size_in_bytes,
                 InOrder(log.readinto, name).read_into,
-                lambda: False,  # never called: only the compression heuristic asks this, and it is off
+                lambda: False,  # never called, because only the compression heuristic asks this, and it is off
                 lambda: _indexes(manager, segment),
             )
             return new_id.id, writer.copy_content(copy, content).total

@@ -3,8 +3,8 @@ keys.
 
 This module is separate from ``copying``, which never overwrites an object.
 
-First every byte of both copies of a segment is verified. Then each object of the target that differs from the good copy
-is replaced, if its etag is unchanged. The manifest is replaced last.
+First every byte of a segment is verified in the source and in the target. Then each object of the target that differs
+from the source's copy (the good copy) is replaced, if its etag is unchanged. The manifest is replaced last.
 
 A replacement is atomic, so a killed run leaves each object either damaged or repaired. The next run does the rest.
 """

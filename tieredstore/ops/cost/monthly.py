@@ -53,8 +53,8 @@ class RequestSizes:
             # Count two more requests for S3. One begins the multipart upload, and one completes it.
             part_size, around = settings.s3.part_size, 2
         elif settings.azure is not None:
-            # Count one more request for Azure: it sends the list of blocks. Google needs no more, because it bills a
-            # resumable upload as one operation.
+            # Count one more request for Azure, because it sends the list of blocks. Google needs no more, because it
+            # bills a resumable upload as one operation.
             part_size, around = settings.azure.part_size, 1
         return cls(part_size, around, settings.fetch.coalesce_max_bytes)
 
@@ -177,8 +177,8 @@ def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
     growth_stored, growth_size = sums.new.stored_size * factor, sums.new.size * factor
     writes = sums.new_writes * factor
     reads = sums.direct_reads * use.direct_reads_per_month + sums.broker_reads * use.broker_reads_per_month
-    # The number of requests is an upper limit: when the whole bucket is listed, one page of the listing may cover
-    # several topics.
+    # The number of requests is an upper limit, because one page of a listing of the whole bucket may cover several
+    # topics.
     lists = sums.all.objects / LISTING_PAGE * use.listings_per_month
     reads_of_all = use.direct_reads_per_month + use.broker_reads_per_month
     kafka = None if prices.kafka is None else _kafka_cost(sums, growth_size, prices.kafka, use.direct_reads_per_month)

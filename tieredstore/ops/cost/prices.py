@@ -175,7 +175,8 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.problems.append(f"{name} is {_shown(value)}, not a number ({about['means']})")
             return 0.0
-        # Compare the price before converting it: a JSON integer may exceed any float. A NaN is outside the bounds too.
+        # Compare the price with its bounds before converting it, because a JSON integer may exceed any float. A NaN
+        # is never within the bounds.
         if not about["least"] <= value <= about["most"]:
             self.problems.append(
                 f"{name} is {_shown(value)}; it must be from {about['least']:g} to {about['most']:g} ({about['means']})"

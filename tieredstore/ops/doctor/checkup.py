@@ -335,7 +335,7 @@ def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
 
 
 def _of_reading(store: ObjectStore, manifests: Sequence[str]) -> Iterator[Check]:
-    # Limit the size: an object that is named like a manifest may be large.
+    # Limit the size, because an object that is named like a manifest may be large.
     times = [_timed(lambda: store.get_small(manifests[0], MAX_MANIFEST_SIZE)) for _ in range(_TRIES)]
     plural = "s" if len(manifests) > 1 else ""
     yield Check(

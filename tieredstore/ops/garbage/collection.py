@@ -2,7 +2,8 @@
 
 There are two kinds of garbage: objects of a segment without a manifest, and unfinished writes. Both look like the
 objects of a running copy. Only their age shows that no copy is running. An attempt older than ``upload.max.age.ms``
-never writes its manifest. So objects that are twice as old by the store's clock belong to no running attempt.
+never writes its manifest. So objects that are older than twice this time, by the store's clock, belong to no running
+attempt.
 
 With access to the brokers, there is a third kind: segments with a manifest that the brokers deleted, or never finished
 copying.

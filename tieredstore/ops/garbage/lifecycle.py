@@ -71,7 +71,7 @@ def add_abort_rule(
     try:
         return _add(store, lifecycle, prefix, days, dry_run=dry_run)
     except PreconditionFailedError:
-        # Read the rules again: the write may have succeeded although its answer was lost.
+        # Read the rules again, because the write may have succeeded although its answer was lost.
         return _add(store, lifecycle, prefix, days, dry_run=dry_run)
 
 

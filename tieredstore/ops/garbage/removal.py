@@ -128,7 +128,7 @@ class Removal:
                 yield Step(segment, Outcome.UNKNOWN, f"the manifest lacks the {lacking}")
             elif lies_before:
                 step = self._remove(holds, self._judge(segment, older_than_ms))
-                # Keep the rest of the partition: deleting segments after one that stays would leave a gap.
+                # Keep the rest of the partition, because deleting segments after one that stays would leave a gap.
                 if step.outcome is not Outcome.DELETED:
                     ended = segment.partition
                 yield step
@@ -153,7 +153,7 @@ class Removal:
         if planned.outcome is not Outcome.DELETED:
             return planned
         segment = planned.item
-        # Check again: a legal hold may have been placed since the plan.
+        # Check again, because a legal hold may have been placed since the plan.
         if (held := _held(segment, holds)) is not None:
             return held
         try:

@@ -129,7 +129,7 @@ class Rotation:
 
     def _rotate_once(self, one: _Wrapped, etag: str | None) -> RotationStep:
         if etag is None:
-            # Read the etag before the content: a write in between then makes the replacement fail.
+            # Read the etag before the content, because a write in between then makes the replacement fail.
             etag = self.store.head(one.key).etag
         try:
             wrapped, change = one.read()

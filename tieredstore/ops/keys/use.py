@@ -96,7 +96,7 @@ class RotationNotes:
                 self._noted_s[key_id] = now_s
 
     def at_end(self) -> None:
-        """Note the present time for all replaced pairs: readers may have cached old manifests until now."""
+        """Note the present time for all replaced pairs, because readers may have cached old manifests until now."""
         for key_id in self._noted_s:
             self._note(key_id)
 

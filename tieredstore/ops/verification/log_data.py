@@ -125,7 +125,7 @@ class LogWalk:
     def _load(self, tail: bytes) -> None:
         """Load the next chunk. Keep ``tail``: the bytes before the chunk that are still needed."""
         end = self.end
-        # Store the tail first: the request for the next chunk invalidates the bytes of the present chunk.
+        # Store the tail first, because the request for the next chunk invalidates the bytes of the present chunk.
         self._tail = tail
         self._begin, self._chunk = end, memoryview(b"")
         self._chunk = next(self._chunks)
@@ -157,8 +157,8 @@ class BatchChecks:
         start = self._metadata.start_offset
         self._offsets = indexes.offsets or read_offset_index(b"", start)
         self._times = indexes.times or read_time_index(b"", start)
-        # A ``BatchRun`` is native code that checks nearly all batches, many in one call. The run also counts how far
-        # the log and the indexes have been compared.
+        # A ``BatchRun`` is native code that checks nearly all batches, many in one call. It also counts how far the
+        # log and the indexes have been compared.
         self._run = BatchRun(start, *self._offsets.columns, *self._times.columns)
         aborted = indexes.aborted or ()
         self._aborted = {(entry.producer_id, entry.last_offset): entry for entry in aborted}
@@ -221,7 +221,7 @@ class BatchChecks:
     def take(self, header: BatchHeader, log: LogWalk) -> None:
         """Check the next batch."""
         self._settle()
-        # Read the marker first: computing the checksum may load further chunks.
+        # Read the marker first, because computing the checksum may load further chunks.
         marker = _marker_of(header, log) if header.is_control else b""
         self._is_damaged = (crc := log.checksum(header)) != header.crc
         if self._is_damaged:
@@ -278,7 +278,7 @@ class BatchChecks:
             self._check_stable()
 
     def index_finding(self, detail: str) -> None:
-        """Report a fault of the offset index. Do not check its other entries: one finding is enough."""
+        """Report a fault of the offset index. Do not check its other entries, because one finding is enough."""
         self._run.next_entry = len(self._offsets)
         self._add_of_index(FindingKind.OFFSET_INDEX, "offset", detail)
 
@@ -385,8 +385,8 @@ class BatchChecks:
             )
 
     def _check_stable(self) -> None:
-        """Check the greatest last stable offset in the transaction index: readers do not look for aborted transactions
-        beyond this offset.
+        """Check the greatest last stable offset in the transaction index, because readers do not look for aborted
+        transactions beyond this offset.
         """
         opened = min(self._opened.values(), default=self.last_offset + 1)
         limit = min([opened, *self._known_open.values()])

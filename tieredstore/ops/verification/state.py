@@ -72,7 +72,7 @@ class VerifyState(Closing):
         """Return the result of a recent check of a segment at this level or deeper. Return None if there was no such
         check, if it found a fault, or if the segment has changed since.
 
-        A check in the future does not count: the clock was ahead then, so the age of the check is unknown.
+        A check in the future does not count, because the clock was ahead then, and the age of the check is unknown.
         """
         now_ms = self._now_ms()
         with self._explained():

@@ -221,7 +221,7 @@ class OpenTransactions:
                     )
                 if not pending:
                     break
-        # Ignore the error: the previous segment has been deleted, or its damage was reported.
+        # Ignore the error, because the previous segment has been deleted, or its damage was reported.
         except (SegmentNotFoundError, CorruptDataError):
             pending = {}
         for producer, first in pending.items():
@@ -347,7 +347,7 @@ class SegmentCheck:
         return subject, wrong
 
     def _looked_at_again(self, subject: Subject) -> Subject:
-        """Look up the objects again: the segment may have been committed during the long listing."""
+        """Look up the objects again, because the segment may have been committed during the long listing."""
         prefix, path = subject.prefix, subject.objects.main_path
         infos: list[tuple[Suffix, ObjectInfo]] = []
         for suffix in Suffix:
@@ -365,7 +365,7 @@ class SegmentCheck:
         """Check at the levels index and data. Do not read objects that are missing or have a wrong size."""
         manager = self._manager
         assert manager is not None
-        # Skip the further checks: the manager would request keys or bytes that do not exist.
+        # Skip the further checks, because the manager would request keys or bytes that do not exist.
         if known & {FindingKind.FOREIGN_DIGITS, FindingKind.INDEXES_MISSING, FindingKind.INDEXES_SIZE}:
             return CheckedSegment(subject, (), stored)
         indexes = check_indexes(manager, subject, stored)

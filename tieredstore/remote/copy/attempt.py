@@ -64,7 +64,7 @@ class Attempt:
         request.
 
         The request reads the last byte of the object, because this is cheap on every store. A ``head`` is not cheap on
-        a store in a folder: it reads the whole object.
+        a store in a folder, because it reads the whole object.
         """
         key = self._layout.key(self._metadata, suffix)
         shown = self._layout.show(key)
@@ -107,9 +107,9 @@ class Attempt:
         try:
             delete_manifest_first(self._store, self._written)
         except TieredStoreError as second:
-            # Do not report the object of a denied write, because it probably does not exist. The deletion above
-            # includes its key, because an earlier request of this write may have stored the object, and its response
-            # was lost.
+            # A denied write has probably stored nothing, so do not report its object. The deletion above includes the
+            # object's key nevertheless, because an earlier request of the same write may have succeeded although its
+            # response was lost.
             left = [key for key in self._written if key != self._denied]
             if not left:
                 return

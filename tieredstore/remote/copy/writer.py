@@ -146,8 +146,8 @@ class SegmentWriter:
         compress = self._decide(metadata, content)
         # Use a new key for each copy, so that two objects never share a key and an IV.
         data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
-        # Check early, to save the long upload of a log that already exists. The check is only an optimization: each put
-        # succeeds only if its key is free.
+        # Check early, to save the long upload of a log that already exists. The check is only an optimization,
+        # because each put succeeds only if its key is free.
         self._refuse_existing(metadata)
         age = AttemptAge(self._clock, self._options.max_age_s, metadata)
         with Attempt(self._store, self._layout, metadata, age) as attempt:

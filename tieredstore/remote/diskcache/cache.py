@@ -37,8 +37,8 @@ class DiskChunkCache(ChunkCache):
     millisecond. A read never waits for transactions.
 
     The cache removes only its own files. Plaintext and ``encrypted`` chunks may share a folder, because their keys
-    differ. Raise ConfigError if the folder cannot be made. Safe after fork and picklable: each process opens the folder
-    for itself.
+    differ. Raise ConfigError if the folder cannot be made. Safe after fork and picklable, because each process opens
+    the folder for itself.
     """
 
     is_worth_threads = True

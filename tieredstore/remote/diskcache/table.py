@@ -55,7 +55,7 @@ class DiskTable:
     """The values in one folder. Safe from several threads, in forked children, and beside other processes.
 
     ``size_bytes`` limits the sum of the payloads, ``retention_ms`` the time since a value's last use; -1 is no limit.
-    No call raises: a value that the table cannot take is dropped.
+    No call raises, because a value that the table cannot take is dropped.
 
     One thread has the only connection to the database, and closes the connection before a fork. SQLite's locks belong
     to a process and a file. A child with an inherited connection would assume locks that it does not have. If the
@@ -164,7 +164,7 @@ class DiskTable:
         if self.is_closed:
             raise FileNotFoundError(name)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        # With an opener, FileIO closes the descriptor if it refuses it, as it does for a folder.
+        # FileIO refuses the descriptor of a folder. If the descriptor comes from an opener, FileIO then closes it.
         file = io.FileIO(f"{self._folder}/{name_of(name)}", opener=lambda path, _: os.open(path, flags))
         if self._retention is not None and time.time() - os.fstat(file.fileno()).st_mtime >= self._retention:
             file.close()
@@ -176,7 +176,7 @@ class DiskTable:
         return self._run(lambda cache: (len(cache), cache.volume())) or (0, 0)
 
     def _note_use(self, key: str) -> None:
-        """Record a use of the value. Do not wait: another thread updates the table later."""
+        """Record a use of the value. Do not wait, because another thread updates the table later."""
         with self._lock:
             self._noted.pop(key, None)
             self._noted[key] = None
@@ -211,7 +211,7 @@ class DiskTable:
     def _attempt(self, use: Callable[[_PayloadCache], Result]) -> Result | None:
         try:
             return use(self._open())
-        except Exception as error:  # noqa: BLE001 - the library trusts what it reads: damage may raise anything
+        except Exception as error:  # noqa: BLE001 - the library does not check its files, so any error may come
             self._suffer(error)
             if not isinstance(error, Timeout):  # close a transaction that a failed commit left open
                 self._leave()
@@ -241,7 +241,7 @@ class DiskTable:
         return self._cache
 
     def _connect(self) -> _PayloadCache:
-        limit = self._limit + 0.5  # the library evicts at its limit, but this cache only above its own
+        limit = self._limit + 0.5  # the library evicts at the limit, but this cache only above it
         return _PayloadCache(str(self._folder), self._lock_timeout_s, RawDisk, size_limit=limit, **_SETTINGS)
 
     def _find(self) -> tuple[int, int] | None:

@@ -64,8 +64,8 @@ class CachedLoads(Generic[Value]):
         with self._lock:
             if key in self._running:
                 return self._running[key]
-            # Look in the cache again: a load may have ended since ``get`` looked. A load caches its value before it
-            # leaves `_running`.
+            # Look in the cache again, because a load may have ended since ``get`` looked. A load caches its value
+            # before it leaves `_running`.
             if (cached := self._cache.get(key)) is not None:
                 future: Future[Value] = Future()
                 future.set_result(cached)

@@ -140,8 +140,9 @@ class ChunkCache(ABC):
 
     @abstractmethod
     def __contains__(self, key: ChunkKey) -> bool:
-        """Return True if ``get_into`` would probably hit. The call is cheap: it does not read or check the chunk, or
-        count a use."""
+        """Return True if ``get_into`` would probably hit. The call is cheap, because it does not read or check the
+        chunk, or count a use.
+        """
 
     @abstractmethod
     def close(self) -> None:

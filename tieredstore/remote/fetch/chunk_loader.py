@@ -141,8 +141,8 @@ class CachedChunks:
 
 
 MAX_IDLE_BUFFERS: Final = max(2, min(8, os.cpu_count() or 2))
-"""Maximum number of closed streams whose memory is kept for later streams. A process reads about as many streams in
-parallel. In fresh memory, page faults would take a fifth of the time of a read.
+"""Maximum number of closed streams whose memory is kept for later streams. It is about the number of streams that a
+process reads in parallel. In fresh memory, page faults would take a fifth of the time of a read.
 """
 
 

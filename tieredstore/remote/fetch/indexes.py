@@ -67,7 +67,7 @@ class Indexes:
         opened = self._manifests.get(metadata)
         entries = dict(opened.manifest.segment_indexes.recorded())
         recorded = [kind for kind in types if kind in entries]
-        # Empty indexes need no request: they take no bytes in the store, even in encrypted segments.
+        # Empty indexes need no request, because they take no bytes in the store, even in encrypted segments.
         if not any(entries[kind].size for kind in recorded):
             return {kind: io.BytesIO() for kind in recorded}
         key = self._manifests.layout.data_key(metadata, Suffix.INDEXES)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _MANIFEST_COST: Final = 64 << 10
-"""Bytes per unit of cache weight. An ordinary manifest weighs 1. Each 20,000 chunk sizes add one unit."""
+"""Bytes per unit of cache weight. An ordinary manifest weighs 1. Every 20,000 chunk sizes add one unit."""
 
 _EPOCH_COST: Final = 128
 """Approximate memory of a leader epoch in bytes."""
@@ -136,7 +136,8 @@ class Manifests:
             manifest = read_manifest(self.store, key, shown, known, self._rules)
         except ObjectNotFoundError as error:
             raise SegmentNotFoundError(f"{metadata} is not in the store: {shown} does not exist") from error
-        # Unwrap the data key once for all reads of the segment: by RSA, this takes longer than decrypting a chunk.
+        # Unwrap the data key once for all reads of the segment, because by RSA, this takes longer than decrypting a
+        # chunk.
         return OpenManifest(manifest, self._open(manifest))
 
     def _open(self, manifest: SegmentManifest) -> SegmentCipher | UnknownKeyError | WrongKeyError | None:

@@ -171,8 +171,8 @@ class PreparedSegment:
             self._is_over = True
 
     def _prefetch(self, opening: Future[SegmentStream]) -> None:
-        # Only one thread at a time may use a stream. Without the lock two threads could use it, because the future
-        # wakes its waiters before it calls this function.
+        # Only one thread at a time may use a stream. The future wakes its waiters before it calls this function, so
+        # without the lock a waiter could use the stream at the same time.
         with self._lock:
             if not self._is_over and not opening.cancelled() and opening.exception() is None:
                 with contextlib.suppress(AlreadyClosedError):  # no read follows
