@@ -144,7 +144,7 @@ def test_the_document_names_every_metric_and_no_other() -> None:
     names = {metric.name for metric in metrics.REGISTRY.collect()}
     fetch = {f"tieredstore_fetch_{field.name}" for field in fields(FetchStats)}
     cache = {f"tieredstore_chunk_cache_{field.name}" for field in fields(CacheStats)}
-    # These are present only if this process made a consumer, producer or broker.
+    # Metrics with these beginnings exist only if this process made a consumer, producer or broker.
     seldom: set[str] = set()
     for beginning in (
         "tieredstore_consumer_",
@@ -259,7 +259,7 @@ def test_served_metrics_are_those_counted(served: str) -> None:
 
 
 def test_only_this_machine_is_served_by_default(served: str, port: int) -> None:
-    # This is another address of the loopback network, which answers only if all addresses are bound.
+    # 127.0.0.2 is a loopback address too. It would answer only if the server were bound to all addresses.
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=60)
 

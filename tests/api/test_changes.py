@@ -197,7 +197,7 @@ def test_a_pair_is_needed_by_what_may_be_committed_under_it(tmp_path: Path) -> N
             needs: list[object] = []
             (use,) = bucket.keys("key1", on_need=needs.append)
             assert (use.key_id, use.segments, use.may_need, use.oldest_time) == ("key1", 0, 1, None)
-            assert len(needs) == 2  # one for the segment, and one for readers' caches, which add no row
+            assert len(needs) == 2  # the segment, and readers' caches, which count as one more need but add no row
         manifest.write_bytes(whole)
         assert bucket.keys("key1") == []
 

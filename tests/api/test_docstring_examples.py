@@ -86,7 +86,7 @@ def test_those_of_batches(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     run("BatchProducer", names)
     assert names["place"].partition == 0
-    # The program ends after its first record: a loop over records() waits for more.
+    # The program ends after its first record, because a loop over records() waits for more.
     run("BatchConsumer", names, ("consumer.records()", "[next(consumer.records())]"))
     assert capsys.readouterr().out == "b'a key' b'a value'\n"
 

@@ -1,4 +1,4 @@
-"""An applied plan touches no segment that is newer than the plan, outside its bounds, or held by then.
+"""An applied plan touches no segment that is newer than the plan, outside its bounds, or held when it is applied.
 
 Between making, showing and applying a plan, segments are uploaded, held and deleted.
 """

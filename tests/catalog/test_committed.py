@@ -98,7 +98,7 @@ def test_a_deletion_of_another_process_is_noticed_at_that_age(bucket: Bucket) ->
     assert bucket.finds(first)
     bucket.delete(first)
     bucket.delete(second)
-    assert not bucket.finds(second)  # its manifest is read only now, and no longer exists
+    assert not bucket.finds(second)  # the manifest was listed, but is read only now, after its deletion
     bucket.now_s = AGE_S
     assert not bucket.finds(first)
 
@@ -147,7 +147,7 @@ def test_partitions_side_by_side_keep_their_listings(bucket: Bucket) -> None:
 
 
 def test_the_least_recently_used_partition_is_forgotten_and_listed_again() -> None:
-    bucket = Bucket(max_segments=12)  # room for two partitions, each counted as its five segments plus one
+    bucket = Bucket(max_segments=12)  # room for two partitions: a partition counts as six, its segments plus one
     first, second, third = (run_of(5, partition_of(partition=number)) for number in range(3))
     bucket.put(*first, *second, *third)
     for segments in (first, second, first, third):
@@ -261,7 +261,7 @@ def test_many_threads_share_a_partitions_one_listing(bucket: Bucket) -> None:
 
     def ask(segment: MadeSegment) -> None:
         start.wait()
-        # Look up the partition's first segment first, so that no thread must list again from an earlier key.
+        # Begin with the partition's lowest offset, so that no thread must list again from an earlier key.
         first = MadeSegment(segment.where, 0, 9)
         answers.append(bucket.finds(first) and bucket.finds(segment))
 

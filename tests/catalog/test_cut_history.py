@@ -178,8 +178,8 @@ def test_where_none_reaches_over_the_cut_only_the_earliest_are_asked(disk: Broke
     store.reset()
     lineage_of(store)
     asked = {parse_key("", key) for operation in store.operations for key in operation.keys if key.endswith(".indexes")}
-    # The indexes read are those of the ruler (150), of the earliest three segments of its leader (30, 40, 50), and of
-    # the last segment before them (20).
+    # The lineage needs five indexes: that of the ruler (150), those of the earliest three segments of the ruler's
+    # leader (30, 40, 50), and that of the last segment before these (20).
     assert sorted(key.start_offset for key in asked if key is not None) == [20, 30, 40, 50, 150]
 
 

@@ -52,7 +52,7 @@ HORIZON: Final = 64
 
 
 def with_horizon(record: Record, horizon_ms: int) -> bytes:
-    """Return a batch to which compaction gave a delete horizon; the record's timestamp delta is relative to it."""
+    """Return a batch with a delete horizon, as compaction gives it. The record's timestamp counts from this horizon."""
     whole = build_batch([Record(b"dropped", timestamp_ms=horizon_ms), record], 0)
     first = (whole[HEADER_SIZE] >> 1) + 1  # the record's size is a zigzag varint of one byte
     rest = with_body(whole, whole[HEADER_SIZE + first :], CompressionType.NONE)

@@ -58,7 +58,8 @@ def test_a_lineage_serves_the_rulers_log_and_all_that_is_left_of_it(copies: list
     }
     first_epoch = ruler.history[0][0]
     for offset in range(ruler.segment.end_offset + 1):
-        # Each record's epoch must be the ruler's at that offset or, before the history's start, its first epoch.
+        # Each record must have the epoch that the ruler's history gives its offset. Offsets before the history's start
+        # have the history's first epoch.
         ruled = epoch_at(ruler.history, offset) if offset >= ruler.history[0][1] else first_epoch
         held = {copy.holds(offset) for copy in copies} - {None}
         right = {entry for entry in held if entry is not None and entry.epoch == ruled}

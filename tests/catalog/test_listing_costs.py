@@ -111,5 +111,5 @@ def test_a_manager_reads_manifests_by_the_batch(store: FilesystemObjectStore, mo
     with manager_of(store) as manager:
         catalog = load_catalog(manager)
     assert sum(len(catalog.lineage("clicks", partition).spans) for partition in range(PARTITIONS)) == SEGMENTS
-    # The terms are the visits of the listing, of the manifests, and of each partition's leader-epoch index.
+    # The sum counts visits for the listing, for the manifests, and for each partition's leader-epoch index.
     assert visits["run"] <= 15 + SEGMENTS // FIRST_BATCH + 4 * PARTITIONS

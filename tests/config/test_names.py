@@ -1,4 +1,4 @@
-"""Unknown and old names, stores by class, one-time messages, a broker's own file, and the reference."""
+"""Names of settings: unknown and old ones, names of stores, names without effect, and the page that lists all."""
 
 from __future__ import annotations
 

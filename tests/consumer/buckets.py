@@ -68,7 +68,7 @@ def read(consumer: Consumer, count: int) -> list[Any]:
 
 
 def read_patiently(consumer: Consumer, count: int) -> list[Any]:
-    """Return this many messages after an outage; on a busy machine, errors of the outage may come later."""
+    """Return this many messages after an outage. Ignore errors of the outage, which may come late on a busy machine."""
     messages: list[Any] = []
     end = time.monotonic() + DEADLINE_S
     while len(messages) < count:

@@ -27,7 +27,7 @@ def test_all_paused_waits_and_does_not_spin(bucket: Bucket) -> None:
     with reader_of(bucket, PLACE) as consumer:
         consumer.pause([PLACE])
         consumer.poll(0.5)
-        # CPU time of this thread only: other threads may belong to earlier tests.
+        # CPU time of this thread only, because other threads may belong to earlier tests.
         used, begun = time.thread_time(), time.monotonic()
         assert consumer.poll(1.0) is None
         assert time.monotonic() - begun >= 0.9

@@ -281,7 +281,7 @@ def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket) -> No
 
 
 def test_a_commit_right_after_a_seek_is_of_where_it_stands(bucket: Bucket) -> None:
-    """A commit before the look-up has the sought offset, even if it is made because the partition is revoked."""
+    """A commit right after a seek has the sought offset, even before the look-up, and even if the consumer closes."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS) as (consumer, _):
         read(consumer, 20)

@@ -93,7 +93,7 @@ def test_a_broker_that_is_away_holds_up_nobody_who_reads_the_bucket(bucket: Buck
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
 def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> None:
-    """The consumer passes a leader epoch to librdkafka, which detects the unclean election by it."""
+    """The consumer passes a leader epoch to librdkafka, which needs it to detect the unclean election."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
     with broker.consumer(bucket, ORDERS, on_data_loss=policy) as (consumer, member):

@@ -105,7 +105,9 @@ def test_a_segment_that_each_listing_names_and_nobody_can_fetch(bucket: Bucket, 
 
 @pytest.mark.parametrize("is_eager", [False, True])
 def test_holes_of_compaction_at_a_segments_end(bucket: Bucket, *, is_eager: bool) -> None:
-    """After ten starts in a hole, librdkafka reports an oversized record and continues. So does our consumer."""
+    """After ten fetches that begin in a hole, librdkafka reports an oversized record and continues. Our consumer does
+    the same.
+    """
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, hole=range(15, 20))})
     with broker.consumer(bucket, ORDERS) as (consumer, member):
         parts_of(consumer).core.live.is_eager = is_eager

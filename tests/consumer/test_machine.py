@@ -59,7 +59,7 @@ class Machine(RuleBasedStateMachine):
         """The highest offset of each partition that was returned or sought."""
         self.given: set[Where] = set()
         self.beginnings: defaultdict[Where, set[int]] = defaultdict(lambda: {0})
-        """All starts that the combined log has had: a reset leads to one of them."""
+        """All starts that the combined log has had. A reset leads to one of them."""
         self.lost: list[Any] = []
 
     def _manager(self, chosen: Settings, **more: Any) -> RemoteStorageManager:

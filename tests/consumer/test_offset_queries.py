@@ -150,7 +150,7 @@ def test_a_store_that_does_not_answer_in_time(bucket: Bucket) -> None:
 
 
 def test_a_query_is_taken_by_one_thread_alone(bucket: Bucket) -> None:
-    """A close at the same moment takes the same queries, to fail them."""
+    """A thread that closes the consumer takes queries too, to fail them. So taking a query needs the lock."""
     write_timed(bucket, range(10))
     with reader_of(bucket, PLACE) as consumer:
         lookups: Any = parts_of(consumer).core.lookups

@@ -99,7 +99,9 @@ def test_metadata_of_others_say_nothing(bucket: Bucket, metadata: str) -> None:
 
 
 def test_a_marker_of_a_new_leader_at_the_buckets_end_is_no_cut(bucket: Bucket) -> None:
-    """The marker is the first record of its epoch, and is never returned. Records after it are of the same log."""
+    """The marker is the first record of its epoch, and is never returned. Records after it continue the same log, so
+    the new epoch is no truncation.
+    """
     bucket.write(20)
     marker = build_end_marker(20, Producer(7, 0, -1), commit=True)
     bucket.copy(TopicIdPartition(FIRST_ID, *ORDERS), [marker], range(20, 21), epochs=((0, 0), (1, 20)))
@@ -160,7 +162,9 @@ def test_a_new_leader_within_a_hole_is_no_cut(bucket: Bucket) -> None:
 
 
 def test_segments_of_a_deposed_leader_are_not_read_further(bucket: Bucket) -> None:
-    """The commit has a later epoch than the bucket's records there: that epoch's segments are not uploaded yet."""
+    """The commit has a later epoch than the bucket's records at its offset, because the segments of the later epoch are
+    not uploaded yet.
+    """
     bucket.write(40)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 0)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, None, 1)

@@ -94,7 +94,7 @@ class Side:
         self.outcomes: list[object] = []
 
     def wait_for_the_coordinator(self) -> None:
-        """Wait for the coordinator: the plain client passes a temporary refusal on to its caller."""
+        """Wait for the coordinator, because the plain client passes a temporary refusal on to its caller."""
         end = time.monotonic() + DEADLINE_S
         while not isinstance(self.outcome(lambda: self.consumer.committed([self.place(SPOTS[0])], 5)), list):
             assert time.monotonic() < end
@@ -132,10 +132,10 @@ class Side:
     def settle(self, source: random.Random) -> None:
         """Read until the plain client fetches exactly the assigned partitions.
 
-        Other calls must wait for that. If something changes during a request of librdkafka 2.16 to the broker, the
-        client drops the answer and repeats the request half a second later. By then the partition may be elsewhere, and
-        the client moves it back to the place of an earlier assignment or seek. If the partition is unassigned, the
-        client seeks, and then fetches from there for the next assignment.
+        Other calls must wait, because of a fault of librdkafka 2.16. If a call changes something during a request to
+        the broker, the client drops the answer and repeats the request half a second later. If the partition was sought
+        or assigned again by then, the repeated request moves it back to the earlier place. If the partition was
+        unassigned, the request still sets a place, from which the next assignment then fetches.
         """
         end = time.monotonic() + DEADLINE_S
         self._told.clear()
@@ -203,7 +203,7 @@ class Side:
             outcome: Any = self.outcome(lambda: consumer.commit(asynchronous=False))
             self.outcomes.append(outcome)
             if isinstance(outcome, list):
-                # Update at once: the next assignment starts at these offsets, perhaps in this very call.
+                # Update at once, because the next assignment may come in this very call, and starts at these offsets.
                 self._committed.update({(name, number): offset for name, number, offset in outcome if offset >= 0})
         for spot in spots:
             self.end(spot)

@@ -1,4 +1,4 @@
-"""Each query of the dashboards and alert rules in a real Prometheus, which scraped services at work."""
+"""Tests that run each query of the dashboards and alert rules in a real Prometheus, which scrapes running services."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def clients_at_work(folder: Path, kafka: KafkaServer, broker: str) -> Generator[
 
 
 def asked() -> Iterator[str]:
-    """Yield the queries of all dashboards and rules. The thresholds of rules are left out: none is exceeded here."""
+    """Yield the queries of all dashboards and rules. The thresholds of rules are left out, as none is exceeded here."""
     for file in DASHBOARDS:
         yield from queries_of(document_of(file))
     for file in RULES:

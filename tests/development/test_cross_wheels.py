@@ -114,7 +114,7 @@ def python_of(name: str) -> Path | None:
 
 
 def pins(folder: Path) -> Path:
-    """Write the versions that the lock pins, but no hashes: with hashes, pip would require a hash of our wheel too."""
+    """Write the versions that the lock pins, but no hashes. With hashes, pip would require a hash of our wheel too."""
     file = folder / "constraints.txt"
     lock = (REPOSITORY / "requirements.lock").read_text()
     file.write_text(re.sub(r" \\$|^ +--hash.*\n", "", lock, flags=re.MULTILINE))

@@ -36,14 +36,14 @@ def read(raw: bytes | bytearray) -> SegmentManifest | None:
 
 
 def noticed_by_decryption(damaged: SegmentManifest, whole: SegmentManifest) -> bool:
-    """Return True if all differences are authenticated when decrypting, or informational."""
+    """Return True if decryption authenticates each field that differs, or if nothing depends on the field."""
     if damaged.encryption is None or damaged.compression != whole.compression:
         return False
     if isinstance(whole.chunk_index, FixedChunkIndex) and damaged.chunk_index != whole.chunk_index:
-        return False  # a bit flip that changes only one of its sizes must be refused
+        return False  # a bit flip changes only one number of the chunk index, so it must be refused
     before = [entry for _, entry in whole.segment_indexes.recorded()]
     after = [entry for _, entry in damaged.segment_indexes.recorded()]
-    # Only the last index's size may differ: no index follows it to contradict its end.
+    # Only the last index's size may differ, because no index follows it to contradict its end.
     return (
         isinstance(damaged.chunk_index, type(whole.chunk_index))
         and before[:-1] == after[:-1]

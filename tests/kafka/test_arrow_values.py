@@ -43,7 +43,7 @@ VALUES: dict[Any, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_arrays_are_pyarrows(kind: Any) -> None:
-    # The arrays have no nulls, some, or only nulls. Some lengths are about 8, as many as the null bits in a byte.
+    # The arrays have no nulls, some, or only nulls. Try lengths around 8, because a byte holds eight null bits.
     for nulls, length in itertools.product((0, 0.3, 1), (0, 1, 7, 8, 9, 100)):
         values = [None if SOURCE.random() < nulls else VALUES[kind]() for _ in range(length)]
         built = array_of(values, kind)

@@ -115,7 +115,7 @@ def test_what_was_cut_off_behind_or_compacted_is_no_segment(folder: Path) -> Non
 
 
 def test_a_listing_during_retention_leaves_no_segment_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The listing has the first log's name from before its renaming, and the second log's name from after it."""
+    """Both logs are renamed during the listing. It has the first one's old name and the second one's new name."""
     before, listdir, listings = {path.name for path in folder.iterdir()}, os.listdir, list[set[str]]()
     mark_deleted(folder, 0, 4)
     mark_deleted(folder, 4, 8)
@@ -157,7 +157,7 @@ def test_epochs_that_the_broker_has_cut_are_those_of_the_batches(
 ) -> None:
     described = describe_open(opened(4), PARTITION.topic_id, cut)
     assert described.segment_leader_epochs == ((2, 4), (3, 6))
-    # The segment's batches show only these epochs: earlier history is lost with the checkpoint.
+    # The segment's batches show only these epochs, because earlier history is lost with the checkpoint.
     assert parse_leader_epochs(described.files.leader_epoch_index) == ((2, 4), (3, 6))
 
 

@@ -30,7 +30,7 @@ def scanned(path: Path, log: bytes, base_offset: int = 0, *, check_crcs: bool = 
 
 
 def read(log: bytes, *, check_crcs: bool = False) -> LogExtent | str:
-    """Return the same result by reading the headers of a log in memory, for segments that begin at 0."""
+    """Return what :func:`scanned` must return. Read the headers of a log in memory, of a segment that begins at 0."""
     try:
         headers = list(read_batch_headers(log, check_crc=check_crcs))
     except BatchCorruptError as error:
@@ -69,7 +69,7 @@ def test_the_scan_fails_where_the_reader_does(tmp_path: Path) -> None:
     outcomes = {False: 0, True: 0}
     source = random.Random(11)
     for mutation in mutations(7, 600):
-        # Prefix half of the logs: the longer ones have batches of which the scan reads only headers.
+        # Prefix half of the logs, because the longer ones have batches of which the scan reads only headers.
         before = b"".join(random_log(source, 3)) if source.random() < 0.5 else b""
         log = before + mutation.damaged
         for check_crcs in (False, True):

@@ -25,7 +25,7 @@ with warnings.catch_warnings():
 AioRecords: Any = importlib.import_module("aiokafka.record.memory_records").MemoryRecords
 
 LEAST, GREATEST = -(2**62), 2**62 - 1
-"""Bounds of timestamps: a record stores its difference to the first record's timestamp, which must fit a long."""
+"""Bounds of timestamps. A record stores its difference to the first record's timestamp, which must fit a long."""
 DATA = st.none() | st.binary(max_size=300)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), DATA), max_size=4).map(tuple)
 RECORDS = st.builds(Record, value=DATA, key=DATA, timestamp_ms=st.integers(LEAST, GREATEST), headers=HEADERS)

@@ -95,7 +95,7 @@ def test_a_refused_login_ends_each_call_long_before_its_time(ask: Callable[[Brok
         "sasl.password": "b",
     }
     with mock_kafka() as mocked:
-        # The mock does not support SASL, which is a lasting error.
+        # The mock does not support SASL. Its answer is a lasting error, so the call must not wait for the timeout.
         properties = {"bootstrap.servers": mocked.bootstrap_servers, **login}
         with BrokerState(properties, timeout_s=100) as state:
             begun = time.monotonic()

@@ -79,7 +79,7 @@ def records_of(follower: LiveFollower, where: TopicPartition) -> LiveEvent:
 @pytest.mark.slow
 @pytest.mark.parametrize(("epoch", "is_in_log"), [(0, True), (7, False), (None, True)])
 def test_a_place_is_checked_by_its_epoch_before_anything_of_it_is_given(epoch: int | None, is_in_log: bool) -> None:
-    """A client that follows another partition may know the leader already. The check must happen even then."""
+    """The offset is checked even if the client, which follows another partition, already knows the leader."""
     first, second = ("orders", 0), ("orders", 1)
     with mock_kafka() as mock:
         filled(mock, 10, partitions=(0, 1))

@@ -135,7 +135,7 @@ def test_what_does_not_pass_in_time_is_unavailable_and_says_why(broker: MockKafk
 def test_what_is_absent_is_so_after_a_part_of_the_time(
     broker: MockKafka, where: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic counts as absent after a quarter of the timeout, but at most after 5 s. The test shortens these 5 s."""
+    """A topic counts as absent after a quarter of the timeout, and after 5 s at most. The test shortens these 5 s."""
     monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
     for call in (read, look_up):
         begun = time.monotonic()

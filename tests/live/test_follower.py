@@ -112,7 +112,7 @@ def test_records_that_came_with_an_error_are_given(
     logs[failing] = [message(failing, 0), message(failing, 1), refusal(failing, 2, code)]
     offsets, errors = follow_all(6, FIRST, SECOND)
     assert offsets == {well: [0, 1, 2, 3, 4], failing: [0, 1]}
-    # The same error comes again: the follower never skips the record.
+    # The same error comes again, because the follower never skips the record.
     assert len(errors) > 1
     assert {type(error) for error in errors} == {kind}
 
@@ -166,9 +166,7 @@ def test_a_record_that_cannot_be_given_is_not_skipped(
 
 
 def test_what_librdkafka_says_of_holes_is_no_error(logs: dict[TopicPartition, list[Message]]) -> None:
-    """librdkafka reports a too large record if compaction has emptied a batch at the end of a segment. It then
-    continues.
-    """
+    """If compaction has emptied a batch at a segment's end, librdkafka reports a too large record, and continues."""
     hole = refusal(FIRST, 2, KafkaError.MSG_SIZE_TOO_LARGE)
     logs[FIRST] = [message(FIRST, 0), message(FIRST, 1), hole, message(FIRST, 5), message(FIRST, 6)]
     assert follow_all(6, FIRST) == ({FIRST: [0, 1, 5, 6]}, [])

@@ -106,8 +106,8 @@ def test_of_a_deleted_topic_nothing_is_listed(topic: Topic) -> None:
 def test_segments_copied_during_the_listing_stay(
     tool: str, copied_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker writes its record, copies, and finishes while the listing runs. The new objects are old enough to be
-    garbage.
+    """While the listing runs, a broker records that it copies a segment, copies it, and records the end. The new
+    objects are old enough to be garbage.
     """
     monkeypatch.setattr("tieredstore.ops.brokers._AT_ONCE", 2)
     many = run_of(20, partition_of())
@@ -140,7 +140,7 @@ def test_segments_copied_during_the_listing_stay(
 
 @pytest.mark.parametrize("hours", [0, 23, 25])
 def test_segments_that_no_record_names_are_deleted_once_they_are_old(hours: int) -> None:
-    """The topic that was read may be behind, or belong to another cluster. So young segments without a record stay."""
+    """The topic that was read may be behind, or be another cluster's. So a young segment without a record stays."""
     store, silent = aged(hours), Topic([])
     assert set(outcomes(remove(store, silent, Before()))) == {"young" if hours < 24 else "deleted"}
     assert len(list(list_segments(store))) == (len(MADE) if hours < 24 else 0)

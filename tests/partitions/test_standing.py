@@ -70,8 +70,8 @@ CUT = Log(cut=Cut(250, 5, "broker"))
         (Position(600, 6), CUT, None, Standing("stands", 600)),
         (Position(600, 4), CUT, EpochEnd(4, 700), Standing("stands", 600)),
         (Position(600, 5), CUT, EpochEnd(4, 700), Standing("cut", 250)),
-        # Without a broker, the bucket may be behind the log that was read. It then has records of an earlier leader
-        # there.
+        # Without a broker, the bucket may lag behind the log that the reader has read. At these offsets the bucket
+        # then has records of an earlier leader.
         (Position(600, 6), replace(stored((5, 0)), live_epoch=None), None, Standing("stale", 600)),
         (Position(600, 5), replace(stored((5, 0)), live_epoch=None), None, Standing("stands", 600)),
         (Position(600), replace(stored((5, 0)), live_epoch=None), None, Standing("stands", 600)),

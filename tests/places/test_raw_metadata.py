@@ -157,7 +157,7 @@ def test_a_damaged_list_is_none_and_is_made_again(raw: bytes, disk: BrokerDisk) 
 
 
 def test_new_entries_stand_between_those_beside_them() -> None:
-    """New entries get times between those of their neighbours: Pinterest's consumer reads entries by time."""
+    """New entries get times between those of their neighbours, because Pinterest's consumer reads entries by time."""
     entries = [NamedSegment(100, 10), NamedSegment(200, 30), NamedSegment(200, 50)]
     whole = {0: 500, 10: 0, 20: 50, 30: 0, 40: 900, 50: 0, 60: 150, 70: 300}
     named = complete_entries(entries, set(whole), whole)
@@ -263,7 +263,7 @@ BEFORE: dict[str, tuple[OperationName, ...]] = {"head": ("head",), "get": ("get"
 
 
 def interrupted(store: ObjectStore, before: str, happens: Callable[[], object]) -> ObjectStore:
-    """Return a store that runs ``happens`` once, before a request for ``_metadata`` of the kind ``before``."""
+    """Return a store that runs ``happens`` once, before the first operation of the kind ``before`` on ``_metadata``."""
     return ScriptedStore(store).on(BEFORE[before], KEY, lambda _: happens(), times=1)
 
 

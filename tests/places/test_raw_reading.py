@@ -38,7 +38,7 @@ def raw_settings(bits: int = 0, **others: str) -> Settings:
 
 
 def put_raw(store: ObjectStore, log_dir: Path, bits: int = 0) -> None:
-    """Store all closed segments of a disk like Pinterest's uploader, with its other files."""
+    """Store all closed segments of a disk as Pinterest's uploader does, with the other files that it writes."""
     for folder in log_dir.iterdir():
         topic, _, number = folder.name.rpartition("-")
         front = entropy_bits("kafkaCluster1", topic, int(number), bits)

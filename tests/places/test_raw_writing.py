@@ -185,7 +185,7 @@ def test_compression_and_encryption_are_refused_in_the_raw_layout() -> None:
 
 
 def test_what_lies_on_disk_before_the_first_stored_segment_is_shipped(disk: BrokerDisk) -> None:
-    """Only the third segment is stored: Pinterest's uploader was stopped while it shipped segments out of order."""
+    """Only the third segment is stored. Pinterest's uploader was stopped while it shipped segments out of order."""
     store, first = MemoryObjectStore(), MemoryObjectStore()
     run_once(disk, first)
     for ending in ("index", "timeindex", "log"):

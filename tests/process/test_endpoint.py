@@ -55,7 +55,7 @@ def answer(endpoint: Endpoint, request: bytes) -> bytes:
 
 
 def until_answered(endpoint: Endpoint) -> None:
-    """Retry until an answer arrives: a busy machine may refuse connections or exceed a timeout of a second."""
+    """Retry until an answer arrives, because a busy machine may refuse connections or exceed a timeout of a second."""
     until = time.monotonic() + 60
     while True:
         with contextlib.suppress(ConnectionError):
@@ -108,7 +108,7 @@ def test_a_request_in_pieces_is_answered(endpoint: Endpoint) -> None:
 def test_clients_that_say_nothing_or_too_much_are_dropped_and_others_answered(endpoint: Endpoint) -> None:
     silent = [socket.create_connection((endpoint.host, endpoint.port), timeout=60) for _ in range(12)]
     try:
-        # There are more silent clients than threads: each client occupies a thread until its timeout.
+        # There are more silent clients than threads, and each client occupies a thread until its timeout.
         until_answered(endpoint)
         assert [client.recv(1) for client in silent] == [b""] * 12
     finally:
@@ -151,7 +151,7 @@ def test_the_end_cuts_off_who_is_being_answered(health: Health) -> None:
         assert get(served, "/healthz")[0] == 200
         started = time.monotonic()
         served.close()
-        assert time.monotonic() - started < 40  # and not the ten minutes that a client may take for its request
+        assert time.monotonic() - started < 40  # the client could take ten minutes for its request
         assert client.recv(1) == b""
 
 

@@ -174,7 +174,8 @@ def test_each_try_has_a_deadline_of_its_own_and_none_outlives_the_call() -> None
 
     with pytest.raises(StoreUnavailableError):
         limited.call("it", operation)
-    # Waits of 1 s and 2 s separate attempts of 3.5 s. The third attempt would end at 1014, after the call's deadline.
+    # Attempts take 3.5 s, with waits of 1 s and 2 s between them, so the third begins at 1010. Its own limit, 1014, is
+    # after the call's deadline, 1012.
     assert ends == [1004.0, 1008.5, 1012.0]
 
 

@@ -27,7 +27,7 @@ class Ending:
     code: int
     signals: tuple[tuple[str, int, signal.Signals | None], ...] = ()
     lines: tuple[str, ...] = ()
-    """Texts that the program's output must contain; it must not contain ``never``."""
+    """Texts that the program's output must contain. The output must not contain ``never``."""
     never: str = "did not end"
 
 
@@ -84,7 +84,7 @@ ENDINGS: Final = {
         )
         for signum in (TERM, INT)
     },
-    # Send the second signal after the other thread has drained: by then the first was handled, so they cannot merge.
+    # Send the second signal after the other thread has drained. By then the first was handled, so they cannot merge.
     "a second signal ends the process although a thread holds the log's lock": Ending(
         LOG_IS_STUCK.replace("DRAIN_S", "3600"), 143, (("working", 2, TERM), ("drained", 1, TERM))
     ),
@@ -209,7 +209,7 @@ def test_a_hangup_reloads_one_at_a_time_and_an_error_of_it_leaves_all_as_it_is()
         run.line("working")
         run.send(signal.SIGHUP)
         run.line("reloading 1")
-        for heard in range(1, 6):  # signals during a reload: one more reload answers all of them
+        for heard in range(1, 6):  # all these signals come during a reload, and one more reload answers them
             run.send(signal.SIGHUP)
             run.send(signal.SIGUSR1)  # its handler runs after the first handler
             run.line("heard", heard)

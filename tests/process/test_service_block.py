@@ -30,14 +30,14 @@ Threads: TypeAlias = Callable[[], set[str]]
 
 @pytest.fixture
 def threads() -> Threads:
-    """Return a function that names the threads started since the test began: older ones belong to other tests."""
+    """Return a function that names the threads started since the test began. Older ones belong to other tests."""
     gc.collect()
     before = frozenset(threading.enumerate())
     return lambda: {thread.name for thread in threading.enumerate() if thread not in before}
 
 
 def descriptors() -> Counter[str]:
-    """Count the open sockets of the process by inode: sockets of earlier tests may still close."""
+    """Return the process's open sockets by inode, because those of earlier tests may still close."""
     links: list[str] = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):

@@ -33,7 +33,7 @@ ELSEWHERE = ("s3://", "gs://", "az://", "--kms", "broker", "tieredstore restore 
 """Words of commands that need more than a folder and its segments."""
 
 PARTITIONS = [*(("orders", number) for number in (0, 4, 5, 6, 7)), ("events", 3)]
-FIRST_OFFSET = 249_950  # shortly before the offset up to which the pages' commands remove records
+FIRST_OFFSET = 249_950  # a little less than the offset at which removals by the pages' commands end
 JANUARY_MS, FEBRUARY_MS = 1_767_225_600_000, 1_769_904_000_000
 
 

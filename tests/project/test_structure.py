@@ -109,7 +109,7 @@ def test_futures_are_waited_for_in_one_place() -> None:
 
 
 def test_own_modules_are_imported_by_statements() -> None:
-    """An import by a text hides a module from the checks of layers and of types."""
+    """An import by a name in a string hides a module from the checks of layers and of types."""
     calls = [
         (f"{path}:{node.lineno}", ast.unparse(node.args[0]))
         for path in product_sources().values()

@@ -81,7 +81,8 @@ def install(wheel: Path, folder: Path) -> Path:
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, str(wheel)], check=True, timeout=300, env=without_compiler(python))
-    # Add the libraries after the installation: pip takes this repository's editable installation for the same project.
+    # Add the libraries after the installation, because pip takes this repository's editable installation for the same
+    # project.
     (own,) = folder.glob("lib/python*/site-packages")
     (own / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python

@@ -120,7 +120,7 @@ def test_a_table_of_ones_own_is_not_replaced_by_a_topic(
     with attach(connection, bucket.manager, topics=["payments"]) as attached:
         assert attached.topics == ("payments",)
     assert connection.execute("SELECT * FROM orders").fetchall() == [(1,)]
-    # A table of the same name in another schema, and a Python variable of that name, do not conflict.
+    # A table of the same name in another schema does not conflict with the topic, nor does a Python variable.
     connection.execute("CREATE SCHEMA old; CREATE TABLE old.payments AS SELECT 1 AS mine")
     payments = pa.table({"x": [1]})
     with attach(connection, bucket.manager, topics=["payments"]):
@@ -380,7 +380,7 @@ def test_first_times_are_null_without_the_key(caplog: pytest.LogCaptureFixture) 
 
 @pytest.mark.parametrize("case", ["03-enc", "08-keyring"])
 def test_segments_are_listed_without_a_key_ring(case: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The other tables of the topic need the key: they show which segments and offsets count."""
+    """The other tables of the topic need the key, because they show which segments and offsets count."""
     stored = segments(case)
     topic, only = stored[0].topic, {n: text for n, text in settings_text(case).items() if not n.startswith("encr")}
     columns = "partition, base_offset, last_offset, segment_id, key_id IS NULL"

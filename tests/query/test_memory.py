@@ -133,7 +133,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mib", [256, pytest.param(4096, marks=pytest.mark.soak)])
 def test_peak_memory_is_bounded_and_does_not_grow_with_the_topic(folder: Path, readers: Readers, mib: int) -> None:
-    """A reader holds some chunks and up to 64 MiB of decoded records: already the smaller topic reaches this limit."""
+    """A reader holds some chunks and up to 64 MiB of decoded records. Even the smaller topic reaches this limit."""
     peaks = {
         reader: [readers.peak_above_imports(reader, *filled(folder, size)) // MIB for size in (64, mib)]
         for reader in ("read_topic", "duckdb", "polars")

@@ -250,7 +250,7 @@ def test_lost_offsets_are_an_error_before_the_first_record_or_a_warning(
 ) -> None:
     with pytest.raises(DataLossError, match="offsets 200 to 299 of events-0"):
         read_topic(trouble.manager, "events")
-    # A lost record counts unless the filter excludes its offset. A filter by time cannot exclude it: its time is
+    # A lost record counts unless the filter excludes its offset. A filter by time cannot exclude it, as its time is
     # unknown.
     assert table(read_topic(trouble.manager, "events", filter=ds.field("offset") < 200)).num_rows == 200
     with pytest.raises(DataLossError):

@@ -102,8 +102,8 @@ def lineage(epochs: LeaderEpochs, stop: int) -> Lineage:
         (LOST, EpochEnd(0, 20), 20),
         (LOST, EpochEnd(0, 7), 7),
         (LOST, EpochEnd(2, 0), 0),
-        # The broker's leader of epoch 0 wrote beyond offset 20, where the bucket's epoch 3 begins: another unclean
-        # election.
+        # The broker's leader of epoch 0 wrote beyond offset 20, where the bucket's epoch 3 begins. So there was a
+        # second unclean election.
         (LOST, EpochEnd(0, 30), 20),
         (LOST, EpochEnd(0, 99), 20),
         (((0, 0), (1, 10), (3, 20)), EpochEnd(0, 99), 10),

@@ -24,7 +24,7 @@ WHO = Producer(7, 0, 0, transactional=True)
 
 @pytest.fixture
 def topic(topic: StoredTopic) -> StoredTopic:
-    """Return a topic with ten records, the last five in an open transaction. Partition 1 has no open transaction."""
+    """Return a topic: ten records in partition 0, the last five in an open transaction, and five in partition 1."""
     records = [Record(b"v") for _ in range(5)]
     is_open = ProducerState(7, 0, 4, 9, 4, 0, 0, 5)
     topic.copy(0, [build_batch(records, 0), build_batch(records, 5, producer=WHO)], producers=[is_open])

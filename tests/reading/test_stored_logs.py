@@ -1,4 +1,4 @@
-"""Tests of the logs that long-lived readers keep, with listings that other processes write into."""
+"""Tests of the logs that long-lived readers keep, if other processes write during a listing."""
 
 from __future__ import annotations
 

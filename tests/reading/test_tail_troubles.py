@@ -61,7 +61,7 @@ class Broker:
         return {} if self.epoch_end is None else dict.fromkeys(epochs, self.epoch_end)
 
     def add(self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> None:
-        """Assign partitions. With a later leader, check first if its log has the position, like a client."""
+        """Assign partitions. Like a client, report a position that a later leader's log does not have."""
         self.positions.update(positions)
         for where, epoch in epochs.items():
             is_later = self.leader_epoch is not None and epoch < self.leader_epoch

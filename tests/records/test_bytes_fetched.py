@@ -21,7 +21,7 @@ from tieredstore.testing.segments import PARTITION, Record, build_batch
 KIB: Final = 1024
 SEGMENTS: Final = 12
 RECORDS: Final = 96
-"""Number of records in a segment. Four records of 2 KiB are a batch, so chunks of 16 KiB may end anywhere in one."""
+"""Number of records in a segment. A batch has four records of 2 KiB, so a chunk of 16 KiB may end within a batch."""
 
 
 @pytest.fixture(params=MODES)

@@ -1,5 +1,5 @@
-"""Tests of transactions that end in another broker's segments. This broker's log begins within the transactions, so its
-indexes lack them.
+"""Tests of transactions that end in segments of another broker, whose log begins within the transactions. So that
+broker's indexes lack them.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def test_a_damaged_batch_fails_or_is_left_out_and_reported(
 
 @pytest.mark.parametrize("bit", [0, 2, 4, 7, 8])
 def test_a_wrong_base_offset_never_ends_a_read_early(topic: StoredTopic, bit: int) -> None:
-    """No checksum covers the base offset. If it is past the end of the read, it looks like that end."""
+    """No checksum covers the base offset. A wrong base offset past the end of the read looks like this end."""
     topic.copy_plain(0, 200, batch=5)
     catalog = topic.catalog()
     (log_key,) = topic.keys(".log")

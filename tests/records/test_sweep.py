@@ -46,8 +46,8 @@ HEADERS: Final = ("01-none", "06-codec-gzip-createtime", "07-txn", "11-single-re
 MANIFESTS: Final = ("01-none", "02-zstd-onechunk", "07-txn", "11-single-record")
 
 MOST_IN_SOAK: Final = 4200
-"""The maximum number of bits that `make soak` flips of one place in one segment. Segments of hundreds of batches have
-more bits. So have places that a checksum covers.
+"""The maximum number of bits that `make soak` flips of one place in one segment. Only two kinds of places have more
+bits: those in segments of hundreds of batches, and those that a checksum covers.
 """
 
 FORMAT: Final = (REPOSITORY / "docs" / "reference" / "format.md").read_text()

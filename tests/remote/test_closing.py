@@ -26,7 +26,7 @@ from tieredstore.remote import manager as manager_module
 pytestmark = pytest.mark.slow
 
 AT_ONCE_S = 25.0
-"""Closing takes a second on an idle machine. If it hung, it would last until the silent store answers, a minute."""
+"""Closing takes a second on an idle machine. If it hung, it would last a minute, until the silent store answers."""
 
 
 @pytest.fixture(autouse=True)
@@ -335,7 +335,7 @@ def test_a_thread_that_makes_its_calls_itself_is_told_at_the_next_one(tmp_path: 
     manager = RemoteStorageManager(memory_settings(), store=inner)
     with manager.on_this_thread():
         manager.copy_segment(new_metadata(100), data)
-        # Threads of earlier tests may end in between.
+        # Compare sets, because threads of earlier tests may end in between.
         before = set(threading.enumerate())
         assert len(list(manager.store.list())) == 3
         assert set(threading.enumerate()) <= before

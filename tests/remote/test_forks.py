@@ -121,7 +121,7 @@ def test_a_child_forked_between_two_chunks_goes_on_with_the_next_one(cache: str,
 
 def test_a_child_is_told_what_its_parent_alone_has(tmp_path: Path) -> None:
     """The parent's threads do not exist in a child, so a child that waited for them would hang. The error must name
-    them, and not blame the store.
+    these threads, and not blame the store.
     """
     run_fresh(
         """

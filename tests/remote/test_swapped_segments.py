@@ -69,7 +69,7 @@ def swapped(tmp_path: Path) -> Swapped:
 )  # fmt: skip
 def test_no_command_serves_another_topics_segment(arguments: list[str], swapped: Swapped) -> None:
     done = tieredstore(arguments[0], "-c", swapped.settings_path, *arguments[1:])
-    assert b"payroll" not in done.stdout.replace(b"payroll  ", b"")  # except in the row of `ls` for payroll itself
+    assert b"payroll" not in done.stdout.replace(b"payroll  ", b"")  # `ls` has a row for payroll itself
     assert "it records the topic 'payroll', but its key says 'tiny'" in done.stderr.replace("\n", " ")
     assert done.code in {3, 4}
     if arguments[0] != "cat":

@@ -46,7 +46,7 @@ def registries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regi
     monkeypatch.setattr(schema_registry, "RETRY_POLICY", replace(schema_registry.RETRY_POLICY, sleep=lambda _: None))
     lost, target = RegistryService(), RegistryService()
     lost.register("unused", '"bytes"')
-    # The schema with the reference has a smaller id than the schema that it refers to, as can be after an import.
+    # The schema with the reference has a smaller id than the schema that it refers to. An import can lead to this.
     lost.schemas[2] = {"schema": '{"type":"array","items":"Money"}', "references": [
         {"name": "Money", "subject": "money", "version": 1},
     ]}  # fmt: skip

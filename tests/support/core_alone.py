@@ -1,7 +1,7 @@
 """Runs the core's tests without its wings: ``python -m tests.support.core_alone ARGUMENTS-OF-PYTEST`` (`make core`).
 
 The tests run in a copy of the tree without the wings' folders. Their interpreter has our packages except the editable
-installation, which would find the wings here. Tests that need a wing are left out.
+installation, which would find this tree's wings. Tests that need a wing are left out.
 """
 
 from __future__ import annotations

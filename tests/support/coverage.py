@@ -4,8 +4,8 @@ Slipcover puts a probe at each line and branch when a module is imported, and re
 do not use a tracer such as coverage.py's for Python 3.11, because it takes time at every line of all code. It doubled
 the processor time of the tests. This is a ``-p`` plugin, because pytest loads such plugins before any conftest.py, and
 so before the product is imported. Each xdist worker sends its coverage to the process that started the run. This
-process adds up the coverage and checks the limit. :mod:`tests.support.measured_process` does the same as a worker in
-processes that tests start.
+process adds up the coverage and checks the limit. Processes that tests start are measured by
+:mod:`tests.support.measured_process`.
 """
 
 from __future__ import annotations

@@ -10,5 +10,5 @@ SOAK: Final = bool(os.environ.get("TIEREDSTORE_SOAK"))
 
 
 def examples(count: int) -> int:
-    """Return ``count`` in `make soak`, otherwise two fifths of it: each example takes tens of milliseconds."""
+    """Return ``count`` in `make soak`, otherwise two fifths of it, because each example takes tens of milliseconds."""
     return count if SOAK else max(4, count * 2 // 5)

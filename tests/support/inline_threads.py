@@ -14,7 +14,7 @@ from tieredstore.process.thread_pool import ThreadPool
 
 @pytest.fixture
 def inline_threads() -> Generator[None]:
-    """Run tasks of pools in ``submit``, for tests of thousands of small tasks: threads would cost more time."""
+    """Run tasks of pools in ``submit``, for tests of thousands of small tasks, because threads would cost more time."""
 
     def submit(pool: ThreadPool, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()

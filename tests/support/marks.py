@@ -34,7 +34,7 @@ def marks_of(fixtures: Iterable[object]) -> set[str]:
     return {MARK_OF_FIXTURE[name] for name in fixtures if isinstance(name, str) and name in MARK_OF_FIXTURE}
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks, and before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # so that pytest can choose by these marks, and xdist can read the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function):
@@ -67,8 +67,8 @@ def needs_are_told(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Make `pytest -n 2` enough: a file's tests stay on one worker, and all tests that need Spark on the worker that has
-    # it.
+    # Let `pytest -n 2` be enough to keep a file's tests on one worker, and all tests that need Spark on the worker with
+    # Spark.
     if getattr(config.option, "dist", "no") == "load":
         config.option.dist = "loadfile"
 

@@ -1,7 +1,7 @@
 """Slipcover's probes, inserted into product code at import.
 
-A process is measured if it imports this module before the product. These are the workers of a run with ``-p
-tests.support.coverage``, and processes that import :mod:`tests.support.measured_process` first.
+A process is measured if it imports this module before the product. The workers of a run with ``-p
+tests.support.coverage`` do so, and processes that import :mod:`tests.support.measured_process` first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.unread_probes import Probe, without_its_place
 slipcover: Final[Any] = importlib.import_module("slipcover")  # no types
 SETTINGS: Final[dict[str, Any]] = importlib.import_module("slipcover.config").read_config()
 
-# Make probes picklable: Spark sends our functions to its workers with their code, including the probes.
+# Make probes picklable, because Spark sends our functions to its workers with their code, including the probes.
 copyreg.pickle(Probe, without_its_place)
 
 # Raise the limit at which Slipcover removes probes that were reached often. Such a probe costs little. To remove it,

@@ -1,9 +1,9 @@
 """Frames of all threads, without a garbage collection in between.
 
-CPython 3.11 makes frame objects while it holds the lock of its thread list. A collection there calls back into Python
-(Hypothesis has such a callback), which may release the interpreter's lock. If a thread starts at this moment, it takes
-the interpreter's lock and waits forever for the list's lock, which is a deadlock. Slipcover, which measures coverage,
-requests frames now and then.
+CPython 3.11 makes frame objects while it holds the lock of its thread list. A garbage collection at this moment
+calls back into Python (Hypothesis has such a callback), which may release the interpreter's lock. A thread that starts
+then takes the interpreter's lock and waits forever for the list's lock, which is a deadlock. Slipcover, which measures
+coverage, requests frames now and then.
 """
 
 from __future__ import annotations

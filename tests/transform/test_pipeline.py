@@ -109,7 +109,7 @@ def test_a_failing_read_is_raised_at_its_chunk_and_nothing_runs_on(pool: ThreadP
     assert [len(next(chunks)), len(next(chunks))] == [10, 10]
     with pytest.raises(CorruptDataError, match="the disk said no"):
         next(chunks)
-    assert running == 1  # all other calls have ended; only the one that raised did not count down
+    assert running == 1  # only the call that raised has not counted down, so all others have ended
 
 
 def test_closing_early_waits_for_what_runs(pool: ThreadPoolExecutor) -> None:

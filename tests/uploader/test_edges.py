@@ -379,7 +379,7 @@ def test_a_high_watermark_newer_than_the_listing_settles_no_truncated_records(
 
 
 def miss(disk: BrokerDisk, uploader: Uploader, base: int = 10) -> None:
-    """Let the uploader list the folder while the log of one segment has neither of its names."""
+    """Let a listing of the folder miss one segment's log, as can happen if the broker renames the log meanwhile."""
     (log,) = disk.folder.glob(f"{base:020d}.log*")
     aside = log.rename(disk.log_dir / "aside")
     uploader.ask_leadership()
@@ -400,7 +400,7 @@ def test_a_segment_that_one_listing_missed_is_shipped(
     is_linked: bool,
     kept: slice,
 ) -> None:
-    """To the uploader, the segment before the missed one then seems to end where the missed one ends. In some cases,
+    """To the uploader, the segment before the missed one seems to reach up to the end of the missed one. In some cases,
     the log is compacted.
     """
     (tmp_path / "hold").mkdir()

@@ -68,7 +68,7 @@ def test_each_operation_of_the_store_may_fail(disk: BrokerDisk, moment: Moment) 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_the_process_may_die_in_each_operation_of_the_store(disk: BrokerDisk, moment: Moment) -> None:
-    # Skip the last operation, an empty listing of holes, during which nothing can die.
+    # Skip the last operation, an empty listing of holes, because no process can die in its middle.
     for _, inner, store in sweep_of(disk, slice(-1)).die(moment):
         with pytest.raises(Killed):
             run_once(disk.log_dir, store)

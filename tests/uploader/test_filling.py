@@ -325,7 +325,7 @@ def test_holes_less_what_was_shipped(missing: list[tuple[int, int]], shipped: li
 
 
 def test_a_segment_that_only_seems_to_reach_into_a_hole_is_not_stored(tmp_path: Path, store: MemoryObjectStore) -> None:
-    """Both replicas lack a segment, and the follower's segment before it ends earlier than the leader's."""
+    """Both replicas lack the segment 10 to 19. The follower's segment before the gap ends earlier than the leader's."""
     leader, follower = replicas(tmp_path)
     for disk in (leader, follower):
         (disk.folder / f"{10:020d}.log").unlink()

@@ -297,7 +297,9 @@ def test_nothing_is_let_go_of_what_a_worker_reads(replica: Replica) -> None:
 def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without this, the client would ask the previous leader and, if that broker is dead, wait ten seconds."""
+    """If the client did not look up the leader again, it would ask the previous leader for the log's end. If that
+    broker is dead, the client waits ten seconds for the answer.
+    """
     replica.look()
     (partition,) = replica.uploader.disk.partitions
     asked: list[bool] = []

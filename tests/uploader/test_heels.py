@@ -22,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("soon")
 class Life:
     """A partition whose first record begins a hanging transaction, and an uploader that starts and stops.
 
-    With links, the broker may delete files for good while no uploader runs. Without links, the uploader has seen each
-    file before.
+    With links, the broker may also delete files while no uploader runs. Without links, it deletes only files that the
+    running uploader has seen.
     """
 
     def __init__(self, folder: Path, seed: int, *, links: bool) -> None:

@@ -307,7 +307,9 @@ def test_another_file_system_and_another_uploader_are_refused(
 def test_a_link_that_is_made_after_the_answer_says_that_it_is_replicated(
     disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
 ) -> None:
-    """The broker writes a snapshot after the next log. The leader's answer arrives in between."""
+    """The broker writes the snapshot at a segment's end only after the next segment's log. The leader's answer arrives
+    between the two, so the uploader makes the link after the answer.
+    """
     snapshot = disk.folder / f"{30:020d}.snapshot"
     raw = snapshot.read_bytes()
     snapshot.unlink()

@@ -110,7 +110,8 @@ class UploaderMachine(RuleBasedStateMachine):
         self.disk = BrokerDisk(self.folder / "logs", segments=3)
         self.store = MemoryObjectStore()
         self.failing: int | None = None
-        """Number of the next step's operations that succeed; later ones fail. One on the watermark counts as five."""
+        """Number of the next step's operations that succeed; later ones fail. An operation on the watermark counts as
+        five."""
         self.faulty = FaultyStore(self.store, self._fails)
         self.settling = SaidSettling(high=2 * RECORDS)
         self.now_s = 0.0

@@ -147,7 +147,7 @@ def test_a_move_leaves_the_links_of_what_is_live(
 def test_a_copy_with_other_borders_is_shipped_as_well(
     uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling, tmp_path: Path
 ) -> None:
-    """Segments that only the old folder has are shipped with its boundaries, live segments with the new ones."""
+    """The segments of the two folders have different boundaries. Those that only the old folder has are shipped too."""
     disk.delete(1)
     look(uploader, disk)
     there = BrokerDisk(tmp_path / "two", disk.partition, disk.epochs, 5, segments=4)
@@ -279,7 +279,7 @@ def test_other_records_of_a_later_leader_are_not_filled_with_what_is_held(
     tmp_path: Path, store: MemoryObjectStore, hold_dir: str, epoch: int
 ) -> None:
     """If the new log begins with the held segments' epoch, the segments belong to it. If the log begins with a later
-    epoch, they may not.
+    epoch, they may belong to another log.
     """
     run = Reassigned(tmp_path, store, hold_dir)
     shutil.rmtree(run.new.folder)
@@ -317,8 +317,8 @@ def test_only_a_topic_that_the_cluster_does_not_know_is_let_go_unshipped(
     run = Reassigned(tmp_path, store, hold_dir)
     Assigned.ids = ids
     run.uploader.follow()
-    # A broker that has just started knows no topic, so one such answer drops nothing. One answer with another topic id
-    # drops the segments.
+    # A broker that has just started knows no topic. So one answer that does not have the topic drops nothing, but one
+    # answer with another topic id drops the segments.
     assert bool(run.uploader.disk.partitions) == (is_kept or ids == {PARTITION.topic: None})
     run.step()
     assert bool(run.uploader.disk.partitions) == is_kept

@@ -247,7 +247,7 @@ def test_a_watermark_is_made_of_segments_that_join(
 
 @pytest.mark.parametrize(("begin", "next_offset"), [(None, 20), (0, 0), (5, 5), (10, 20), (15, 20)])
 def test_a_watermark_that_is_made_begins_where_the_log_on_disk_does(begin: int | None, next_offset: int) -> None:
-    """The partition may have begun before its first stored segment."""
+    """The log on disk may begin before the first stored segment, which begins at 10."""
     chain = chain_of(PARTITION, [segment(10, 19)], ((0, 0),), None, lambda: begin)
     assert chain is not None
     assert chain.next_offset == next_offset

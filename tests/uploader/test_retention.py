@@ -70,7 +70,7 @@ def test_records_that_are_too_old_go_and_the_watermark_stays(disk: BrokerDisk, s
 
 
 def test_a_clock_that_jumps_ahead_deletes_nothing_too_early(disk: BrokerDisk, store: MemoryObjectStore) -> None:
-    """The store's clock decides if the machine's clock is ahead of it. A machine's clock that is behind deletes later.
+    """Retention uses the earlier of the machine's time and the store's time.
 
     A store may have no clock.
     """

@@ -38,7 +38,8 @@ CONFIG: Final = {
 }
 LONG_S: Final = 600
 MOST_BEHIND: Final = 2000
-"""Maximum lead of the writer in offsets, about twenty segments, because a busy machine would never catch up."""
+"""Maximum lead of the writer in offsets, about twenty segments. Without a limit, uploaders on a busy machine would
+never catch up."""
 
 
 KRAFT: Final = {"internal.segment.bytes": "20000"}
@@ -48,8 +49,9 @@ OLD: Final = {"segment.bytes": "20000"}
 class Run:
     """Cluster with its bucket, and the records written to the topic's only partition.
 
-    With ``zookeeper``, the uploaders ask it for leaders instead of the brokers. ``first_s`` and ``last_s`` are seconds
-    from each change of leaders: to the new leader's first watermark, and to the old leader's last one.
+    With ``zookeeper``, the uploaders ask it for leaders instead of the brokers. ``first_s`` has the
+    seconds from each change of leaders to the new leader's first watermark. ``last_s`` has the seconds to the old
+    leader's last watermark.
     """
 
     def __init__(

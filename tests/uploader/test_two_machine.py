@@ -127,7 +127,7 @@ class TwoUploaders(RuleBasedStateMachine):
 
     @rule()
     def shrink_isr(self) -> None:
-        """Let the leader alone have its records replicated: the follower is no longer in sync."""
+        """Drop the follower from the in-sync replicas, so that all records of the leader count as replicated."""
         self._commit(self.brokers[self.leader].disk.end)
 
     @precondition(lambda self: self._common() >= self.high)
@@ -142,7 +142,7 @@ class TwoUploaders(RuleBasedStateMachine):
     @precondition(lambda self: RECORDS <= self._common() < self.high)
     @rule()
     def elect_unclean(self) -> None:
-        """Let the broker lead that is not in sync. Records that only the other one has are lost."""
+        """Elect the follower although it is not in sync. Records that only the former leader has are lost."""
         common = self._common()
         self.elect()
         self.unclean.append((self.epoch, common))
@@ -176,7 +176,8 @@ class TwoUploaders(RuleBasedStateMachine):
         self.believe(self.leader, knows=True)
         for what in ("sweep", "ship", "ship"):
             self.act(self.leader, what, None, None, is_lost=False)
-        # Compare with the watermark before the first uploader goes on, not only with that before this rule.
+        # Invariants are checked only after a rule. Check this one here too: the next check then compares with the
+        # watermark as the second uploader has left it.
         self.the_watermark_forgets_nothing()
         self.go_on(old, again_at, 0.0)
         self.the_watermark_forgets_nothing()
@@ -275,9 +276,9 @@ class TwoUploaders(RuleBasedStateMachine):
         self._note_lost()
 
     def _note_begin(self) -> None:
-        """When the store gets its first segment, excuse missing earlier segments that a disk lists: uploaders take
-        these for segments that were stored and deleted before. Earlier segments that only pins keep must still be
-        stored.
+        """When the store gets its first segment, excuse missing earlier segments that a disk lists, because
+        uploaders take these for segments that were stored and deleted before. Earlier segments that only pins keep must
+        still be stored.
         """
         if not self.has_begun and self.stored_to:
             self.has_begun, begin = True, min(self._stored() | self._in_holes(), default=0)
@@ -313,7 +314,7 @@ class TwoUploaders(RuleBasedStateMachine):
         return None
 
     def _known_to(self) -> int:
-        """Return the offset from which the watermark does not know an unclean election yet."""
+        """Return the lowest offset changed by an unclean election whose epoch is later than the watermark's."""
         mark = self._mark()
         epoch = -1 if mark is None else mark.leader_epoch
         return min((offset for later, offset in self.unclean if later > epoch), default=1 << 62)

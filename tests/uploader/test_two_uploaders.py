@@ -34,7 +34,9 @@ class Turns:
         self._next = self._source.randrange(2)
 
     def wait(self, who: int) -> bool:
-        """Wait for this uploader's turn. Return False: a FaultyStore calls this to decide if an operation fails."""
+        """Wait for this uploader's turn. A FaultyStore calls this before an operation. The result False lets the
+        operation succeed.
+        """
         with self._changed:
             assert self._changed.wait_for(lambda: self._next == who or 1 - who in self._ended, _DEADLINE_S)
             self._next = self._source.randrange(2)

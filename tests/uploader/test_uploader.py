@@ -319,8 +319,8 @@ def test_a_leader_that_wrote_nothing_moves_no_watermark_back(
 def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_an_earlier_leaders(
     tmp_path: Path, store: MemoryObjectStore
 ) -> None:
-    """The first broker's old log ends before the second broker's epoch, and its new checkpoint begins in the middle of
-    this epoch. So neither shows where the epoch began.
+    """The first broker's old log ends before the second broker's epoch. The first broker's new checkpoint begins in the
+    middle of this epoch. So neither shows where the epoch began.
     """
     first, second = BrokerDisk(tmp_path / "first"), BrokerDisk(tmp_path / "second")
     first.grow(3)

@@ -165,7 +165,7 @@ def test_an_answer_whose_lengths_cannot_be_understood_leaves_no_connection_open(
     with FaultyServer(SERVICES[cloud]()) as server:
         server.service.objects.write("key", bytes(100), {})
         server.lie(way)
-        gc.disable()  # a garbage collection could close the connections instead of the store
+        gc.disable()  # otherwise the garbage collector, and not the store, might close the connections
         try:
             with closing(store_on(server)) as store, pytest.raises(StoreError) as caught:
                 store.get("key", 1, 50)

@@ -102,7 +102,7 @@ def test_blocks_of_a_failed_upload_are_never_an_object(
     with pytest.raises(ObjectNotFoundError):
         store.get("object")
     with ContainerClient.from_connection_string(azurite.connection_string, container) as client:
-        # The interrupted write's blocks stay: only the service can drop them.
+        # The interrupted write's blocks stay, because only the service can drop them.
         assert [blob.name for blob in client.list_blobs(include=["uncommittedblobs"])] == ["object"]
 
 

@@ -34,7 +34,7 @@ OBJECT = bytes(range(256)) * 4
 
 
 def _delete_many(store: ObjectStore) -> None:
-    # On Google's store these are twenty requests, which share one deadline.
+    # Google's store sends a request for each of the twenty keys. All these requests share one deadline.
     store.delete(f"object-{number}" for number in range(20))
 
 
@@ -133,7 +133,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
         assert "within its deadline" in str(outcome) or f"no progress for {TIMEOUT_S:g} s" in str(outcome), outcome
         assert took_s < TIMEOUT_S + GRACE_S, verb
     if set(way.steps) == set(EVERY_STEP):
-        # The store keeps none of these connections open for other requests.
+        # The store keeps no connection with an endless answer open for other requests.
         assert wait_until(lambda: server.open_connections == 0)
 
 

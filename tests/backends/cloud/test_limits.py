@@ -24,7 +24,7 @@ from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.errors import StoreError, StoreUnavailableError
 
 FAR_TOO_LONG_S = 40.0
-"""A duration that calls with a short time limit never reach, and calls without a limit exceed."""
+"""Calls with a short time limit end long before this. Calls without a limit would last longer."""
 
 
 class TestLimits(OnEveryCloud):
@@ -99,7 +99,7 @@ class TestLimits(OnEveryCloud):
         retries = quick(monotonic=lambda: 100.0 * len(ticks), timeout_s=1e6)
         with closing(cloud.make(proxy.url, place, retries, stall_timeout_s=1000)) as store:
             plan(proxy, cloud, Drip(lambda: ticks.append(None)), "part", times=None)
-            # The first of the parallel parts may time out a moment before the upload does: accept both errors.
+            # The first of the parallel parts may time out a moment before the upload does, so accept both errors.
             with pytest.raises(StoreUnavailableError, match=r"progress for 1000 s|[Tt]imed? ?out"):
                 store.put("object", iter([cloud.large] * 2))
         assert list(direct.list()) == []

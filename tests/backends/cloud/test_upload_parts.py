@@ -175,7 +175,7 @@ def test_after_a_failed_part_no_other_is_begun_and_those_underway_are_waited_for
         if part.number == 3:
             failed.set()
             raise error("part 3")
-        # Parts after the third wait, so that they are still being sent when the third fails.
+        # All later parts wait, so that they are still being sent when part 3 fails.
         assert part.number < 3 or failed.wait(60)
         ended.append(part.number)
 
@@ -219,8 +219,7 @@ def test_what_the_body_raises_is_raised_on_after_those_underway(error: type[Base
 
     with pytest.raises(error, match="body"), cut(body(), 1) as cutter:
         send_parts(cutter, send, 2)
-    # The second part is not sent. It waits until the body has yielded another part or has ended, and the body failed
-    # before.
+    # The second part is not sent: it waits for the next part or the body's end, but the body fails before either.
     assert ended == [0]
 
 

@@ -73,7 +73,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 
 def open_descriptors() -> int:
-    """Count descriptors of files and folders, without sockets and pipes, because those of other tests vary."""
+    """Count descriptors of files and folders. Leave out sockets and pipes, because other tests may still have some."""
     links: list[str] = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -111,7 +111,7 @@ def test_a_full_disk_at_any_step_of_a_put_leaves_the_whole_object_or_none(
         failures += outcome is not None
         assert isinstance(outcome, StoreError | None)
         stayed = files_below(tmp_path)
-        # If a call fails after the object has its name, the write cannot roll back: the answer is lost, but the object
+        # If a call fails after the object has its name, the write cannot roll back. It raises an error, but the object
         # is whole.
         assert stayed in ([], ["a/b/object"])
         assert outcome is not None or stayed

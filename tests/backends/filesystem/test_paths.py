@@ -107,7 +107,7 @@ def test_special_files_are_no_objects_and_block_nobody(store: FilesystemObjectSt
     os.mkfifo(root / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         descriptor = os.open(root, os.O_RDONLY)
-        # Use the descriptor's path: the test's own folder may be too long for a socket's address.
+        # Use the descriptor's path, because the test's own folder may be too long for a socket's address.
         listener.bind(f"/proc/self/fd/{descriptor}/socket")
         os.close(descriptor)
         assert list(store.list()) == []

@@ -45,7 +45,7 @@ class TestMinioAsS3Compatible(TestMinio):
 
 
 class TestSeaweedfsAsS3Compatible(S3StoreTests):
-    # A round of racing writers takes about 2 s on this server, and it may accept two uploads to one key.
+    # On this server a round of racing writers takes about 2 s. The server may accept two uploads to one key.
     race_rounds = 3
     racing_publishers = 1
 

@@ -34,7 +34,7 @@ def stands(server: S3Server, bucket: str) -> tuple[list[str], list[str]]:
 
 
 class Cancelled(BaseException):
-    """The end of an upload from outside. Like KeyboardInterrupt, it is not an Exception."""
+    """Raised to cancel an upload from outside. Like KeyboardInterrupt, the class does not derive from Exception."""
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt, Cancelled])

@@ -27,7 +27,7 @@ STORE_SECONDS = 2.0
 
 
 class TestMeteredStore(ObjectStoreTests):
-    listed_objects = 250  # enough, because the wrapped store has its own tests
+    listed_objects = 250  # few, because the wrapped store has its own tests
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> ObjectStore:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 STALL_TIMEOUT_S = 3000.0
 SECOND_S = 1000.0
-"""Seconds of the stores' clock in a second of the token bucket. So many seconds never pass in a real request, however
+"""Seconds that pass on the stores' clock during one second of the token bucket. No real request takes as long, however
 busy the machine is.
 """
 
@@ -66,7 +66,8 @@ def test_uploads_that_wait_for_the_rate_limit_all_end(cloud: Cloud, monkeypatch:
 
     monkeypatch.setattr(Stall, "under_way", watched)
     part = PART_SIZES[cloud]
-    # The limit is one part per second, after a free first second: each of the four uploads sends a part every 4 s.
+    # The limit is one part per second, after a free first second. The four uploads share the limit, so each sends a
+    # part every 4 s.
     bucket = TokenBucket(
         part, monotonic=lambda: clock.now_s / SECOND_S, sleep=lambda seconds: clock.sleep(seconds * SECOND_S)
     )

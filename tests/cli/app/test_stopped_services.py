@@ -18,7 +18,7 @@ from tests.support.uploader.uploader_disk import BrokerDisk
 pytestmark = pytest.mark.slow
 
 SOON_S = 20.0
-"""Much shorter than any service's drain time, but long enough for a busy machine."""
+"""Time in which a stopped service must end. It is much shorter than any drain time, but enough on a busy machine."""
 LONG_S = 120.0
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 

@@ -44,7 +44,7 @@ def broker_file(folder: Path, own: dict[str, str], prefix: str = "rsm.config.") 
 
 
 def golden_broker(folder: Path, prefix: str = "rsm.config.") -> Path:
-    """Write a broker's settings file. Its keys are in a folder beside the file, which it names by a relative path."""
+    """Write a broker's settings file. It names a folder with its keys, which is beside the file, by a relative path."""
     path = broker_file(folder, settings_text("08-keyring") | {"storage.root": "store"} | CACHE, prefix)
     for name in ("store", "keys"):
         (path.parent / name).symlink_to(GOLDEN / "08-keyring" / name)

@@ -347,7 +347,7 @@ def test_follow_ends_when_it_has_shown_enough(bucket: Bucket, monkeypatch: pytes
     later = [10]
 
     class Followed(LogTail):
-        """Writes ten more records after the first answer."""
+        """Tail of a log to which ten more records are written after the first answer."""
 
         def poll(self, timeout_s: float) -> TailRecords | None:
             records = super().poll(timeout_s)

@@ -182,7 +182,7 @@ def test_the_brokers_offsets_are_beside_the_buckets(kafka: KafkaServer, tmp_path
     heading, _, line, *_ = tieredstore(*asked, "-p", 0, "--wide").text.splitlines()
     assert "BROKER FROM  BROKER END  NOT STORED  LOST" in heading
     assert str(ends[0] + 5) in line.split()
-    # Every record before the newest stored one is stored, and --until must agree with that.
+    # All records up to the newest stored one are stored. So --until finds nothing missing up to that record's time.
     for row in (first, second):
         assert row["complete_up_to"] == row["newest_timestamp"]
         until = (*asked, "-p", row["partition"], "--until")

@@ -460,7 +460,7 @@ def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote(
     source, target = made(), MemoryObjectStore()
 
     def write(operation: Operation) -> None:
-        """Write the same object, as another copy does, just before the tested one writes it."""
+        """Write the same object, as another copy does, just before the tested copy writes it."""
         (key,) = operation.keys
         target.put(key, source.get(key), if_absent=True)
 

@@ -143,7 +143,7 @@ def test_writes_are_counted_by_the_parts_of_the_settings(texts: dict[str, str], 
 
 def test_reads_are_counted_by_chunks() -> None:
     index = FixedChunkIndex(4 << 20, 1 << 30, 4 << 20, 4 << 20)
-    # This is one request for each of the log's 256 chunks, one for the manifest, and one for the indexes.
+    # A broker sends one request for each of the log's 256 chunks, one for the manifest, and one for the indexes.
     assert SIZES.broker_reads(index) == 258
     assert SIZES.direct_reads(index) == 66
     # If the limit is below one chunk, a read takes one chunk.

@@ -86,7 +86,7 @@ ALL = len(segments(CASE))
 
 
 def new_pair_alone() -> Settings:
-    """Return the settings without the old pair, not even with the names of its files."""
+    """Return the settings without the old pair, and without the names of its files."""
     texts = {name: value for name, value in settings_text(CASE).items() if ".key1." not in name}
     return settings_from(texts | {"encryption.key.pairs": "key2", "encryption.key.pair.id": "key2"})
 

@@ -68,7 +68,9 @@ def test_the_written_bytes_are_published(any_store: ObjectStore, size: int) -> N
 
 
 class Taking(DelegatingObjectStore):
-    """Store that records the prepared keys and, for each piece, how many written bytes it had not consumed yet."""
+    """Store that records the prepared keys. For each piece that it takes of a body, it records how many bytes the test
+    has written and the store has not taken yet.
+    """
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -102,8 +104,8 @@ def test_a_large_one_is_on_its_way_before_it_ends_and_takes_no_more_memory_for_i
         assert store.keys == ["large"]
         body.end()
         assert body.await_prepared().size == 200 * len(piece)
-    # Up to four buffers are in use: one consumed, one waiting, one being filled, one being written. Before that, the
-    # first bytes were held in memory.
+    # The bytes that the store has not taken are in the three buffers, and in the piece that the test is writing. Before
+    # the upload begins, the body is held in memory, up to ``held_bytes``.
     most = memory.buffer_bytes * memory.buffers + len(piece)
     assert max(store.leads) <= memory.held_bytes + most
     assert max(store.leads[5:]) <= most

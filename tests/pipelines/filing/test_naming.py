@@ -97,9 +97,9 @@ def test_all_files_of_a_window_have_its_first_offset(topic: StoredTopic, store: 
 @pytest.mark.parametrize(
     ("limits", "names"),
     [
-        # Only one file may be open: a directory's file ends when another directory's begins.
+        # Only one file may be open, so a directory's file ends when another directory's file begins.
         ({"secor.max.file.count": "1"}, {"01/hr=12": [0, 3, 5, 7], "01/hr=13": [0, 2, 4, 6], "02/hr=12": [0]}),
-        # Each value has one byte: all files end at five records of a window, and new files begin.
+        # Each value has one byte, so five records reach the limit. Then all files of the window end, and more begin.
         (
             {"secor.upload.deterministic": "true", "secor.max.input.payload.size.bytes": "5"},
             {"01/hr=12": [0, 5], "01/hr=13": [0, 5], "02/hr=12": [5]},

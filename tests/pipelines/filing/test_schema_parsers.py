@@ -358,7 +358,7 @@ def test_no_bytes_are_more_than_bad(parsers: Parsers, values: list[bytes | None]
             continue
         for value, directory in zip(values, directories, strict=True):
             assert value or directory is None
-            # Messages of these parsers are filed only by a time that they contain, so by digits.
+            # These parsers file a message by a time in its value, so each value that they file contains a digit.
             if directory is not None and name in {"regex", "date", "iso8601", "json", "split-by-field"}:
                 assert re.search(rb"[0-9]", value or b"")
 
@@ -404,7 +404,7 @@ def test_records_by_offset_and_by_their_own_time(parsers: Parsers, offset: int, 
 
 @given(whole_numbers, st.binary(max_size=20), st.binary(max_size=20))
 def test_times_by_an_expression(parsers: Parsers, number: int, before: bytes, after: bytes) -> None:
-    """The first match counts, with as many digits as fit a long."""
+    """The first match counts. If it has more than 19 digits, it does not fit a long, and the message is bad."""
     value = before + b"at=%d" % number + after
     match = re.search(rb"at=([0-9]+)", value)
     assert match is not None

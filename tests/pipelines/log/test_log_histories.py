@@ -100,7 +100,7 @@ def test_offsets_that_retention_deletes_before_they_are_written_are_a_named_loss
         topic.manager.delete_log_segment_data(metadata)
     with pytest.raises(DataLossError, match=r"offsets 300 to 399 of .*-\d+"):
         run_once(topic, store, pipeline)
-    # Written files stay. The pipeline does not skip the hole, so it writes nothing after it.
+    # Written files stay. The pipeline does not skip the hole, so it writes no records from after the hole.
     assert listed_offsets(store) == list(range(300))
 
 

@@ -252,8 +252,8 @@ def written(next_offset: int, time_ms: int) -> Progress:
         # A partition that is idle and completely read does not delay the others.
         ([log_of(0, 10), log_of(1, 10)], {0: written(10, 5), 1: written(9, NOON_MS)}, NOON_MS),
         ([log_of(0, 10)], {0: written(10, 5)}, NOON_MS + HOUR_MS),
-        # A partition with unread records delays the others. So does a partition without a broker: more records may
-        # come.
+        # A partition with unread records delays the others. So does a partition without a broker, because more records
+        # may come.
         ([log_of(0, 11)], {0: written(10, 5)}, 5),
         ([log_of(0, 10, live=False)], {0: written(10, 5)}, 5),
         # A partition without written records delays the others unless it is empty.

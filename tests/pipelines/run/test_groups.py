@@ -45,7 +45,7 @@ def test_latest_begins_at_the_end_of_the_first_look_and_stays_there(topic: Store
     run_once(topic, store, pipeline_of(**LATEST))
     assert listed_offsets(store) == list(range(300, 350))
     assert list(verify_output(pipeline_of(**LATEST), store)) == []
-    # Now without LATEST. The default start does not apply any more, because the generation has already begun.
+    # Run without LATEST. The default start has no effect, because the generation has already begun.
     assert run_once(topic, store, pipeline_of(secor__max__file__size__bytes="9000")) == []
 
 
@@ -129,7 +129,7 @@ def test_a_generation_goes_on_where_a_group_stands_and_another_is_told_of_it(kaf
         (0, 7, 7), (1, 0, 0), (0, 7, 20), (1, 0, 20),
     ]  # fmt: skip
     assert kept.committed(kept.told) == {0: 20, 1: 20}
-    # From now on only the commit log decides where the pipeline continues, whatever the group.
+    # From now on only the commit log decides where the pipeline continues. The group's offsets have no effect.
     kept.stand(p0=3, p1=15)
     kept.produce(5, 0)
     kept.run()
@@ -172,7 +172,7 @@ def test_offsets_of_secor_in_zookeeper_are_gone_on_with(zookeeper: ZooKeeperServ
         client.create(node, b"12a", makepath=True)
         with pytest.raises(CorruptDataError, match="which is not an offset"):
             run_once(topic, store, pipeline_of(**secor))
-        # The group's offset is beyond the end of the bucket: the records in between are not uploaded yet.
+        # The group's offset is beyond the end of the bucket, because the records in between are not uploaded yet.
         client.set(node, b"310")
         assert run_once(topic, store, pipeline_of(**secor)) == []
         topic.copy_plain(300, 50, size=100)

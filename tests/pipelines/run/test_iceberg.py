@@ -110,7 +110,7 @@ def answer_lost(commit: Callable[[], Any]) -> Any:
 
 
 def refused_by_repetition(commit: Callable[[], Any]) -> Any:
-    """Commit, but answer as to a request that a proxy has sent twice: its second copy conflicts with the first."""
+    """Commit, then raise a conflict, as if a proxy had sent the request twice and the second copy had been refused."""
     commit()
     raise CommitFailedException("main has changed")
 

@@ -97,7 +97,7 @@ def test_how_much_a_window_read_is_committed_and_known_after_a_restart(topic: St
 
 
 def test_a_backlog_holds_up_no_other_partition() -> None:
-    """A batch has at most 64 windows. The first partition alone has enough records for each batch."""
+    """A batch has at most 64 windows. The first partition has records for many windows, all others for one each."""
     policy, waiting = Policy(1 << 30, 1, 60), Waiting()
     numbers = range(70)
     ends = {number: 1000 if number == 0 else 1 for number in numbers}
@@ -120,7 +120,7 @@ def test_the_minute_mark_writes_what_was_seen_before_it(topics: str, windows: li
     clocked = Clocked(Policy(1 << 30, 0, 36_000, minute_mark=15, marked=topics))
     hour = 1_700_000_000 // 3600 * 3600
     assert clocked.due(5, 0, wall_s=hour + 14 * 60 + 30) == []
-    # The pipeline need not look in the marked minute: the first look after it suffices.
+    # The pipeline need not look exactly at the mark. Its first look after the mark suffices.
     assert clocked.due(9, 40, wall_s=hour + 15 * 60 + 10) == windows
     assert clocked.due(12, 50, start=9, wall_s=hour + 15 * 60 + 20) == []
 
@@ -182,7 +182,7 @@ def test_partitions_that_are_idle_are_written_by_age_and_no_look_after_that_writ
         clocked.now_s = HOUR_S - 1
         assert clocked.step() == 0
         clocked.now_s = HOUR_S
-        # Only the idle topic is written: the other topic's records are only half an hour old.
+        # Only the idle topic is written, because the other topic's records are only half an hour old.
         assert clocked.step() == 1
         clocked.now_s = HOUR_S * 3 / 2
         assert clocked.step() == 1

@@ -298,8 +298,8 @@ def records_of(store: ObjectStore) -> list[str]:
 
 
 def check_between(store: ObjectStore) -> None:
-    """Assert that each record is in one of the two generations, and that no directory is complete as soon as the
-    second one has files.
+    """Assert that each record is in one of the two generations. Once the second generation has files, no directory may
+    be marked complete.
     """
     old, new = offsets(store, 1), offsets(store, 2)
     assert set(old) | set(new) == {0, 1, 2, 3, 4}
@@ -486,7 +486,7 @@ def test_a_replacement_that_sleeps_while_its_generation_is_removed_deletes_nothi
         with suppress(FencedError):
             backfill(later_topic, store, replaces=1)
         if outcomes[-1] == "removed":
-            drop(inner, 2)  # a repeated removal takes back what the replacement announced after the first one
+            drop(inner, 2)  # cancel the replacement, which was announced after the first removal
             check_cancelled(later_topic, inner)
         elif outcomes[-1] == "refused":
             assert sorted({*offsets(inner, 1), *offsets(inner, 2)}) == [0, 1, 2, 3, 4], at

@@ -60,7 +60,8 @@ fresh = partial(orders_on, batch_ms="20")
 
 
 LIMITS_MS = ("1000", "10000", "60000")
-"""Limits of a delivery, for tests that wait until one has passed. On a busy machine, a short limit may pass too early.
+"""Delivery timeouts that a test tries in turn. The test waits until a delivery times out, so it begins with a short
+timeout. On a busy machine, a good delivery may exceed this timeout too. The test then tries the next one.
 """
 
 

@@ -307,8 +307,8 @@ class Taker:
 
 def test_slow_senders_hold_the_room_for_a_minute_and_not_one_after_the_other() -> None:
     """Each slow client sends only the beginning of a large Message. The buffer has room for three, and an honest client
-    waits behind all of them. A request's minute includes its wait for room, so a slow client that gets room late is
-    disconnected after seconds. The honest client is served although it has waited for more than a minute.
+    waits behind all of them. A slow request may take a minute, which includes its wait for room. So a slow client that
+    gets room late is soon disconnected. The honest client is served, although it has waited for more than a minute.
     """
     loop, room = SteppedLoop(), Room(16 * MIB)
     handler = Taker(room)

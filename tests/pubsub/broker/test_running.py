@@ -202,7 +202,7 @@ def stop_one_of_two(topics: Topics) -> None:
 
 def test_a_broker_without_another_one_does_not_wait_for_any() -> None:
     topics = orders_on(batch_ms="5", broker_coordinator="store")
-    # A broker that waits for another one to take its topics waits for half of this time.
+    # A stopping broker gives other brokers half of this time to take its topics. The only broker need not wait.
     with served(listening_anywhere(topics, drain_ms=240_000)) as broker:
         broker.until(lambda: broker.is_ready)
         client = AsMemqs(broker.place)

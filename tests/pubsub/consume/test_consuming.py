@@ -256,7 +256,7 @@ def test_records_before_a_loss_are_returned_before_the_loss_is_raised() -> None:
     (reader,) = slow._partitions.values()
     slow._shared.fetches.at_once = 1
     for _ in range(3):
-        reader.look()  # the second call reads ahead during the first object's fetch; the third takes that object
+        reader.look()  # the second call reads the next entry ahead; the third begins to fetch its object
     topics.queue(topics.get("orders")).free(0, 5 * 256)
     reader.look()
     assert values_of(slow, at_least=3) == [b"0", b"1", b"5"]
@@ -277,7 +277,7 @@ def test_a_backlog_is_asked_for_ahead_more_and_more_at_a_time_and_its_end_once()
         store.operations.clear()
         asked: list[int] = []
         for _ in range(6):
-            reader.look()  # each call finds an entry, because the test waits for the requests of the call before
+            reader.look()  # finds an entry, because the test waits below for the read of the queue
             if reader.lookout.looking is not None:
                 reader.lookout.looking.exception(LONG_S)
             asked.append(sum("/queues/" in operation.keys[0] for operation in store.operations))

@@ -102,7 +102,7 @@ class History:
                     member.given.setdefault(row["partition"], []).append(place)
 
     def forget(self, member: Member) -> None:
-        """Drop the uncommitted work of partitions that the member has lost: another member repeats those records."""
+        """Drop the uncommitted work of partitions that the member has lost, because another member repeats it."""
         for partition in member.given.keys() - member.consumer._partitions.keys():
             del member.given[partition]
 
@@ -205,7 +205,7 @@ class History:
 
 @pytest.fixture(autouse=True)
 def beats_by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
-    """Let tests send heartbeats themselves: a member's own thread would use the machine's clock."""
+    """Let tests send heartbeats themselves, because a member's own thread would use the machine's clock."""
     del inline_threads
 
     def beat(group: StoreGroup) -> None:

@@ -1,5 +1,5 @@
-"""In turn at each record, a loop over records stops, or a member dies or loses a partition. No record is lost. A member
-returns no record of a partition that it has lost, and reads a new partition from the group's commit.
+"""At each record in turn, a loop over records stops, a member dies, or a member loses a partition. No record is lost. A
+member returns no record of a partition that it has lost, and reads a new partition from the group's commit.
 """
 
 # pyright: reportPrivateUsage=false
@@ -34,7 +34,7 @@ Place = tuple[int, int, int, int]
 
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
-    """Let tests send heartbeats themselves: a member's own thread would use the machine's clock."""
+    """Let tests send heartbeats themselves, because a member's own thread would use the machine's clock."""
     del inline_threads
 
     def beat(group: StoreGroup) -> None:
@@ -314,8 +314,8 @@ def test_a_member_of_a_group_in_kafka_has_nothing_when_it_was_fenced(code: int) 
 
 @pytest.mark.parametrize("is_counted", [True, False])
 def test_a_member_is_asked_for_its_claims_when_they_have_changed(*, is_counted: bool) -> None:
-    """The loop asks for the member's claims only after ``version``, the count of their changes, has changed. If the
-    member has no such count, the loop asks before each record.
+    """``version`` counts the changes of a member's claims. The loop asks for the claims only if this count has changed.
+    If the member has no count, the loop asks before each record.
     """
     topics, places = published(2)
     consumer, _ = with_member(topics)

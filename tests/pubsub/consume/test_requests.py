@@ -22,7 +22,7 @@ MOST_A_GIB = 72
 
 
 def requests_of(store: FaultyStore) -> Counter[str]:
-    """Count requests by operation and kind of key. Puts of one key count once: a busy machine may hedge a put."""
+    """Count requests by operation and kind of key. Puts of a key count once, because some may be hedged."""
     kinds: Counter[str] = Counter()
     seen: set[str] = set()
     for operation in store.operations:
@@ -134,7 +134,7 @@ def test_a_message_is_read_by_two_requests_for_as_many_bytes() -> None:
         store.reset()
         assert consumer.read_at(0, 0, 3).num_rows == 1
         assert [key for key in store.keys_of("get") if "!" not in key] == batch_keys(topics_on(inner)) * 2
-        assert store.bytes_down < 2500  # an entry, an index, and one of five Messages
+        assert store.bytes_down < 2500  # reads a queue entry, the object's index, and one of its five Messages
 
 
 def test_no_more_is_fetched_ahead_than_there_is_room_for() -> None:

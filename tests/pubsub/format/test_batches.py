@@ -317,7 +317,7 @@ def test_bodies_of_other_compressors(compress: Callable[[bytes], bytes]) -> None
 
 @pytest.mark.parametrize("compression", Compression)
 def test_a_message_without_records_and_without_a_body_is_read(compression: Compression) -> None:
-    """MemQ's producer sends such Messages of 40 bytes, with and without compression."""
+    """MemQ's producer sends Messages that consist only of the header of 40 bytes, with and without compression."""
     empty = MessageHeader(REQUEST, 0, compression, 0, 0).to_bytes()
     assert len(empty) == 40
     batch = build_batch([message_of([RECORD]), empty, message_of([RECORD])])

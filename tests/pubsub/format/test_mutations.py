@@ -1,5 +1,5 @@
-"""Damaged batches and notifications are read correctly or refused. ``tests/asan`` runs the same batches in a kernel
-that checks every access; ``make soak`` runs all ten thousand."""
+"""Damaged batches and notifications are read correctly or refused. ``tests/asan`` runs the same batches in a build
+that checks every memory access; ``make soak`` runs all ten thousand."""
 
 from __future__ import annotations
 

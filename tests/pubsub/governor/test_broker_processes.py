@@ -64,7 +64,7 @@ class Load:
             thread.join(2 * LONG_S)
 
     def delivered_so_far(self) -> Callable[[], bool]:
-        """Return a function that returns True as soon as each record sent before is acknowledged or has failed."""
+        """Return a function that returns True once all records sent until now are acknowledged or have failed."""
         futures = [future for sent in self.sent.values() for future in list(sent)]
         return lambda: all(future.done() for future in futures)
 
@@ -86,7 +86,7 @@ def governor_by_zookeeper(hosts: str) -> str:
 
 
 def generations_written(server: S3Server, bucket: str) -> list[int]:
-    """Return the generations of all assignments ever written, in order: the bucket keeps each version."""
+    """Return the generations of all assignments ever written, in order. The bucket still has each version."""
     listed = server.plain.list_object_versions(Bucket=bucket, Prefix=ASSIGNMENTS)
     versions = [version.get("VersionId", "") for version in reversed(listed.get("Versions", []))]
     bodies = [server.plain.get_object(Bucket=bucket, Key=ASSIGNMENTS, VersionId=each)["Body"] for each in versions]

@@ -32,7 +32,7 @@ from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 
-# A broker killed while clients connect may leave an open connection, as after kill -9: the garbage collector warns.
+# A broker killed while clients connect may leave an open connection, of which the garbage collector warns.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -183,7 +183,7 @@ def three(topics: Topics, coordinator: Coordinator) -> Generator[list[Member]]:
     finally:
         for member in members:
             member.kill()
-        # Otherwise the garbage collector would warn in the next test.
+        # Collect connections that killed brokers left open, so that Python warns of them now, not in the next test.
         gc.collect()
 
 
@@ -244,7 +244,7 @@ def governing(members: list[Member]) -> Member:
 
 
 def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
-    """Send records while brokers that hold the topic or govern are stopped or cut off, and then resume."""
+    """Send records while the governor or the broker with the topic fails and resumes, once for each of ``faults``."""
     topics = orders()
     sent: dict[Future[RecordPlace], bytes] = {}
     with three(topics, coordinator) as members:

@@ -1,4 +1,4 @@
-"""What brokers learn of topics and of each other, from ZooKeeper's nodes of other brokers, and from the store."""
+"""Topics and brokers as a broker learns of them: from the nodes of other brokers in ZooKeeper, and from the store."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations

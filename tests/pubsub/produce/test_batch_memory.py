@@ -113,7 +113,7 @@ def test_records_of_all_sizes_come_back_from_batches_within_their_limits(
         assert len(stored) <= batch_bytes or len(index) == 1
         assert all(len(message) <= 52 + message_bytes for _, message in index.messages(stored))
     if (message_bytes, batch_messages) == (1024, 1000):
-        # Batches are as full as the sizes of Messages allow.
+        # Only a Message that no longer fits ends a batch, so batches are nearly full.
         assert len(objects) <= sum(len(value) + 21 for value in values) // (batch_bytes - 2 * message_bytes) + 1
 
 
@@ -159,7 +159,7 @@ def test_memory_is_used_again_once_nobody_sends_from_it() -> None:
 
 
 class WaitingStore(DelegatingObjectStore):
-    """Delays puts of batches until enough puts are running."""
+    """Store that delays puts of batches until enough puts are running."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__(MemoryObjectStore())
@@ -183,7 +183,7 @@ def test_a_buffer_of_the_usual_size_holds_as_many_whole_batches_as_are_sent_at_o
     settings = topics.batches
     value = bytes(10_000)
     with BatchProducer(topics, "orders") as producer:
-        # Send as much as the buffer holds: the put of a fourth batch starts before any put has finished.
+        # Send as much as the buffer holds. The fourth batch must be put before any other put has finished.
         for _ in range(4 * settings.batch_bytes // 10_021):
             producer.send(value)
         assert producer.counts.blocked_sends == 0

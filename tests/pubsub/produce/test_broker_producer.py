@@ -139,7 +139,7 @@ def test_a_redirect_leads_to_the_broker_that_has_the_topic() -> None:
     assert read_values(topics, 2) == [b"0", b"1"]
 
 
-# A broker killed while clients connect may leave an open connection, as after kill -9: the garbage collector warns.
+# A broker killed while clients connect may leave an open connection, of which the garbage collector warns.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -> None:
     topics = fresh(message_bytes="1024", compression="none")
@@ -153,7 +153,7 @@ def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -
                 if number in {100, 200}:
                     brokers[number // 100].kill()
             producer.flush()
-    # Otherwise the garbage collector would warn in the next test.
+    # Collect the connections that killed brokers left open, so that Python warns of them here and not in the next test.
     gc.collect()
     assert {future.result(0) for future in sent} == {UNREPORTED}
     assert set(read_values(topics, 300)) == set(sent.values())

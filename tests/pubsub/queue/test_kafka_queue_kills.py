@@ -39,7 +39,7 @@ _names = itertools.count()
 
 
 class Reaper:
-    """Kills this process before, during or after one of its operations."""
+    """Counter of operations that kills this process before, during or after operation ``at``."""
 
     def __init__(self, at: int, moment: Moment) -> None:
         self.at, self.moment = at, moment
@@ -77,7 +77,7 @@ class ReapedQueue(KafkaQueue):
 
     def _send(self, partition: int, raw: bytes, deadline: Deadline) -> int:
         if self.reaper.moment == "during":
-            # The record is in the client or under way to the broker, and not answered yet.
+            # Kill while the record is in the client, or on its way to the broker, and no answer has arrived.
             if next(self.reaper.count) == self.reaper.at:
                 producer: LiveProducer = self._producer.get()
                 producer.produce(self._name, raw, partition=partition)
@@ -123,8 +123,8 @@ def kill_and_read(kafka: KafkaServer, folder: Path, at: int, moment: Moment) -> 
         read = values_of(consumer, at_least=len(acked), timeout_s=1.5)
     assert len(read) == len(set(read))
     assert acked <= set(read) <= {b"%d" % number for number in range(BATCHES)}
-    # ``gc`` names exactly the objects without a notification. With an empty queue it deletes nothing: the queue may be
-    # a recreated one, and the objects may have had notifications in the old one.
+    # ``gc`` names exactly the objects without a notification. With an empty queue, it deletes nothing, because
+    # the queue may have been re-created, and the old queue may have had notifications of the objects.
     with topics.queue(topics.get("orders")) as queue:
         notified = {parse_notification(entry.raw, "q").key for entry in read_all(queue, 0)}
     stored = {info.key for info in topics.store.list() if "!tieredstore" not in info.key}

@@ -47,7 +47,7 @@ def files(tmp_path: Path) -> LogSegmentData:
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
-    # Threads of earlier tests may end in between.
+    # Compare sets, because threads of earlier tests may end during the test.
     before = set(threading.enumerate())
     yield
     # A thread that has finished its work may take a moment to end.
@@ -94,7 +94,7 @@ def test_a_copy_that_fails_anywhere_leaves_nothing(
             assert raised.value.retryable is isinstance(expected, StoreUnavailableError)
         assert len(store.failed) == 1
         assert keys(inner) == []
-        # The failed attempt's remains do not obstruct the next attempt, under its own id.
+        # The failed attempt's remains do not obstruct the next attempt, which has another id.
         metadata = new_metadata(len(LOG))
         manager.copy_log_segment_data(metadata, files)
         assert manager.fetch_log_segment(metadata, 0).read() == LOG

@@ -33,7 +33,7 @@ class DiskCacheMachine(RuleBasedStateMachine):
         self.path = Path(self.folder.name)
         self.caches: list[DiskChunkCache] = []
         self.last_put: dict[ChunkKey, bytes] = {}
-        self.is_intact = True  # only the cache itself has touched its folder
+        self.is_intact = True  # True while only the caches have changed the folder
 
     @initialize(encrypted=st.booleans())
     def start(self, encrypted: bool) -> None:

@@ -107,7 +107,7 @@ def test_chunks_of_one_read_are_read_by_several_threads(
         def get_into(cache: DiskChunkCache, key: ChunkKey, buffer: memoryview) -> bool:
             threads.append(threading.get_ident())
             if key.chunk < 2:
-                begun.wait(60)  # neither of the first two finishes before the other has begun
+                begun.wait(60)  # each of the first two reads waits until both have begun
             return usual(cache, key, buffer)
 
         return get_into

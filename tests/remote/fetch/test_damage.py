@@ -156,7 +156,7 @@ def test_each_place_of_a_manifest_leads_to_what_the_table_says(
     ]
     assert bool(spans) == bool(expected)
     bits = [bit for start, end in spans for bit in range(8 * start, 8 * end)]
-    # RSA makes each try of an encrypted segment slow: a sample of its longest fields is enough.
+    # RSA makes each try of an encrypted segment slow, so flip only a sample of the bits of long fields.
     sample = bits if len(bits) <= 500 else random.Random(0).sample(bits, examples(500))
     assert {damaged[kind].flip("rsm-manifest", bit) for bit in sample} == expected
 

@@ -44,7 +44,7 @@ print(json.dumps([after_copy - after_imports, peak() - after_imports, metadata.s
 
 
 def peaks_above_imports(folder: Path, size: int) -> tuple[int, int]:
-    """Return the peaks of resident bytes after the copy and after the fetch, each less the peak after the imports."""
+    """Return the peaks of resident bytes after the copy and after the fetch, each minus the peak after the imports."""
     build_segment(folder / "logs", size)
     (folder / "store").mkdir()
     settings = {"storage.backend.class": "filesystem", "storage.root": str(folder / "store"), "chunk.size": "4194304"}

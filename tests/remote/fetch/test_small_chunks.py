@@ -1,4 +1,4 @@
-"""Chunks of a byte: reading a byte needs only its own requests and memory, and a long read has bounded steps."""
+"""Chunks of one byte: reading one of them needs requests and memory only for it, and a long read has bounded steps."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_a_window_beyond_the_log_is_refused(
 
 
 def test_a_log_outside_of_the_window_is_named(thirds: ts.Bucket, tmp_path: Path) -> None:
-    """The start is valid, because another partition's log is longer."""
+    """The start is beyond the end of partition 1. It is still valid, because the log of partition 0 is longer."""
     log_dir = make_log_dir(tmp_path / "logs", {"orders": 2})
     outcomes = restore(thirds, log_dir, prepared(ORDERS, OTHER), RestoreOptions(start=250))
     assert outcomes == [("left_out", 0, 199), ("left_out", 0, 0), ("restored", 200, 299)]

@@ -25,7 +25,9 @@ ORDERS = TopicIdPartition(Uuid(b"orders-in-bucket"), "orders", 0)
 
 @dataclass(frozen=True)
 class Part:
-    """Span of a segment with all ``batches`` of the segment; the snapshot at its end has ``open_since``."""
+    """A segment with its ``batches``, and the ``span`` of offsets that the log reads from it: None for all. The
+    snapshot at the segment's end has the open transactions ``open_since``; None if there is no snapshot.
+    """
 
     first: int
     end: int
@@ -130,7 +132,7 @@ def test_a_transaction_is_open_although_the_last_segment_has_none_of_it(parts: l
 def test_a_cut_is_the_last_border_at_which_no_transaction_is_open(
     steps: list[tuple[str, int, bool]], cuts: set[int], stop: int | None, *, has_snapshots: bool
 ) -> None:
-    """A step is a batch or the end marker of a producer's transaction, or a plain batch. Producers alternate."""
+    """A step of A, B or C is a batch or the end marker of this producer's transaction. A step of x is a plain batch."""
     opened: dict[int, int] = {}
     parts: list[Part] = []
     batches: list[bytes] = []

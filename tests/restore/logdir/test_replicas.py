@@ -75,7 +75,9 @@ def write(cluster: KafkaCluster, value: bytes) -> list[int]:
 
 
 def attempt(bucket: ts.Bucket, node: ClusterNode, plan: PreparedRestore) -> None:
-    """If the broker has a replica, stop a restore at the second segment. Assert that the broker does not start."""
+    """If the broker has a replica, let a restore of it die at the second segment. Assert that the broker does not start
+    afterwards.
+    """
     if (node.log_dir / "txn-0").exists():
         stop_after(1, bucket, node.log_dir, plan, RestoreOptions(replicas=True))
         with pytest.raises(ServerFailedError, match=MARKER):

@@ -83,7 +83,7 @@ def test_the_start_of_a_broker_in_between_takes_nothing(bucket: ts.Bucket, tmp_p
 
 
 def test_without_the_mark_the_way_out_is_named(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """The mark is missing if a broker starts after the restore has made its folder, and before its first write."""
+    """A broker deletes the mark if it starts after the restore made its folder, and before the mark was moved there."""
     log_dir = make_log_dir(tmp_path / "logs", TOPICS)
     (log_dir / MARKER).mkdir()
     (log_dir / CLEAN).unlink()
@@ -157,7 +157,7 @@ def test_another_log_outside_of_the_window_is_refused(bucket: ts.Bucket, tmp_pat
 
 
 def logs(log_dir: Path) -> dict[str, bytes | set[bytes]]:
-    """Return the files as a broker reads them: a checkpoint without an entry for a partition means offset 0."""
+    """Return the files as a broker reads them, which takes a missing checkpoint entry of a partition for offset 0."""
     found = tree(log_dir)
     segments = {name: content for name, content in found.items() if "/" in name and content}
     checkpoints = [name for name in found if "/" not in name and name.endswith("-checkpoint")]

@@ -211,7 +211,7 @@ STEPS: Final = st.lists(
 SPLIT: Final[list[Step]] = [
     ("send", 0, 0, 0, False), ("send", 1, 0, 0, False), ("end", 0, 0, 0, True), ("mark", 0, 0, 0, False),
 ]  # fmt: skip
-"""Steps of a transaction in two partitions; one of the partitions has no marker of it yet."""
+"""Steps of a transaction in two partitions, only one of which has the transaction's end marker so far."""
 
 
 @settings(max_examples=examples(60))

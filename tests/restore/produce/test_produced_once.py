@@ -133,7 +133,7 @@ def test_brokers_killed_during_a_run(tmp_path: Path) -> None:
 
             def kill(name: str, wanted: str = step, seen: list[str] = steps, node: int = victim) -> None:
                 seen.append(name)
-                # When the run comes to this step again, the first transaction is committed, but the last is not.
+                # Kill at the second of these steps: the run has then committed some transactions, but not all.
                 if name == wanted and seen.count(name) == 2:
                     cluster.brokers[node].kill()
 

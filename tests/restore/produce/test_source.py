@@ -58,7 +58,7 @@ def test_records_after_an_open_transaction_are_named(bucket: Bucket) -> None:
 
 
 def test_a_header_name_with_nul_is_refused(bucket: Bucket) -> None:
-    """librdkafka writes the name only up to this character."""
+    """librdkafka would write the name of a header only up to the NUL."""
     headers = (("ok", b"\0"), ("a\0b", b"x"))
     bucket.copy(WHERE, [build_batch([Record(b"v"), Record(b"v", headers=headers)], 4)], range(4, 6))
     with (
@@ -69,7 +69,7 @@ def test_a_header_name_with_nul_is_refused(bucket: Bucket) -> None:
 
 
 def test_a_partition_that_disappeared_is_a_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The run began when the bucket had the partition."""
+    """The bucket had partition 1 when the run began, and has only partition 0 now."""
     source = mixed_topics(tmp_path, "orders", partitions=1)
     left = {("orders", 0): SourceRange(5, 65, 185), ("orders", 1): SourceRange(0, 30, 90)}
     done = {("orders", 1): SourceRange(0, 90, 90)}

@@ -41,7 +41,7 @@ def test_a_batch_is_notified_when_all_of_it_is_stored_and_aborts_delete(tmp_path
     tried, won = writer.write(arrow_rows("a", "b")), writer.write(arrow_rows("a", "b"))
     assert all(f"spark-{won.query}-0-0" in batch.key for batch in won.batches)
     pickle.loads(pickle.dumps(writer)).commit([won, None])
-    writer.abort([won])  # as Spark does if the commit gets no answer
+    writer.abort([won])  # Spark aborts if it gets no answer to the commit
     with BatchConsumer(topic.topics, "orders") as consumer:
         assert sorted(values_of(consumer)) == [b"a", b"b"]
     other: Any = MemqDataSource(topic.options).writer(SCHEMA, False)
@@ -93,7 +93,7 @@ def test_a_stream_writes_each_epoch_once(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match="Spark did not give its tasks"):
         writer.write(arrow_rows("a"))
     monkeypatch.setattr(sink, "_property", given.__getitem__)
-    for _ in range(2):  # the second time is as after a kill of the driver
+    for _ in range(2):  # Spark repeats an epoch after a kill of the driver
         writer.commit([writer.write(arrow_rows("a"))], 7)
     given[sink._BATCH_ID] = "8"
     lost = writer.write(arrow_rows("b"))

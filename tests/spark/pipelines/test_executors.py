@@ -151,7 +151,7 @@ def test_a_task_that_is_tried_twice_at_once_files_its_records_once(tmp_path: Pat
         assert sorted(one.key for one in committed) == listed(kept.store, ROOT)
         assert list(verify_output(pipeline, kept.store)) == []
         # The other attempt's prepared file is still there, but invisible, because that attempt was killed before it
-        # discarded it.
+        # could discard the file.
         (published,) = (one for one in committed if one.key.endswith(name))
         left = [write.key for write in kept.store.abandoned_writes(ROOT)]
         assert published.prepared.place.rpartition("/")[2] not in {key.rpartition("/")[2] for key in left}

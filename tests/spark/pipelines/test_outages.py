@@ -28,10 +28,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(1800)]
 
 ENDED_S = 300
 AWAY_S = {"store": 60, "broker": 75}
-"""Seconds of an outage. Kafka clients themselves retry for a minute: only a longer outage makes the pipeline wait."""
+"""Seconds of an outage. Kafka clients retry for a minute, so only a longer outage makes the pipeline wait."""
 
 BROKER = {"broker.session.timeout.ms": "20000", "initial.broker.registration.timeout.ms": "85000"}
-"""A restarted broker can register only after its old session has expired. The second setting limits how long it tries.
+"""A restarted broker can register only after its old session has expired. The second setting limits how long the broker
+tries to register.
 """
 
 

@@ -70,7 +70,7 @@ def test_a_backlog_is_written_by_many_tasks_into_the_files_of_a_run_without_spar
     assert contents[ROOT] == contents["alone/"]
     (batch,) = (entry for entry in commit_log_of(load_pipeline(file), kept.store).entries() if entry.kind == "batch")
     assert len(batch.windows) == 4
-    # Spark's checkpoint is deleted with the query: the next one continues from the log alone.
+    # Spark's checkpoint is deleted with the query, so the next query continues from the commit log alone.
     kept.write(30)
     (query,) = start_pipelines(spark, file, once=True)
     assert query.awaitTermination(ENDED_S)
@@ -102,8 +102,8 @@ def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_s
     counts = {where: len(offsets) for where, offsets in kept.offsets().items()}
     assert counts == {(TOPIC, 0): 25, (TOPIC, 1): 35, (TOPIC, 2): 10, ("payments", 0): 10}
     entries = list(commit_log_of(load_pipeline(file), kept.store).entries())
-    # The query writes records by their age, not each time it looks for new ones, so there are few batches. It logs its
-    # end.
+    # The query writes records by their age, not each time it looks for new ones, so there are few batches. At its end,
+    # it appends "published" to the commit log.
     assert sum(entry.kind == "batch" and bool(entry.files) for entry in entries) <= 5
     assert entries[0].kind == "take-over"
     assert entries[-1].kind == "published"

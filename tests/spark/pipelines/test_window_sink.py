@@ -1,4 +1,4 @@
-"""The driver's part of a batch, with tasks in this process instead of Spark, and a first batch written early."""
+"""The driver's part of a batch, also of a first batch written ahead. Tasks run in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_an
 def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planner waits in another process and cannot report the outage: the driver must notice it itself."""
+    """The planner waits in another process and cannot report the outage, so the driver must notice it itself."""
     broken: list[str] = []
     store = FaultyStore(kept.store, lambda operation: "output" in broken and operation.name == "head")
     snapshot = Planner.snapshot

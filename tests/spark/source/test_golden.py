@@ -131,8 +131,8 @@ def test_a_window_of_time_begins_and_ends_at_the_first_record_of_a_time(case: st
 
 
 def _window_of_time(stored: list[Row], partition: int, since: int, until: int) -> range:
-    """Return the offsets of a time range by Kafka's lookup: transaction markers count, and the broker wrote them
-    long after the records' times.
+    """Return the offsets of a time range, as Kafka looks them up. Transaction markers count too, at times long after
+    those of the records.
     """
     times = {row["offset"]: row["timestamp"] for row in stored if row["partition"] == partition}
     edges = [

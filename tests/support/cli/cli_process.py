@@ -63,7 +63,7 @@ class Result:
 
 @contextlib.contextmanager
 def own_logging() -> Generator[None]:
-    """Restore the logging configuration after the block: a service's handlers would otherwise stay for later tests."""
+    """Restore the logging configuration after the block. A service's handlers would otherwise stay for later tests."""
     loggers = [logging.getLogger(name) for name in ("tieredstore", "tieredstore.pipelines.config.settings")]
     before = [(logger, list(logger.handlers), logger.level) for logger in loggers]
     try:

@@ -4,10 +4,10 @@
     python -m tests.support.cli.screens du-day 'du --by day'               add one file, or change its commands
     python -m tests.support.cli.screens keys-add 'keys add key2' 'keys list'    a session: commands in order
 
-A file names its own commands, in the lines that begin with ``$ tieredstore``; one file is the help of a command. Each
-starts with a fresh working folder: ``store.properties`` with ``store`` and ``key1``, the log directories in ``kafka``,
-``kept.properties`` of a pipeline into ``kept``, a MemQ ``batch``, ``odd.properties`` with the store ``odd`` (see
-``odd_bucket``), and a key management service, ``safe``.
+Each file contains its own commands, in the lines that begin with ``$ tieredstore``. The commands of a file run in a
+fresh working folder. The folder has ``store.properties`` with ``store`` and ``key1``, the log directories in ``kafka``,
+``kept.properties`` of a pipeline into ``kept``, a MemQ ``batch``, and ``odd.properties`` with the store ``odd`` (see
+``odd_bucket``). ``safe`` is a key management service.
 """
 
 from __future__ import annotations

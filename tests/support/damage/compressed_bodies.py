@@ -57,7 +57,7 @@ def damaged_bodies(seed: int, count: int) -> Iterator[Body]:
 
 
 def _damage(source: random.Random, body: bytearray) -> None:
-    # Damage the first bytes more often: most decisions of the scanner depend on them.
+    # Damage the first bytes more often, because most decisions of the scanner depend on them.
     at = source.randrange(min(len(body), source.choice((30, len(body)))) or 1)
     match source.randrange(5):
         case 0:

@@ -82,7 +82,7 @@ class DamagedBucket:
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         self.store.put(key, damaged)
-        # Disable warnings: each of thousands of flips would log skipped and lost segments.
+        # Disable warnings, because each of thousands of flips would log skipped and lost segments.
         logging.disable(logging.WARNING)
         try:
             # All ways of reading start from the same catalog: load it once, and only if the flip can change it.

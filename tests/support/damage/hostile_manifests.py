@@ -96,7 +96,7 @@ def _listed(sizes: bytes, chunk_size: int = CHUNK_SIZE, file_size: int | None = 
 
 
 def _ten_million_chunks(*of_log: int) -> Change:
-    """Return a change that sets a list of ten million chunks. Only the change packs the list, which is slow."""
+    """Return a change that sets a list of ten million chunks. Packing it is slow, so only the change does it."""
 
     def change(bucket: HostileBucket) -> None:
         _listed(pack_chunk_sizes([1] * 10_000_000), *of_log)(bucket)

@@ -54,7 +54,7 @@ def _with_damaged_sizes(chance: random.Random, whole: bytes, sizes: list[int]) -
     """Return valid text whose packed list of sizes is damaged."""
     binary = bytearray(encode_chunk_sizes(sizes))
     for _ in range(chance.randrange(3)):
-        # Damage the front more often: counts and widths are there.
+        # Damage the front more often, because counts and widths are there.
         binary[chance.randrange(chance.choice((min(9, len(binary)), len(binary))))] = chance.randrange(256)
     if chance.random() < 0.3:
         del binary[chance.randrange(len(binary)) :]

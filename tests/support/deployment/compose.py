@@ -29,7 +29,8 @@ _BROKER: Final = """
 "$@" kafka.tools.StorageTool format --cluster-id "$CLUSTER_ID" --config "$CONFIG" --ignore-formatted &&
 exec "$@" kafka.Kafka "$CONFIG"
 """
-# Options for the ports that ``weed mini`` opens besides S3's. Without these options, it also binds ports 10,000 above.
+# Options for the ports that ``weed mini`` opens besides S3's. Without the gRPC options, each gRPC
+# port would be 10,000 above another port, and might be taken.
 _PORTS: Final = (
     "master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc",
     "s3.port.grpc", "admin.port", "admin.port.grpc",

@@ -29,8 +29,8 @@ def _swapped(reply: Reply) -> Reply:
 def _batch(
     first: int, others: int = 202, numbers: Callable[[list[str]], list[str]] = lambda asked: asked
 ) -> Callable[[Exchange], Answer]:
-    """Answer a batch of deletions without executing it. ``first`` is the status of the first deletion in the answer,
-    ``others`` that of the others. ``numbers`` chooses which deletions the answer names.
+    """Answer a batch of deletions without executing it. In the answer, the first deletion has the status ``first``, all
+    later ones have the status ``others``. ``numbers`` chooses which deletions the answer names.
     """
 
     def answer(exchange: Exchange) -> Answer:

@@ -54,7 +54,7 @@ class FaultyServer:
     ) -> None:
         self._stopping.set()
         self._calm.set()
-        # Shut the socket down: closing it would not wake the thread that waits in ``accept``.
+        # Shut the socket down, because closing it would not wake the thread that waits in ``accept``.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self.cut_all()

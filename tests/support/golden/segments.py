@@ -24,7 +24,7 @@ class GoldenSegment:
     base_offset: int
     end_offset: int
     snapshot: str
-    main_path: str  # of the objects, below the store's root, including the prefix
+    main_path: str  # path of the objects below the store's root, with the prefix
 
     @property
     def directory(self) -> Path:

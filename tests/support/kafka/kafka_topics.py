@@ -56,7 +56,7 @@ def random_produced(source: random.Random, count: int, *, size: int = 60) -> lis
 
 
 def admin_of(server: KafkaServer | KafkaCluster) -> Any:
-    """Return confluent-kafka's admin client, which is untyped. The caller must keep it as long as its futures."""
+    """Return confluent-kafka's admin client, which is untyped. Keep the client while its futures are pending."""
     return AdminClient({"bootstrap.servers": server.bootstrap_servers})
 
 
@@ -86,7 +86,7 @@ def _wait_until_led(admin: Any, topic: str, partitions: int) -> None:
 def delete_topic(server: KafkaServer, topic: str) -> None:
     """Delete a topic and wait until it has disappeared from the metadata, shortly after the broker's answer."""
     admin = admin_of(server)
-    _kept_producer.cache_clear()  # a kept producer would continue the old topic's sequence numbers
+    _kept_producer.cache_clear()  # because a kept producer would continue the old topic's sequence numbers
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     give_up = time.monotonic() + TIMEOUT_S
     while topic in admin.list_topics(timeout=TIMEOUT_S).topics:
@@ -97,7 +97,7 @@ def delete_topic(server: KafkaServer, topic: str) -> None:
 def add_partitions(server: KafkaServer, topic: str, partitions: int) -> None:
     """Increase the topic to this many partitions."""
     admin = admin_of(server)
-    _kept_producer.cache_clear()  # a kept producer would not know the new partitions for a while
+    _kept_producer.cache_clear()  # because a kept producer would not see the new partitions for a while
     admin.create_partitions([_admin.NewPartitions(topic, partitions)])[topic].result(TIMEOUT_S)
     _wait_until_led(admin, topic, partitions)
 

@@ -44,14 +44,15 @@ class TieredTopic:
 
     def produce(self, records: Sequence[Produced], *, codec: str = "none", partition: int = 0) -> None:
         """Write records without a transaction, in batches that fit a segment."""
-        # Use one producer for all batches: a new producer waits half a second for its producer id.
+        # Use one producer for all batches, because a new producer waits half a second for its producer id.
         producer = producer_of(self.server, **{"compression.type": codec})
         for at in range(0, len(records), 50):
             send(producer, self.topic, records[at : at + 50], partition=partition)
 
     def tier(self, *, but_last: int = 0) -> int:
         """Copy the new closed segments except the last ``but_last``; return the end offset of the copies."""
-        # Do not describe a copied segment again: its epochs may be truncated, and its files deleted at any time.
+        # Do not describe a copied segment again, because its epochs may be truncated, and its files deleted at any
+        # time.
         new = [
             log_file
             for log_file in discover(self.server.log_dir, topics=[self.topic]).segments

@@ -157,9 +157,9 @@ class ScriptedMember:
         self.fetching: dict[TopicPartition, int] = {}
         self.is_eager = False
         self.is_group_cooperative = False
-        """True if the group has assigned partitions incrementally: assigning all at once is then refused."""
+        """True if the group has assigned partitions incrementally. Then it cannot assign all at once."""
         self.paused: set[TopicPartition] = set()
-        """Paused partitions, including unassigned ones: librdkafka keeps a pause across assignments."""
+        """Paused partitions, including unassigned ones, because librdkafka keeps a pause across assignments."""
         self.known: set[TopicPartition] = set()
         """Partitions that were assigned at any time. Pausing other partitions has no effect."""
         self.of_group: list[TopicPartition] = []

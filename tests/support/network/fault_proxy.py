@@ -203,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _proxied(self) -> None:
         proxy = self.server.proxy
-        # Record the request before answering: a test that has the answer must find it here.
+        # Record the request before answering, because a test that has the answer must find it here.
         self.asked = Seen(self.command, self.path, dict(self.headers))
         proxy.seen.append(self.asked)
         try:

@@ -32,7 +32,7 @@ class RegistryService(KeyService):
     set.
 
     The registry accepts a given id only if the subject's mode is IMPORT, as Confluent documents for ``/mode``.
-    ``config`` and ``mode`` have the settings by subject; the registry's own have the empty name.
+    ``config`` and ``mode`` have the settings by subject; those of the whole registry are under the empty name.
     """
 
     schemas: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])

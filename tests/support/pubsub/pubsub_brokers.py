@@ -73,7 +73,7 @@ class RunningBroker:
             self._end()
 
     def kill(self) -> None:
-        """Stop so that it looks like kill -9 to clients: connections end without answers to pending requests."""
+        """Stop as by kill -9: clients see their connections end, without answers to pending requests."""
         if not self.is_gone:
             self.is_gone = True
             self.call(self._kill())
@@ -84,8 +84,8 @@ class RunningBroker:
 
     def _end(self) -> None:
         async def settled() -> None:
-            # Let tasks of new connections start first: a task that is cancelled before its start would never close its
-            # socket.
+            # Let tasks of new connections start first, because a task that is cancelled before its start would never
+            # close its socket.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -15,7 +15,7 @@ Place = tuple[int, int, int]
 """Partition, offset and timestamp (ms) of a record."""
 
 Truth = bool | None
-"""True, false or null, as in SQL: a query returns the rows for which it is true."""
+"""Result of a predicate for a row: true, false or null, as in SQL. A query returns the rows with the result true."""
 
 _NAMES: Final = ("partition", "offset", "timestamp")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

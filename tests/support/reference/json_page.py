@@ -59,7 +59,7 @@ def rows_of(page: str) -> list[tuple[str, str, str]]:
 
 
 def is_date(name: str, names: Collection[str]) -> bool:
-    """Return True if a name is the date form of another name in ms: the page explains these in its introduction."""
+    """Return True if a name is the date form of another name in ms. The page explains these in its introduction."""
     return f"{name}_ms" in names
 
 

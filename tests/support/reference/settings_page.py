@@ -152,7 +152,7 @@ def _rows(section: Section) -> Iterator[str]:
 def render_row(name: str, kind: str, default: str, allowed: str, meaning: str) -> str:
     """Return a property's row, without facts that every reader knows, such as the values of a bool.
 
-    If the default is one of the allowed words, it is marked there, and not repeated.
+    If the default is one of the allowed words, it is marked among these words, and not repeated.
     """
     shown = (
         ""

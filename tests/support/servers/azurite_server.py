@@ -47,7 +47,7 @@ def start_azurite() -> Generator[AzureServer, None, None]:
         script = installed_server("azurite/node_modules/azurite/dist/src/blob/main.js")
         command: list[str | Path] = [node, script, "--blobHost", "127.0.0.1", "--blobPort", str(port)]
         command += ["--location", folder, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
-        # Accept any HTTP answer: the request has no credentials, so Azurite refuses it.
+        # Accept any HTTP answer, because Azurite refuses this request, which has no credentials.
         any_answer = frozenset(range(200, 500))
         environment = {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}
         return Launch(command, lambda: answers(port, f"/{ACCOUNT}?comp=list", statuses=any_answer), environment)

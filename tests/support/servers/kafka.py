@@ -127,7 +127,7 @@ def _properties(ports: Mapping[str, int], log_dir: Path) -> dict[str, str]:
         "broker.session.timeout.ms": "60000",
         "log.message.timestamp.before.max.ms": str(2**63 - 1),
         "log.initial.task.delay.ms": "500",
-        # Disable retention by time: the tests' records have fixed, old timestamps.
+        # Disable retention by time, because the tests' records have fixed, old timestamps.
         "log.retention.ms": "-1",
         "log.retention.check.interval.ms": "500",
         "log.cleaner.enable": "true",

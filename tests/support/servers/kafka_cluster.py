@@ -29,7 +29,7 @@ exec "$@" kafka.Kafka server.properties
 _KRAFT: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-    # This is short enough to detect a killed broker soon, and long enough for a live one on a busy machine.
+    # Short, to detect a killed broker soon, but long enough for a live broker on a busy machine.
     "broker.session.timeout.ms": "9000",
 }
 _COMMON: Final = {

@@ -59,7 +59,7 @@ def free_port() -> int:
 
 @contextmanager
 def unanswered_port() -> Generator[int]:
-    """Reserve a loopback port where no process can listen: connections are refused."""
+    """Reserve a loopback port where no process can listen, so that connections are refused."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
@@ -162,7 +162,7 @@ def running(name: str, prepare: Callable[[Path], Launch]) -> Generator[ServerPro
     Another process may take a port between ``prepare`` and the server's bind. So if a server ends at startup, call
     ``prepare`` again, a few times, before raising an error.
     """
-    # Do not use pytest's folder: its path is too long for the UNIX sockets of some servers.
+    # Do not use pytest's folder, because its path is too long for the UNIX sockets of some servers.
     folder = Path(tempfile.mkdtemp(prefix=f"tieredstore-{name}-"))
     server = None
     try:

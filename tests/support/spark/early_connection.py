@@ -20,7 +20,7 @@ _PATIENCE_S: Final = 300.0
 
 
 def worker_python(folder: Path) -> Path:
-    """Write a program into this folder with which Spark starts its workers on this interpreter, connected early."""
+    """Write a program into this folder. Spark starts it as its workers' Python, and it connects early."""
     program = folder / "python"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {__name__} "$@"\n')
     program.chmod(0o755)

@@ -31,7 +31,7 @@ CONF: Mapping[str, str] = {
 JVM: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
 }
-"""Spark settings for a JVM that lives for minutes at most: it uses only the fast compiler."""
+"""Spark settings for a JVM that lives for minutes at most, and so uses only the fast compiler."""
 
 
 def environment(folder: Path | None = None) -> dict[str, str]:

@@ -51,8 +51,8 @@ class Cloud:
     """One of the clouds: ``make(url, place, retries, **options)`` returns a store of the place behind ``url``.
 
     The functions from ``single_write`` to ``deletion`` classify a request by its method and its path with query. An
-    upload has ``around_parts`` requests before and after its parts. A large conditional upload has ``looks`` requests
-    before them. A deletion request has at most ``deleted_at_once`` keys.
+    upload has ``around_parts`` requests before and after its parts. A large conditional upload also has ``looks``
+    requests before all these. A deletion request has at most ``deleted_at_once`` keys.
     """
 
     name: str

@@ -431,7 +431,8 @@ class _Call:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # If the store itself raises an error, there is no ``after``: only a successful operation has an answer to lose.
+        # If the store itself raises an error, there is no ``after``, because only a successful operation has an answer
+        # to lose.
         if kind is None:
             self.reach("after")
 

@@ -85,7 +85,10 @@ class OperationSweep(Generic[Inner]):
         assert self.numbers, "no operation to sweep over: the test would check nothing"
 
     def fail(self, moment: Moment = "before", *, for_good: bool = False) -> Iterator[Round[Inner, FaultyStore]]:
-        """Yield rounds in which one operation fails, or all from it on. At ``after``, it fails with full effect."""
+        """Yield rounds in which one operation fails and, with ``for_good``, all later ones too.
+
+        At the moment ``after``, the operation takes full effect before it fails.
+        """
         for number in self.numbers:
             inner = self._make()
             yield Round(number, inner, FaultyStore(inner, number, moment=moment, for_good=for_good))

@@ -53,7 +53,7 @@ class StoppableBroker:
         self.high = 0
         """The high watermark that the broker itself knows."""
         self.misses = -1
-        """The number of the log, counted from the first one, that the next listing of the folder misses."""
+        """The next listing of the folder misses the log with this number, counted from 0; -1 for none."""
         self._missed: set[int] = set()
         self.now_s = 0.0
         self._news: queue.Queue[bool] = queue.Queue()

@@ -105,7 +105,7 @@ def test_each_start_tells_of_a_topic_that_is_not_there(bucket: Bucket, caplog: p
 
 
 UNTIL_IT_ENDS = {"availableNow": None, "once": ReadAllAvailable()}
-"""Triggers that end by themselves, with Spark's read limit; for availableNow, the source chooses the limit."""
+"""Triggers that end by themselves, with Spark's read limit. For availableNow, the source sets the limit itself."""
 
 
 def run_that_ends(reader: StreamReader, limit: ReadLimit | None) -> Query:
