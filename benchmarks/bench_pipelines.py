@@ -51,7 +51,7 @@ TARGETS: Final[Mapping[str, tuple[str, str, float]]] = {
     "bucket / (1/(1/R + 1/W))": ("bucket", "limit", 0.8),
     "JSON time / offset": ("bucket, JSON time", "bucket", 0.8),
 }
-"""The two jobs whose rates each ratio compares, and its minimum: 0.8 allows a quarter more time."""
+"""For each ratio, the two jobs whose rates it compares, and its minimum. The minimum 0.8 allows a quarter more time."""
 
 
 def ratios(taken: Mapping[str, Sequence[Taken]], seconds_of: Callable[[Taken], float]) -> dict[str, dict[str, float]]:

@@ -147,9 +147,7 @@ class PlainFiles:
             path.write_bytes(random.Random(0).randbytes(CHUNK))
 
     def read(self, buffer: memoryview, over: Callable[..., object]) -> None:
-        """Read all files, those of one warm read at a time. ``over`` applies a function to these: ``map``, or a pool's
-        ``map``.
-        """
+        """Read all files, as many at a time as one warm read has chunks. ``over`` is ``map`` or a pool's ``map``."""
         pieces = [buffer[at : at + CHUNK] for at in range(0, WARM_READ, CHUNK)]
         for turn in range(self._rounds):
             paths = self._paths[turn * len(pieces) : (turn + 1) * len(pieces)]

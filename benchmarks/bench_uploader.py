@@ -211,7 +211,7 @@ def appends(disk: Disk, runs: int) -> dict[str, object]:
         for _ in range(runs):
             for name, taken in shares.items():
                 started, processor = time.perf_counter(), time.process_time()
-                # Each round lasts two scan intervals, so that the uploader looks at the folders equally often.
+                # A round lasts two scan intervals, so that each round has equally many looks at the folders.
                 if name == "appends":
                     written.append(append(logs, APPENDS, 2 * scan_s))
                 else:

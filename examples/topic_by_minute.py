@@ -41,12 +41,12 @@ BUCKETS = {
     "week": timedelta(weeks=1),
 }
 """Interval lengths by name."""
-A_MONDAY = 4 * 24 * 60 * 60  # 1970-01-05, a start of a week; other intervals do not depend on it
+A_MONDAY = 4 * 24 * 60 * 60  # 1970-01-05, so that weeks start on Mondays; for shorter intervals any midnight would do
 MOST_BUCKETS = 200
 LEAST_BUCKETS_SHOWN = 10
 
 Counts = Mapping[datetime, int]
-"""Number of records with a timestamp in the interval that starts there."""
+"""Numbers of records by interval. Each key is the start of an interval."""
 
 
 def main() -> None:
@@ -81,7 +81,7 @@ def count_over_time(spark: SparkSession, settings: Path, topics: Sequence[str]) 
         .load()
     )
     second = functions.unix_seconds("timestamp")
-    # The bucket is read once: later queries use one row per second.
+    # The bucket is read only once, because later queries use the cached rows, one per second.
     by_second = records.groupBy("topic", second.alias("second")).count().cache()
     extent: Any = by_second.agg(functions.min("second"), functions.max("second")).collect()[0]
     counts: dict[str, dict[datetime, int]] = {topic: {} for topic in topics}

@@ -6,11 +6,11 @@ The Makefile runs this for `make wheels`, after it has installed Zig and auditwh
 platforms use this machine's Python headers, because the definitions for x86-64 Linux hold for arm64 and for musl too.
 
 Each wheel fits Python 3.11 and later, because setup.py compiles its modules for the stable interface alone (abi3). One
-wheel per Python version would be no faster. This was measured as processor time with abi3, divided by the time without
-abi3, each from the fastest of 7 processes, in turn on a busy machine. The quotient was 0.93 to 1.02 for bench_decode's
-jobs, 0.90 to 1.03 for bench_transform's jobs without compression, and 1.02 for copying memory. With compression it was
-1.00 to 1.19. But zstd takes most of that time, and both builds have the same zstd; a second measurement, at the median
-of 8 copies in each of 3 processes, gave 0.98 and 1.03.
+wheel per Python version would be no faster. To measure this, 7 processes with abi3 and 7 without ran in turn on a busy
+machine. The processor time of the fastest with abi3, divided by that of the fastest without, was 0.93 to 1.02 for
+bench_decode's jobs, 0.90 to 1.03 for bench_transform's jobs without compression, and 1.02 for copying memory. With
+compression it was 1.00 to 1.19, although zstd takes most of the time, and both builds have the same zstd. A second
+measurement of these jobs, at the median of 8 copies in each of 3 processes, gave 0.98 and 1.03.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Passage(NamedTuple):
     line: int
     text: str
     opening: bool = False
-    """True for a docstring: its first words are checked too."""
+    """True for a docstring, whose first words are checked too."""
 
     def places(self) -> list[str]:
         """Return each archaic phrase of the passage."""

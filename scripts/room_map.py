@@ -36,7 +36,7 @@ def _source(room: str) -> Path:
 
 
 def _description(room: str) -> str:
-    """Return the first clause of the room's docstring, or its first sentence if that clause is short, as Markdown."""
+    """Return the first clause of the room's docstring as Markdown; if the clause is short, the whole first sentence."""
     docstring = " ".join((ast.get_docstring(ast.parse(_source(room).read_text())) or "").split())
     sentence = re.split(r"(?<=[.]) (?=[A-Z`])", docstring)[0].rstrip(":.").replace("``", "`")
     clause = re.split(r"[:;,] | \(", sentence)[0]

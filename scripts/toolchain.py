@@ -148,7 +148,7 @@ def _of_machine(tool: Tool) -> list[Path]:
     if tool is JAVA and home:
         return [Path(home, "bin", "java")]
     if tool is NODE and shutil.which("npm") is None:
-        return []  # use the wheel, which has npm too: some systems package Node.js without npm
+        return []  # use the wheel, which has npm too, because some systems package Node.js without npm
     program = shutil.which(tool.command)
     return [Path(program)] if program else []
 

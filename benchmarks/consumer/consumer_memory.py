@@ -29,9 +29,9 @@ _MIB: Final = 1024 * 1024
 
 
 def memory(server: KafkaServer, folder: Path, records: int, partitions: int) -> dict[str, float]:
-    """Return the peak memory above that after the imports, and its limit: both queues' limits and 96 MiB."""
+    """Return how far the peak memory exceeds the memory after the imports, and the limit: both queues and 96 MiB."""
     config = {"internal.segment.bytes": str(max(200_000, (150 << 20) // (2 * partitions)))}
-    # Compress segments, so that data in flight is in memory twice.
+    # Compress segments, so that data in flight is in memory twice: compressed and decompressed.
     log = TieredLog(server, folder, records, compresses=True, partitions=partitions, config=config)
     properties = log.client(
         tiered_storage_mode="remote_preferred", tiered_storage_queued_max_kbytes=_QUEUED_KIB,
@@ -53,7 +53,7 @@ def _read_all(properties: dict[str, Any], places: list[TopicPartition], records:
                 read += 0 if batch is None else batch.records.num_rows
             else:
                 read += len(consumer.consume(10_000, 1.0))
-            # So that the queues fill, pause twice: while reading the bucket, and while reading the broker.
+            # Pause twice, so that the queues fill: while reading the bucket, and while reading the broker.
             if read >= stands_at:
                 time.sleep(_STANDS_S)
                 stands_at += records * 45 // 100

@@ -63,8 +63,8 @@ class TieredLog:
         return [TopicPartition(self.topic, partition, 0) for partition in self.seams]
 
     def client(self, **own: Any) -> dict[str, Any]:
-        """Return a consumer's properties with ``own``, whose names have ``_`` for ``.``. Without a mode, they are a
-        plain consumer's."""
+        """Return a consumer's properties, which include ``own`` (names with ``_`` for ``.``). If ``own`` has no mode,
+        the properties suit a plain consumer."""
         named = {name.replace("_", "."): value for name, value in own.items()}
         store = {"tiered.storage.settings": self.settings} if "tiered.storage.mode" in named else {}
         return {

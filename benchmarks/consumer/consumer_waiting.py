@@ -24,7 +24,7 @@ def fairness(folder: Path) -> float:
     """Read eight equal partitions; return the records of the most served partition, divided by those of the least
     served.
 
-    The records are counted as soon as half of all have been returned, in calls for 500 records.
+    Each call asks for 500 records. The records are counted once half of all have been returned.
     """
     bucket = Bucket(folder)
     for number in range(_FAIR_PARTITIONS):

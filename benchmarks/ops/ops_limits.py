@@ -51,7 +51,7 @@ class RotationJobs:
             EncryptedStoreBuilder(folder / name, manifests, self._rings[0]).build()
         self._replaced = [manifest_info(objects).key for objects in list_segments(self._stores[1])]
         self._etags = {key: self._stores[1].head(key).etag or "" for key in self._replaced}
-        # All manifests get the same body, whose last byte changes with each write.
+        # Each write stores the same body except for the last byte, which changes each time.
         self._body = self._stores[1].get(self._replaced[0])
         self._wrapped = self._rings[0].wrap(os.urandom(32))
 

@@ -45,7 +45,7 @@ _AGE_S: Final = 5
 _RECORDS_S: Final = 5_000
 _PARTITIONS: Final = 10_000
 _COMMITS: Final = 100_999
-"""The number of commits after which the commit log has the maximum number of entries after its last snapshot."""
+"""The number of commits in the long log. As many entries as possible follow the log's last snapshot."""
 _ID: Final = Uuid(bytes(16))
 _VALUE: Final = b'{"timestamp":1700000000000,"padding":"' + b"x" * 430 + b'"}'
 

@@ -39,7 +39,7 @@ PART: Final = 26214400
 """The size of parts, blocks and chunks. It is our default, and the bare clients use it here too."""
 PARALLEL_PARTS: Final = 4
 PIECE: Final = 1 << 20
-"""The size of the pieces in which our store gets the body, as from the transformation of a segment."""
+"""The size of the pieces in which our store gets the body. A segment's transformation gives it such pieces."""
 CONNECTIONS: Final = 32
 GCS_CHUNK: Final = 104857600
 """The default chunk size of google-cloud-storage."""
@@ -51,7 +51,7 @@ Read = Callable[[int, memoryview], object]
 
 @dataclass(frozen=True)
 class Contest:
-    """Functions that upload ``KEY`` and that read from it, by name. Each map has our store as ``ours``.
+    """Two maps of functions by name: those that upload ``KEY``, and those that read from it. ``ours`` is our store.
 
     ``unlike`` are the names of functions that are measured but not compared, because they do less, or because the
     server handles them differently.

@@ -59,7 +59,7 @@ class KafkaTopic:
         consumer.assign([TopicPartition(self.name, 0, 0)])
         read = lengths = 0
         while read < self.records:
-            # Requesting more than remain would wait for the whole timeout.
+            # A request for more records than remain would wait for the whole timeout.
             messages = consumer.consume(min(CONSUME, self.records - read), _TIMEOUT_S)
             if not messages or messages[0].error():
                 raise RuntimeError(f"the consumer stopped after {read} records: {messages[:1]}")
