@@ -1,4 +1,4 @@
-"""Threads that outlive a call: as many as work at once, and no more."""
+"""A pool keeps threads after a call, but only as many as there were calls at the same time."""
 
 from __future__ import annotations
 

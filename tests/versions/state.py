@@ -142,7 +142,7 @@ class State:
 
     @classmethod
     def load(cls, folder: Path, local: Path) -> State:
-        """Load a golden folder; copy those of its files that were on a disk to ``local``."""
+        """Load a golden folder: copy the files of its disk to ``local``, and put its objects into the stores."""
         state = cls(local)
         shutil.copytree(folder / "local", local, dirs_exist_ok=True)
         for name, store in state.stores.items():

@@ -179,8 +179,7 @@ class _Partition:
         self.lock = threading.Lock()
         self.size = 1  # count the partition itself too, because many partitions have no segment, but take memory
         self.counted = 1
-        """The part of ``size`` that the total of all partitions already includes. The total's lock guards this
-        field."""
+        """The value of ``size`` when it was last added to the total of all partitions. The total's lock guards it."""
         self.changed_offsets: set[int] = set()
         self._listed_at: float | None = None
         self._first_offset = 0
