@@ -316,6 +316,32 @@ def test_a_leader_that_wrote_nothing_moves_no_watermark_back(
     assert len(watermark.holes) == has_hole
 
 
+@pytest.mark.parametrize("gone", [(0,), (1,), (3,), (0, 1), (0, 1, 3), (0, 1, 2, 3)])
+def test_deleted_stored_segments_contradict_no_log(
+    disk: BrokerDisk, store: MemoryObjectStore, gone: tuple[int, ...]
+) -> None:
+    """Retention or a user has deleted segments from the store, after a hole. Then a leader is elected whose log does
+    not have the epoch of the leader that has moved the watermark last.
+    """
+    disk.grow(2)
+    (disk.folder / f"{10:020d}.log").unlink()
+    run_once(disk.log_dir, store)
+    before = watermark_of(store).behind(None, 50, 1, 2, 0)
+    store.put(watermark_key("", disk.partition), before.to_bytes())
+    segments = stored(store)
+    prefixes = [segments[number].objects.main_path for number in gone]
+    store.delete([info.key for info in store.list() if info.key.startswith(tuple(prefixes))])
+    left = extents(store)
+    disk.delete(4)
+    disk.lead(2)
+    disk.grow(2)
+    assert run_once(disk.log_dir, store) == []
+    watermark = watermark_of(store)
+    assert (watermark.next_offset, watermark.leader_epoch, watermark.moved_back) == (70, 2, ())
+    assert watermark.holes == before.holes
+    assert extents(store) == [*left, (50, 59), (60, 69)]
+
+
 def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_an_earlier_leaders(
     tmp_path: Path, store: MemoryObjectStore
 ) -> None:

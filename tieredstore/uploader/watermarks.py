@@ -149,15 +149,18 @@ class WatermarkStore:
         return chain_of(where, self.segments(where, 0, until), history, value) or value
 
     def agreed_end(self, watermark: Watermark, history: LeaderEpochs, until: int) -> int:
-        """Return the offset up to which the store agrees with ``history``, at most ``until``. Each offset before it,
-        from the first stored offset on, is in a hole of ``watermark``, or in a segment with the same leader epoch.
+        """Return the offset up to which the store agrees with ``history``, at most ``until``. Each offset before it is
+        in a hole of ``watermark``, or in a segment with the same leader epoch, or in no stored segment.
         """
+        segments = [*self.segments(watermark.where, 0, until)]
         extents = [(hole.first_offset, hole.last_offset + 1) for hole in watermark.holes]
-        segments = self.segments(watermark.where, 0, until)
         extents += [(segment.start_offset, _find_difference(segment, history)) for segment in segments]
-        end = min((start for start, _ in extents), default=until)
-        for start, stop in sorted(extents):
-            end = max(end, stop) if start <= end else end
+        end = 0
+        for start, stop in sorted([*extents, (until, until)]):
+            # Pass over offsets that no segment has, because retention or a user has deleted their segments.
+            if start > end and any(segment.start_offset <= end <= segment.end_offset for segment in segments):
+                break
+            end = max(end, stop)
         return min(end, until)
 
     def segments(
