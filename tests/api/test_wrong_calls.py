@@ -133,6 +133,7 @@ OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
     (lambda b: b.keys(5), ConfigError, "key_id is 5; give the id of a key pair"),
     (lambda b: b.keys(" "), ConfigError, "key_id is ' '; give the id of a key pair"),
     (lambda b: b.place_hold("x", reason=5), ConfigError, "the hold 'x' could not be read: give a reason of at most"),
+    (lambda b: b.place_hold("x", reason=b"x"), ConfigError, "the hold 'x' could not be read: give a reason of at most"),
     (lambda b: b.place_hold("x", reason="x" * 70_000, dry_run=True), ConfigError, "the hold 'x' could not be read"),
     (lambda b: b.remove("txn").apply(on_outcome="print"), ConfigError, "on_outcome is of the type str; it must be a"),
     (lambda b: b.read("tnx"), ResourceNotFoundError, "there is no topic 'tnx' in the bucket; did you mean 'txn'?"),

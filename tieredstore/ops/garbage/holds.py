@@ -92,11 +92,11 @@ def check_free(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
 
 def _readable(hold: LegalHold) -> bytes:
     """Return the hold's document. Read it first, because an unreadable hold stops every deletion."""
-    raw = HOLD.to_bytes(asdict(hold), indent=1)
     try:
+        raw = HOLD.to_bytes(asdict(hold), indent=1)
         if len(raw) <= _MOST_BYTES and _parse(hold.name, raw) == hold:
             return raw
-    except CorruptDataError:
+    except (CorruptDataError, TypeError):  # TypeError: a value that JSON cannot express, such as bytes
         pass
     raise ConfigError(f"the hold {hold.name!r:.120} could not be read: give a reason of at most 10,000 letters")
 
