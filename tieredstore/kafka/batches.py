@@ -144,9 +144,9 @@ class BatchHeader:
 def read_batch_headers(log: Buffer, *, check_crc: bool = False) -> Iterator[BatchHeader]:
     """Yield the headers of all batches of ``log``. Without ``check_crc``, only headers are read.
 
-    If the bytes end in at least 12 zeros, the log ends before these zeros, because Kafka can preallocate log files. Any
-    other bytes that are not a whole batch raise BatchCorruptError with their position. Offsets that do not increase
-    raise this error too.
+    If at least 12 bytes follow the last batch, and all are zeros, the log ends before them, because Kafka can
+    preallocate log files. Any other bytes that are not a whole batch raise BatchCorruptError with their position.
+    Offsets that do not increase raise this error too.
 
     The iterator holds the buffer until it is exhausted, has raised an error, or is closed. Until then, an ``mmap``
     cannot be closed.
