@@ -423,6 +423,30 @@ def test_a_segment_that_one_listing_missed_is_shipped(
     assert logs_of(store) == list(logs.values())
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize("kept", [slice(5), slice(1, 3)])
+def test_a_missed_segment_is_shipped_if_it_is_found_while_the_segment_before_it_is_shipped(
+    disk: BrokerDisk, store: MemoryObjectStore, is_deleted: bool, kept: slice
+) -> None:
+    """The uploader may not keep more files open, so it lists the folder again after it has opened the segment."""
+    with uploader_of(disk.log_dir, store, hold_max_files="10") as uploader:
+        assert uploader.run_once() == []
+        disk.grow(4)
+        for base in disk.bases[3:]:
+            (disk.folder / f"{base:020d}.log").write_bytes(b"".join(disk.batches(base, 0)[kept]))
+        if is_deleted:
+            disk.mark_deleted(len(disk.bases) - 1)
+        uploader.disk.touch(disk.folder)
+        miss(disk, uploader, 60)
+        uploader.ask_settled()
+        for _ in range(8):
+            for partition in uploader.schedule.take_all(lambda _: True):
+                uploader.ship(partition)
+    disk.grow()
+    assert run_once(disk.log_dir, store) == []
+    assert (extents(store), holes_of(store)) == ([(base, base + 9) for base in range(0, 80, 10)], [])
+
+
 def without(disk: BrokerDisk, base: int) -> None:
     (disk.folder / f"{base:020d}.log").unlink()
 

@@ -385,7 +385,7 @@ class _Work:
                 self._relist()
                 if not partition.has(segment):
                     return self._wait_for(_TAKEN_BACK)
-            held = opened
+            held = replace(opened, place=segment.place)  # the listing may have corrected the segment's end
             described = segment.described
             if described is None:
                 described = describe_open(
