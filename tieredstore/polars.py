@@ -78,6 +78,10 @@ def scan(
     ``client`` has the properties of the Kafka client that reads the records after the bucket's end. ``parallelism`` is
     the number of splits to read at once, by default the number of cores. If a read fails, Polars raises its own error,
     which contains this package's error as text. For a topic of MemQ batches, add ``$batches`` to its name.
+
+    If requested offsets do not exist and the predicate does not exclude them, the read fails with DataLossError before
+    its first record. With ``on_data_loss="report"``, each gap is logged as a warning instead. ``isolation`` is Kafka's
+    isolation level.
     """
     check_topic(topic)
     check_client(client)

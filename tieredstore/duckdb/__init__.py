@@ -147,6 +147,10 @@ def attach(
     ``{"orders": "<topic id>"}``. ``client`` has the properties of the Kafka client that reads the records after the
     bucket's end. ``parallelism`` is the number of splits to read at once, by default the number of cores.
 
+    If requested offsets do not exist and the conditions do not exclude them, a scan fails with DataLossError before its
+    first record. With ``on_data_loss="report"``, each gap is logged as a warning instead. ``isolation`` is Kafka's
+    isolation level.
+
     A topic of batches becomes a table too, unless a topic of segments has the same name. In that case, add the topic of
     batches to ``topics`` as ``orders$batches``; this form is valid for every topic of batches. Without ``topics``, this
     call lists the names of all topics in the bucket.
