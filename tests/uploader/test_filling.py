@@ -25,7 +25,7 @@ from tests.support.uploader.uploader_disk import (
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Hole, Watermark, hole_key, partition_of_hole, watermark_key
-from tieredstore.model import TopicPartition
+from tieredstore.model import TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Leadership
 from tieredstore.uploader.settled import REPLICATION_CHECKPOINT
@@ -353,3 +353,28 @@ def test_links_that_only_seem_to_reach_into_a_hole_are_not_kept_for_ever(
     assert list(hold.iterdir()) == []
     assert (extents(store), holes_of(store)) == ([(0, 9), (20, 29)], [(10, 19)])
     assert "without shipping" not in caplog.text
+
+
+@pytest.mark.parametrize("is_topic_new", [False, True])
+def test_files_of_a_log_that_has_changed_since_it_was_listed_fill_no_hole(
+    tmp_path: Path, store: MemoryObjectStore, is_topic_new: bool
+) -> None:
+    """Since the follower's uploader listed the folder, the broker has truncated the log, and a leader of a later epoch
+    has written other records. Or the topic was created again.
+    """
+    leader, follower = replicas(tmp_path)
+    damage(leader, 10)
+    run_once(leader.log_dir, store)
+    with uploader_of(follower.log_dir, store, leadership=FOLLOWER, broker_id="2") as uploader:
+        uploader.ask_leadership()
+        uploader.sweep()
+        if is_topic_new:
+            shutil.rmtree(follower.folder)
+            again = dataclasses.replace(PARTITION, topic_id=Uuid.random())
+            BrokerDisk(follower.log_dir, again, segments=4)
+        else:
+            follower.cut(10)
+            follower.lead(1)
+            follower.grow(3)
+        uploader.fill_holes()
+    assert (extents(store), holes_of(store)) == ([(0, 9), (20, 29)], [(10, 19)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -36,12 +36,14 @@ _MOST_FAILED: Final = 10_000
 class Filler:
     """Fills holes (offsets missing in the store). Only one thread at a time may use a filler.
 
+    ``relist`` lists a partition's folder again, and returns False if it cannot.
     ``failed`` contains segments that this broker cannot upload, for example because they are damaged. These segments
     are not read again.
     """
 
     uploads: Uploads
     counts: Counts
+    relist: Callable[[Partition], bool]
     check_crcs: bool
     failed: set[tuple[TopicIdPartition, int]] = field(default_factory=set[tuple[TopicIdPartition, int]])
 
@@ -202,6 +204,9 @@ class _Filling:
                     held = segment.open()
                 opened.callback(held.close)
                 opened.enter_context(cache_as_it_was(held.log.descriptor))
+                # List the folder again, because the files may now belong to a truncated log or a re-created topic.
+                if not segment.is_pinned and not filler.relist(partition):
+                    return None
                 described = describe_open(
                     held, partition.where.topic_id, partition.epochs, check_crcs=filler.check_crcs
                 )

@@ -132,7 +132,7 @@ class Uploader(Closing):
         uploads = Uploads(self.tries, self.counts, self.environment.broker_id, self._limit)
         self.retention: RemoteRetention = RemoteRetention.of(uploader)
         self._followed_partitions = FollowedPartitions(monotonic)
-        self._filler = Filler(uploads, self.counts, uploader.check_crcs)
+        self._filler = Filler(uploads, self.counts, self.disk.relist, uploader.check_crcs)
         self._shipper = Shipper(uploads, self.counts, self.disk.relist, uploader.start, uploader.check_crcs, monotonic)
         self.schedule: Schedule = Schedule(lambda: self.disk.partitions, self.may_ship, monotonic)
         by_disk = DiskSettling(self.environment.log_dirs)
