@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.errors import BatchCorruptError, BrokerDeniedError, BrokerError, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, BatchCorruptError, BrokerDeniedError, BrokerError, TieredStoreError
 from tieredstore.live import LiveFollower
 from tieredstore.live.faults import Trouble
 from tieredstore.live.messages import MessageColumns
@@ -143,6 +143,38 @@ def test_records_that_an_interrupted_call_drops_are_given(
                 if event is not None and event.records is not None:
                     offsets += event.records.column("offset").to_pylist()
     assert offsets == list(range(9))
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), KafkaException(KafkaError(KafkaError._STATE))])
+@pytest.mark.parametrize("first", [KeyboardInterrupt, BrokerDeniedError])
+def test_partitions_that_cannot_be_restarted_end_the_follower(
+    logs: dict[TopicPartition, list[Message]],
+    monkeypatch: pytest.MonkeyPatch,
+    first: type[BaseException],
+    failure: BaseException,
+) -> None:
+    logs[FIRST] = [refusal(FIRST, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)]
+    assign, consume, numbers = ScriptedConsumer.incremental_assign, ScriptedConsumer.consume, itertools.count(1)
+
+    def failing(consumer: ScriptedConsumer, partitions: Sequence[KafkaPartition]) -> None:
+        if next(numbers) == 2:
+            raise failure
+        assign(consumer, partitions)
+
+    def interrupted(consumer: ScriptedConsumer, *given: Any) -> list[Message]:
+        if first is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return consume(consumer, *given)
+
+    monkeypatch.setattr(ScriptedConsumer, "incremental_assign", failing)
+    monkeypatch.setattr(ScriptedConsumer, "consume", interrupted)
+    make = cast("Any", ScriptedConsumer)
+    with LiveFollower({"bootstrap.servers": "localhost:1"}, isolation="read_committed", make_consumer=make) as live:
+        live.add({FIRST: 0})
+        with pytest.raises((KeyboardInterrupt, TieredStoreError)):
+            live.poll(60)
+        with pytest.raises(AlreadyClosedError):
+            live.poll(0)
 
 
 def test_a_record_that_cannot_be_given_is_not_skipped(

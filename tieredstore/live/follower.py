@@ -285,7 +285,10 @@ class LiveFollower(Closing):
         known = {where: self._followed[where] for where in wheres}
         # Give the leader epochs too, so that the leader checks if its log was truncated below the offset.
         epochs = {where: followed.epoch for where, followed in known.items() if followed.epoch is not None}
+        # If this fails or is interrupted, the consumer may lack the partitions, so no later call may continue.
+        self._is_closed = True
         self.add({where: followed.position for where, followed in known.items()}, epochs)
+        self._is_closed = False
 
     def _heard_of(self, where: TopicPartition) -> None:
         if where in self._followed:
