@@ -112,10 +112,12 @@ class OffsetQueries:
         before = logs.listings
         logs.load({where[0]}, ids)
         if logs.listings == before:
-            # List the whole topic in two cases. In the first, the bucket lacked the partition before, and its first
-            # segments may have arrived since. In the second, retention has deleted the first known segment.
             known = logs.lineage(where)
-            if known is None or _begins_elsewhere(bucket, known):
+            if known is not None and _begins_elsewhere(bucket, known):
+                # Retention has deleted the first known segment.
+                logs.refresh(where, from_start=True)
+            if logs.lineage(where) is None:
+                # The bucket lacked the partition before, and its first segments may have arrived since.
                 logs.reload(where[0], ids.get(where[0]))
             elif fresh:
                 logs.refresh(where)

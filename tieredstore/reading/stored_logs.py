@@ -79,13 +79,14 @@ class StoredLogs:
         self._tell(catalog.problems)
         self._take(catalog, topic, topic_id)
 
-    def refresh(self, where: TopicPartition) -> None:
+    def refresh(self, where: TopicPartition, *, from_start: bool = False) -> None:
         """List the keys after the partition's last known segment. This takes one request if the bucket has no new
-        segment."""
+        segment. With ``from_start``, list all keys of the partition, and drop the segments that the bucket has no more.
+        """
         lineage = self._logs[where]
         self.listings += 1
         known = _segments(lineage)
-        last = max(segment.start_offset for segment in known.values())
+        last = 0 if from_start else max(segment.start_offset for segment in known.values())
         place = lineage.partition
         listed = list_segments(
             self._source.store, self._source.layout.prefix, topic=place.topic, topic_id=place.topic_id,
@@ -93,12 +94,18 @@ class StoredLogs:
         )  # fmt: skip
         new: list[RemoteLogSegmentMetadata] = []
         problems: list[Problem] = []
+        gone = {*known} if from_start else set[RemoteLogSegmentId]()
         for objects in listed:
             if objects.segment_id not in known:
                 self._read(objects, new, problems)
+            elif objects.find(Suffix.MANIFEST) is not None:
+                gone.discard(objects.segment_id)
         self._tell(problems)
-        if new:
-            self._trace(where, [*known.values(), *new], problems)
+        kept = [segment for segment_id, segment in known.items() if segment_id not in gone]
+        if not kept and not new:
+            del self._logs[where]
+        elif new or gone:
+            self._trace(where, [*kept, *new], [*(() if from_start else lineage.problems), *problems])
         elif problems != [problem for problem in lineage.problems if problem.start_offset >= last]:
             earlier = [problem for problem in lineage.problems if problem.start_offset < last]
             self._logs[where] = replace(lineage, problems=(*earlier, *problems))
@@ -172,12 +179,11 @@ class StoredLogs:
     def _trace(self, where: TopicPartition, segments: list[RemoteLogSegmentMetadata], problems: list[Problem]) -> None:
         with ThreadPool(READERS, "tieredstore-catalog") as pool:
             traced = trace_partitions(self._source, segments, KnownProofs(), pool, at_once=READERS)
-        earlier = self._logs[where].problems
         for partition in traced.partitions:
             lineage = partition.segments.lineage
             if not isinstance(lineage, Lineage):
                 raise lineage.with_traceback(None)
-            self._logs[where] = replace(lineage, problems=tuple(dict.fromkeys((*earlier, *problems, *traced.problems))))
+            self._logs[where] = replace(lineage, problems=tuple(dict.fromkeys((*problems, *traced.problems))))
         self._tell(traced.problems)
 
     def _tell(self, problems: Iterable[Problem]) -> None:
