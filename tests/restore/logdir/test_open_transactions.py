@@ -13,6 +13,7 @@ from tests.restore.logdir.log_dirs import fresh_bucket, make_log_dir, prepared, 
 from tests.restore.logdir.test_real_broker import records
 from tests.support.cli.cli_process import tieredstore
 from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, start_kafka_cluster
+from tieredstore.errors import IndexesCorruptError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
@@ -79,6 +80,23 @@ def test_markers_end_them_in_a_segment_of_their_own(bucket: ts.Bucket, tmp_path:
     after = tree(log_dir)
     assert {code for code, *_ in restore(bucket, log_dir, plan, options)} == {"there"}
     assert tree(log_dir) == after
+
+
+def test_the_transaction_index_of_a_later_segment_is_not_restored(tmp_path: Path) -> None:
+    """With it, a broker would return the aborted records of the earlier segment."""
+    for base in (0, 2):
+        marker = build_end_marker(base + 1, ONE, commit=False, timestamp_ms=T0, coordinator_epoch=7)
+        of_segment = [AbortedTransaction(1001, base, base + 1, base + 2)]
+        write_segment(
+            tmp_path / "disk", [at(base, b"sent", ONE), marker], partition=ORDERS, base_offset=base, aborted=of_segment
+        )
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as bucket:
+        first, later = sorted((tmp_path / "store").rglob("*.indexes"))
+        first.write_bytes(later.read_bytes())
+        log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+        with pytest.raises(IndexesCorruptError, match="has a marker at offset 3, beyond its end"):
+            restore(bucket, log_dir, prepared(ORDERS), ABORT)
+        assert not [*log_dir.rglob("*.txnindex")]
 
 
 def test_a_cut_by_hand_is_aborted_too(bucket: ts.Bucket, tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from tieredstore.catalog.lineage import Span
+from tieredstore.catalog.transactions import parse_aborted
 from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import FRAME_SIZE, BatchHeader, check_batch_crc, first_batch_size, next_batch_header
-from tieredstore.kafka.indexes import IndexBuilder, format_txn_index, read_txn_index
+from tieredstore.kafka.indexes import IndexBuilder, format_txn_index
 from tieredstore.model import IndexType
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
     of a part of a segment are built. ``snapshot`` is the snapshot of producers at the span's end. Memory holds at most
     the largest batch and one chunk.
 
-    Raise BatchCorruptError for a damaged batch, and for a batch that crosses the span's start or end.
+    Raise BatchCorruptError for a damaged batch, and for a batch that crosses the span's start or end. Raise
+    IndexesCorruptError for a damaged transaction index.
     """
     segment = span.segment
     indexes = None if is_whole(span) else IndexBuilder(span.start)
@@ -159,13 +161,14 @@ def _draft(path: Path) -> Path:
 def _stored_indexes(source: SegmentSource, span: Span) -> dict[str, bytes]:
     stored = source.fetch_indexes(span.segment, _FILES)
     contents = {_FILES[kind]: stored[kind].read() for kind in _FILES if kind in stored}
+    parse_aborted(contents.get("txnindex", b""), span.segment)  # refuse a damaged index
     # Leave out an empty ``.txnindex``, because a broker creates this file only with its first entry.
     return {suffix: content for suffix, content in contents.items() if content or suffix != "txnindex"}
 
 
 def _built_indexes(source: SegmentSource, span: Span, indexes: IndexBuilder) -> dict[str, bytes]:
     stored = source.fetch_indexes(span.segment, (IndexType.TRANSACTION,))
-    aborted = read_txn_index(stored[IndexType.TRANSACTION].read(), span.segment.start_offset) if stored else ()
+    aborted = parse_aborted(stored[IndexType.TRANSACTION].read(), span.segment) if stored else ()
     # An entry belongs to the segment that contains the transaction's abort marker. The marker is at the entry's
     # ``last_offset``.
     kept = [entry for entry in aborted if span.start <= entry.last_offset < span.stop]
