@@ -79,7 +79,7 @@ def parse_ms(value: object) -> int | None:
 def require_ms(value: object) -> int:
     """Return an answer's time in ms since the epoch; raise ValueError (see ``understood``) if it is missing."""
     if not isinstance(value, datetime):
-        raise ValueError(f"the time is {value!r:.80}, which is not a date")  # noqa: TRY004  the answer is invalid
+        raise ValueError(f"the time is {value!r:.80}, which is not a date")  # noqa: TRY004  see ``understood``
     return round(value.timestamp() * 1000)
 
 

@@ -496,7 +496,7 @@ class HoldingStore(CloudStore[Client, Options]):
     def _upload(self) -> type[HeldUpload[Client, Options]]:
         """The class that writes objects."""
 
-    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  the cloud hides parts
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  unfinished uploads are no objects
         """Send one request per part. Some clouds also need a request to begin the upload."""
         digest = Digest()
         with closing_body(body), cut(digest.of(body), self.options.part_size) as cutter:

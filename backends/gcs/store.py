@@ -498,7 +498,7 @@ class GcsLifecycle(BucketLifecycle):
             raise StoreError(f"the lifecycle rules of {self._store.identity} are not understood: {there}") from error
         return LifecycleState(shown, json.dumps(lifecycle) if lifecycle else "", str(properties["metageneration"]))
 
-    def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:  # noqa: ARG002  unused
+    def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:  # noqa: ARG002  rules of GCS have no names
         """Add a rule. ``name`` is ignored, because Google's rules have no names."""
         lifecycle: dict[str, object] = json.loads(state.text or "{}")
         condition = {"age": days, **({"matchesPrefix": [prefix]} if prefix else {})}

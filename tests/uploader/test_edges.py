@@ -379,7 +379,7 @@ def test_a_high_watermark_newer_than_the_listing_settles_no_truncated_records(
 
 
 def miss(disk: BrokerDisk, uploader: Uploader, base: int = 10) -> None:
-    """Let a listing of the folder miss one segment's log, as can happen if the broker renames the log meanwhile."""
+    """Let a listing of the folder miss one segment's log, as can happen if the broker then renames the log."""
     (log,) = disk.folder.glob(f"{base:020d}.log*")
     aside = log.rename(disk.log_dir / "aside")
     uploader.ask_leadership()

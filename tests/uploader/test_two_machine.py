@@ -191,7 +191,7 @@ class TwoUploaders(RuleBasedStateMachine):
 
     @rule(number=BROKERS, index=st.integers(0, 2))
     def miss(self, number: int, index: int) -> None:
-        """Let the next listing miss a log, because the broker renames the log meanwhile."""
+        """Let the next listing miss a log, because the broker is renaming the log."""
         self.brokers[number].misses = index
 
     @rule(number=BROKERS, count=st.integers(1, 2), are_gone=st.booleans())

@@ -166,8 +166,8 @@ class _Survey:
         """Return the selected logs that exist."""
         topics = selected_topics(self._query.selection, {*catalog.topics(), *self._live_topics})
         if self._cluster is not None:
-            # Ask the broker for topics that the listing has just shown, because a topic created meanwhile may already
-            # have segments.
+            # Ask the broker for topics that the listing has just shown, because a topic that was created just now
+            # may already have segments.
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
         known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
         spans = self._live_spans(partition.where for partition in known if partition.on_broker)

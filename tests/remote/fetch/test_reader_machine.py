@@ -159,8 +159,8 @@ class Readers(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1 << 16), place=st.integers(0, 1 << 16), bit=st.integers(0, 7))
     def damage_a_cache_file(self, which: int, place: int, bit: int) -> None:
-        # Damage only files of values, because the cache's own tests cover a damaged database. The
-        # cache may have evicted a file meanwhile.
+        # Damage only files of values, because the cache's own tests cover a damaged database. The cache may evict a
+        # file before it is opened.
         with suppress(FileNotFoundError):
             files = sorted(path for path in self.folder.glob("**/*.val") if path.stat().st_size)
             if files:

@@ -99,14 +99,12 @@ class OperationSweep(Generic[Inner]):
             inner = self._make()
             yield Round(number, inner, DyingStore(inner, number, moment))
 
-    def sleep(self, meanwhile: Callable[[Inner], object]) -> Iterator[Round[Inner, ScriptedStore]]:
-        """Yield rounds in which ``meanwhile`` is called with the inner store just before one operation."""
+    def sleep(self, act: Callable[[Inner], object]) -> Iterator[Round[Inner, ScriptedStore]]:
+        """Yield rounds in which ``act`` is called with the inner store just before one operation."""
         for number in self.numbers:
             inner = self._make()
-            yield Round(
-                number, inner, ScriptedStore(inner).on(do=partial(_wake, meanwhile, inner), skip=number, times=1)
-            )
+            yield Round(number, inner, ScriptedStore(inner).on(do=partial(_wake, act, inner), skip=number, times=1))
 
 
-def _wake(meanwhile: Callable[[Inner], object], inner: Inner, _: Operation) -> None:
-    meanwhile(inner)
+def _wake(act: Callable[[Inner], object], inner: Inner, _: Operation) -> None:
+    act(inner)

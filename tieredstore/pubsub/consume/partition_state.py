@@ -78,8 +78,8 @@ class Fetches:
         self._objects, self._bytes = self._objects + 1, self._bytes + batch.size
 
     def in_order(self, batches: Iterator[QueuedBatch]) -> Iterator[tuple[QueuedBatch, FetchedObject]]:
-        """Yield each batch with its object, and meanwhile fetch the next objects within the budget. Raise DataLossError
-        for a missing object."""
+        """Yield each batch with its object. Before each, begin to fetch the next objects within the budget. Raise
+        DataLossError for a missing object."""
         ahead = deque[Fetching]()
         while True:
             while not self.is_full and (batch := next(batches, None)) is not None:
