@@ -12,11 +12,11 @@ from itertools import dropwhile
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tieredstore.catalog.lineage import Gap, Lineage, Span
-from tieredstore.errors import ConfigError, DataLossError
+from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError, IndexesCorruptError
 from tieredstore.kafka.checkpoints import parse_producer_snapshot
 from tieredstore.model import AtTime, IndexType
 from tieredstore.restore.logdir.producers import Producers
-from tieredstore.restore.logdir.segment_copy import is_whole, whole_batches
+from tieredstore.restore.logdir.segment_copy import batches_in, is_whole
 
 if TYPE_CHECKING:
     from tieredstore.kafka.batches import BatchHeader
@@ -78,7 +78,7 @@ def log_size(source: SegmentSource, span: Span) -> int:
     """Return the size of the span's batches in bytes. If the span is not a whole segment, read the log for this."""
     if is_whole(span):
         return span.segment.segment_size_in_bytes
-    return sum(len(batch) for _, batch in _batches(source, span))
+    return sum(len(batch) for _, batch in batches_in(source, span))
 
 
 def producers_at_end(
@@ -103,7 +103,7 @@ def producers_at_end(
         later.insert(0, span)
     producers = Producers(before if known is None else known)
     for span in later:
-        for header, batch in _batches(source, span):
+        for header, batch in batches_in(source, span):
             producers.append(header, batch)
     return producers
 
@@ -117,11 +117,20 @@ def _first_open(source: SegmentSource, spans: Sequence[Span]) -> int | None:
 
 def stored_producers(source: SegmentSource, span: Span) -> tuple[ProducerState, ...] | None:
     """Return the producers at the end of the span's segment; None if the segment was stored without a snapshot of
-    producers."""
+    producers. Raise IndexesCorruptError for a damaged snapshot."""
     stored = source.fetch_indexes(span.segment, (IndexType.PRODUCER_SNAPSHOT,))
     if IndexType.PRODUCER_SNAPSHOT not in stored:
         return None
-    return parse_producer_snapshot(stored[IndexType.PRODUCER_SNAPSHOT].read())
+    try:
+        states = parse_producer_snapshot(stored[IndexType.PRODUCER_SNAPSHOT].read())
+    except BatchCorruptError as error:
+        raise IndexesCorruptError(f"{span.segment}: {error}") from error
+    # Without this check, the snapshot of a later segment would hide transactions that are open at the end of this one.
+    if (last := max((state.last_offset for state in states), default=-1)) > span.segment.end_offset:
+        raise IndexesCorruptError(
+            f"the snapshot of producers of {span.segment} has a batch that ends at offset {last}, beyond its end"
+        )
+    return states
 
 
 def _gone(
@@ -160,10 +169,13 @@ def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | No
             kept.append(span)
             continue
         end = span.start
-        for header, _ in _batches(source, span):
+        for header, _ in batches_in(source, span):
             if _reaches(header, stop):
                 break
             end = header.last_offset + 1
+            if end == stop:
+                # Do not read the next batch, because the restore may end here since that batch is damaged.
+                break
         else:
             if isinstance(stop, AtTime):
                 # None of the span's batches reaches the time, so keep the whole span. The segment's latest record is
@@ -185,13 +197,3 @@ def _may_reach(span: Span, stop: int | AtTime) -> bool:
 
 def _reaches(header: BatchHeader, stop: int | AtTime) -> bool:
     return header.max_timestamp >= stop.timestamp_ms if isinstance(stop, AtTime) else header.last_offset >= stop
-
-
-def _batches(source: SegmentSource, span: Span) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield the batches of a span."""
-    with source.fetch_log_segment(span.segment, 0) as stream:
-        for header, batch in whole_batches(stream.chunks(), span.segment.segment_size_in_bytes):
-            if header.base_offset >= span.stop:
-                return
-            if header.last_offset >= span.start:
-                yield header, batch

@@ -45,7 +45,7 @@ class Producers:
             return
         before = self._states.get(producer) or ProducerState(producer, _NONE, _NONE, _NONE, 0, _NONE, _NONE, _NONE)
         if header.is_control:
-            self._states[producer] = _ended(before, header, coordinator_epoch(_marker(batch)))
+            self._states[producer] = _ended(before, header, coordinator_epoch(marker_of(batch)))
             return
         began, size = before.current_txn_first_offset, header.last_offset - header.base_offset
         self._states[producer] = ProducerState(
@@ -67,7 +67,8 @@ def _ended(before: ProducerState, header: BatchHeader, epoch: int) -> ProducerSt
     return replace(after, last_sequence=_NONE, last_offset=_NONE, offset_delta=0)
 
 
-def _marker(batch: memoryview | bytes) -> bytes:
+def marker_of(batch: memoryview | bytes) -> bytes:
+    """Return the first bytes of the records of a control batch, which suffice to parse its marker."""
     return bytes(batch[HEADER_SIZE : HEADER_SIZE + MARKER_BYTES])
 
 

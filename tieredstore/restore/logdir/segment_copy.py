@@ -9,58 +9,51 @@ log would be ahead of its leader. Followers would then truncate it (KIP-101). Ba
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from tieredstore.catalog.lineage import Span
 from tieredstore.catalog.transactions import parse_aborted
-from tieredstore.errors import BatchCorruptError
+from tieredstore.errors import BatchCorruptError, IndexesCorruptError
 from tieredstore.kafka.batches import FRAME_SIZE, BatchHeader, check_batch_crc, first_batch_size, next_batch_header
-from tieredstore.kafka.indexes import IndexBuilder, format_txn_index
+from tieredstore.kafka.end_markers import TransactionStep, transaction_steps
+from tieredstore.kafka.indexes import AbortedTransaction, IndexBuilder, format_txn_index
 from tieredstore.model import IndexType
+from tieredstore.restore.logdir.producers import marker_of
 
 if TYPE_CHECKING:
+    from tieredstore.model import RemoteLogSegmentMetadata
     from tieredstore.remote.source import SegmentSource
 
 DRAFT: Final = ".restore"
 _EPOCH: Final = slice(12, 16)
 _WRITE_SIZE: Final = 1 << 20
-_FILES: Final = {
-    IndexType.OFFSET: "index",
-    IndexType.TIMESTAMP: "timeindex",
-    IndexType.TRANSACTION: "txnindex",
-}
 
 
 def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) -> dict[Path, Path]:
     """Write the files of the span's segment as drafts (unfinished files), and sync them. Return each draft with its
     final name; the log comes last.
 
-    A broker ignores a segment until the segment's log exists. Indexes of a whole segment come from the bucket; indexes
-    of a part of a segment are built. ``snapshot`` is the snapshot of producers at the span's end. Memory holds at most
-    the largest batch and one chunk.
+    A broker ignores a segment until the segment's log exists. The indexes of offsets and times are built from the
+    batches. Stored indexes have no checksum, and with a wrong index a broker would skip records. ``snapshot`` is the
+    snapshot of producers at the span's end. Memory holds at most the largest batch, one chunk and the indexes.
 
     Raise BatchCorruptError for a damaged batch, and for a batch that crosses the span's start or end. Raise
-    IndexesCorruptError for a damaged transaction index.
+    IndexesCorruptError for a transaction index that does not match the batches.
     """
-    segment = span.segment
-    indexes = None if is_whole(span) else IndexBuilder(span.start)
-    path, position = folder / f"{span.start:020d}.log", 0
-    with _draft(path).open("wb", buffering=_WRITE_SIZE) as log, source.fetch_log_segment(segment, 0) as stream:
-        for header, batch in whole_batches(stream.chunks(), segment.segment_size_in_bytes):
-            if not segment.start_offset <= header.base_offset <= header.last_offset <= segment.end_offset:
-                raise BatchCorruptError(
-                    f"{segment} has a batch of offsets {header.base_offset} to {header.last_offset}, outside of the "
-                    "segment"
-                )
-            if header.last_offset < span.start or header.base_offset >= span.stop:
-                continue
+    path, indexes, aborted = folder / f"{span.start:020d}.log", IndexBuilder(span.start), _aborted_in(source, span)
+    batch = memoryview(b"")
+
+    def copied(log: BinaryIO) -> Iterator[BatchHeader]:
+        nonlocal batch
+        position = 0
+        for header, batch in batches_in(source, span):
             if header.base_offset < span.start or header.last_offset >= span.stop:
                 cut = span.start if header.base_offset < span.start else span.stop
                 raise BatchCorruptError(
-                    f"{segment} is cut at offset {cut}, inside the batch of offsets {header.base_offset} to "
+                    f"{span.segment} is cut at offset {cut}, inside the batch of offsets {header.base_offset} to "
                     f"{header.last_offset}"
                 )
             if header.magic == 2 and header.partition_leader_epoch:
@@ -69,12 +62,62 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
                 log.write(batch[_EPOCH.stop :])
             else:
                 log.write(batch)
-            if indexes is not None:
-                indexes.add(position, len(batch), header.last_offset, header.max_timestamp)
+            indexes.add(position, len(batch), header.last_offset, header.max_timestamp)
             position += len(batch)
+            yield header
+
+    with _draft(path).open("wb", buffering=_WRITE_SIZE) as log:
+        _check_aborted(span, aborted, transaction_steps(copied(log), lambda _: marker_of(batch)))
         sync(log)
-    contents = _stored_indexes(source, span) if indexes is None else _built_indexes(source, span, indexes)
-    return {**draft_files(folder, span.start, span.stop, {**contents, "snapshot": snapshot}), _draft(path): path}
+    contents = {"index": bytes(indexes.offset_index), "timeindex": indexes.close(), "snapshot": snapshot}
+    if aborted:
+        # A broker creates this file only with its first entry.
+        contents["txnindex"] = format_txn_index(aborted)
+    return {**draft_files(folder, span.start, span.stop, contents), _draft(path): path}
+
+
+def _aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
+    stored = source.fetch_indexes(span.segment, (IndexType.TRANSACTION,))
+    aborted = parse_aborted(stored[IndexType.TRANSACTION].read(), span.segment) if stored else ()
+    # An entry belongs to the segment that contains the transaction's abort marker. The marker is at the entry's
+    # ``last_offset``.
+    return [entry for entry in aborted if span.start <= entry.last_offset < span.stop]
+
+
+def _check_aborted(span: Span, aborted: Iterable[AbortedTransaction], steps: Iterable[TransactionStep]) -> None:
+    """Raise IndexesCorruptError unless the aborted transactions are those of the span's batches. With a wrong index, a
+    broker would return aborted records to ``read_committed`` consumers, or hide committed records.
+    """
+    known = {(entry.producer_id, entry.last_offset): entry for entry in aborted}
+    stable = max((entry.last_stable_offset for entry in aborted), default=-1)
+    opened, ended = dict[int, int](), dict[int, int]()
+    for step in steps:
+        producer = step.producer_id
+        if step.aborts is None:
+            opened[producer] = step.offset
+            continue
+        entry, first = known.pop((producer, step.offset), None), opened.pop(producer, None)
+        before, ended[producer] = ended.get(producer, -1), step.offset
+        if entry is None:
+            # Kafka does not index a marker without records before it.
+            is_right = not step.aborts or first is None
+        else:
+            # If the transaction's records are in an earlier segment, these batches do not tell where it began.
+            is_right = step.aborts and before < entry.first_offset <= (step.offset if first is None else first)
+        if not is_right:
+            raise _mismatch(span, producer, step.offset)
+    for producer, offset in known:
+        raise _mismatch(span, producer, offset)
+    # A broker does not look for aborted transactions beyond the last stable offset.
+    if stable > min(opened.values(), default=span.stop):
+        raise IndexesCorruptError(f"the transaction index of {span.segment} has a wrong last stable offset, {stable}")
+
+
+def _mismatch(span: Span, producer: int, offset: int) -> IndexesCorruptError:
+    return IndexesCorruptError(
+        f"the transaction index of {span.segment} does not match the log, where a transaction of producer {producer} "
+        f"ends at offset {offset}: end the restore before this segment (--to {span.start})"
+    )
 
 
 def draft_files(folder: Path, start: int, stop: int, contents: Mapping[str, bytes]) -> dict[Path, Path]:
@@ -97,6 +140,33 @@ def draft_files(folder: Path, start: int, stop: int, contents: Mapping[str, byte
 def is_whole(span: Span) -> bool:
     """Return True if the span is a whole segment."""
     return (span.start, span.stop) == (span.segment.start_offset, span.segment.end_offset + 1)
+
+
+def batches_in(source: SegmentSource, span: Span) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield the batches that have offsets of the span. The bytes of a batch are valid until the next batch.
+
+    A span may end before its segment because later batches are damaged. These batches are not read.
+
+    Raise BatchCorruptError for a damaged batch.
+    """
+    segment = span.segment
+    with source.fetch_log_segment(segment, 0) as stream:
+        try:
+            for header, batch in whole_batches(stream.chunks(), segment.segment_size_in_bytes):
+                _check_offsets(header, segment)
+                if header.base_offset < span.stop and header.last_offset >= span.start:
+                    yield header, batch
+                if header.last_offset == span.stop - 1 < segment.end_offset:
+                    return
+        except BatchCorruptError as error:
+            raise BatchCorruptError(f"{segment}: {error}") from error
+
+
+def _check_offsets(header: BatchHeader, segment: RemoteLogSegmentMetadata) -> None:
+    if not segment.start_offset <= header.base_offset <= header.last_offset <= segment.end_offset:
+        raise BatchCorruptError(
+            f"a batch has the offsets {header.base_offset} to {header.last_offset}, outside of the segment"
+        )
 
 
 def whole_batches(chunks: Iterable[memoryview], size: int) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -156,24 +226,6 @@ def _view_of(batch: memoryview, _: int) -> memoryview:
 def _draft(path: Path) -> Path:
     """Return the path of a file's draft. Brokers ignore drafts."""
     return path.with_name(f"{path.name}{DRAFT}")
-
-
-def _stored_indexes(source: SegmentSource, span: Span) -> dict[str, bytes]:
-    stored = source.fetch_indexes(span.segment, _FILES)
-    contents = {_FILES[kind]: stored[kind].read() for kind in _FILES if kind in stored}
-    parse_aborted(contents.get("txnindex", b""), span.segment)  # refuse a damaged index
-    # Leave out an empty ``.txnindex``, because a broker creates this file only with its first entry.
-    return {suffix: content for suffix, content in contents.items() if content or suffix != "txnindex"}
-
-
-def _built_indexes(source: SegmentSource, span: Span, indexes: IndexBuilder) -> dict[str, bytes]:
-    stored = source.fetch_indexes(span.segment, (IndexType.TRANSACTION,))
-    aborted = parse_aborted(stored[IndexType.TRANSACTION].read(), span.segment) if stored else ()
-    # An entry belongs to the segment that contains the transaction's abort marker. The marker is at the entry's
-    # ``last_offset``.
-    kept = [entry for entry in aborted if span.start <= entry.last_offset < span.stop]
-    built = {"index": bytes(indexes.offset_index), "timeindex": indexes.close()}
-    return built | ({"txnindex": format_txn_index(kept)} if kept else {})
 
 
 def sync(file: BinaryIO) -> None:

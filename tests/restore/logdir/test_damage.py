@@ -1,0 +1,147 @@
+"""Damaged segments and indexes in the bucket: a broker would serve wrong records from them, so they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tieredstore as ts
+from tests.restore.logdir.log_dirs import fresh_bucket, make_log_dir, prepared, restore
+from tieredstore.errors import BatchCorruptError, IndexesCorruptError
+from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
+from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.restore.logdir.restoring import RestoreOptions
+from tieredstore.testing.batches import ANONYMOUS, Producer, Record, build_batch, build_end_marker
+from tieredstore.testing.segments import write_segment
+
+ORDERS = TopicIdPartition(Uuid(b"orders-in-bucket"), "orders", 0)
+ONE = Producer(1001, 0, 0, transactional=True)
+
+
+def at(offset: int, size: int = 1, producer: Producer = ANONYMOUS) -> bytes:
+    return build_batch([Record(bytes(size), None, 1000 + offset)], offset, producer=producer)
+
+
+@pytest.fixture
+def twins(tmp_path: Path) -> Iterator[ts.Bucket]:
+    """Yield two segments of ten records. Their indexes have the same number of entries, at other bytes."""
+    for base, size in ((0, 5000), (10, 6000)):
+        batches = [at(offset, size) for offset in range(base, base + 10)]
+        write_segment(tmp_path / "disk", batches, partition=ORDERS, base_offset=base)
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as bucket:
+        yield bucket
+
+
+def test_a_wrong_offset_index_is_not_restored(twins: ts.Bucket, tmp_path: Path) -> None:
+    """With it, a broker would skip the records between an entry's offset and the batch at the entry's position."""
+    first, later = sorted((tmp_path / "store").rglob("*.indexes"))
+    first.write_bytes(later.read_bytes())
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+    restore(twins, log_dir, prepared(ORDERS))
+    for name in (f"{0:020d}.index", f"{0:020d}.timeindex"):
+        assert (log_dir / "orders-0" / name).read_bytes() == (tmp_path / "disk" / "orders-0" / name).read_bytes()
+
+
+@pytest.mark.parametrize("stop", [5, 15])
+def test_a_restore_ends_before_damage_in_the_same_segment(twins: ts.Bucket, tmp_path: Path, stop: int) -> None:
+    """The error names the segment and the offset; a restore up to this offset does not read the damaged batch."""
+    damage(tmp_path / "store", stop)
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+    with pytest.raises(BatchCorruptError, match=rf"^orders-0 at offset {stop - 5} .*\(offset {stop}\) is damaged"):
+        restore(twins, log_dir, prepared(ORDERS))
+    outcomes = restore(twins, log_dir, prepared(ORDERS), RestoreOptions(stop=stop))
+    assert outcomes[0] == ("left_out", stop, 19)
+    assert outcomes[-1] == ("restored", stop - 5, stop - 1)
+    assert f"orders 0 {stop}\n" in (log_dir / "replication-offset-checkpoint").read_text()
+
+
+def damage(store: Path, offset: int) -> None:
+    """Flip a bit in the record at this offset, which is in the middle of its segment."""
+    log = sorted(store.rglob("*.log"))[offset // 10]
+    content = bytearray(log.read_bytes())
+    content[len(content) * (offset % 10) // 10 + 1000] ^= 1
+    log.write_bytes(content)
+
+
+BEGUN = [at(10, producer=ONE), build_end_marker(11, ONE, commit=True), at(12, producer=ONE), at(13)]
+ABORTED = [*BEGUN, build_end_marker(14, ONE, commit=False)]
+RIGHT = AbortedTransaction(1001, 12, 14, 15)
+
+
+@pytest.mark.parametrize(
+    ("batches", "indexed", "words"),
+    [
+        pytest.param(ABORTED, [], "producer 1001 ends at offset 14", id="missing"),
+        pytest.param(ABORTED, [replace(RIGHT, producer_id=1002)], "producer 1001 ends at offset 14", id="of another"),
+        pytest.param(ABORTED, [replace(RIGHT, first_offset=13)], "producer 1001 ends at offset 14", id="too late"),
+        pytest.param(ABORTED, [replace(RIGHT, first_offset=11)], "producer 1001 ends at offset 14", id="too early"),
+        pytest.param(ABORTED, [AbortedTransaction(1001, 10, 11, 12), RIGHT], "ends at offset 11", id="committed"),
+        pytest.param(ABORTED, [AbortedTransaction(1002, 10, 13, 14), RIGHT], "1002 ends at offset 13", id="no marker"),
+        pytest.param(ABORTED, [replace(RIGHT, last_stable_offset=16)], "wrong last stable offset, 16", id="stable"),
+    ],
+)
+def test_a_wrong_transaction_index_is_refused(
+    tmp_path: Path, batches: Sequence[bytes], indexed: Sequence[AbortedTransaction], words: str
+) -> None:
+    """With it, a broker would return aborted records to ``read_committed`` consumers, or hide committed ones."""
+    write_segment(tmp_path / "disk", [at(0)], partition=ORDERS, end_offset=9)
+    write_segment(tmp_path / "disk", batches, partition=ORDERS, base_offset=10, aborted=indexed)
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as bucket:
+        log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+        with pytest.raises(IndexesCorruptError, match=f"the transaction index of orders-0 at offset 10 .*{words}"):
+            restore(bucket, log_dir, prepared(ORDERS))
+        assert restore(bucket, log_dir, prepared(ORDERS), RestoreOptions(stop=10))[-1] == ("restored", 0, 9)
+
+
+@pytest.mark.parametrize(
+    ("batches", "indexed"),
+    [
+        pytest.param(ABORTED, [RIGHT], id="in this segment"),
+        pytest.param([at(10), build_end_marker(11, ONE, commit=False)], [], id="a marker without records"),
+        pytest.param(
+            [build_end_marker(10, ONE, commit=False), at(11)], [AbortedTransaction(1001, 5, 10, 11)],
+            id="begun in an earlier segment",
+        ),
+        pytest.param(
+            [at(10, producer=ONE), build_end_marker(11, ONE, commit=False)], [AbortedTransaction(1001, 5, 11, 12)],
+            id="begun in an earlier segment, with records here",
+        ),
+    ],
+)  # fmt: skip
+def test_a_right_transaction_index_is_restored(
+    tmp_path: Path, batches: Sequence[bytes], indexed: Sequence[AbortedTransaction]
+) -> None:
+    write_segment(tmp_path / "disk", batches, partition=ORDERS, base_offset=10, aborted=indexed)
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as bucket:
+        log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+        restore(bucket, log_dir, prepared(ORDERS))
+    kept = [path.read_bytes() for path in (tmp_path / "disk").rglob("*.txnindex")]
+    assert [path.read_bytes() for path in log_dir.rglob("*.txnindex")] == kept
+
+
+@pytest.mark.parametrize(
+    ("is_swapped", "words"),
+    [
+        (False, r"^orders-0 at offset 0 .*: the producer snapshot is damaged: its CRC does not match"),
+        (True, "the snapshot of producers of orders-0 at offset 0 .* ends at offset 19, beyond its end"),
+    ],
+)
+def test_a_wrong_snapshot_of_producers_is_refused(tmp_path: Path, *, is_swapped: bool, words: str) -> None:
+    """The snapshot of the later segment would hide the transaction that is open at the end of the first."""
+    snapshots: list[bytes] = []
+    for base, opened in ((0, 9), (10, -1)):
+        batches = [at(offset, producer=ONE) for offset in range(base, base + 10)]
+        states = [ProducerState(1001, 0, 0, base + 9, 0, 0, -1, opened)]
+        write_segment(tmp_path / "disk", batches, partition=ORDERS, base_offset=base, producers=states)
+        snapshots.append(format_producer_snapshot(states))
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as bucket:
+        first, _ = sorted((tmp_path / "store").rglob("*.indexes"))
+        wrong = snapshots[1] if is_swapped else snapshots[0][:-1] + b"\0"
+        first.write_bytes(first.read_bytes().replace(snapshots[0], wrong))
+        log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+        with pytest.raises(IndexesCorruptError, match=words):
+            restore(bucket, log_dir, prepared(ORDERS), RestoreOptions(stop=10))
