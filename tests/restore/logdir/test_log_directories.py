@@ -159,6 +159,18 @@ def test_a_log_outside_of_the_window_is_named(thirds: ts.Bucket, tmp_path: Path)
     assert not list((log_dir / "orders-1").glob("*.restore"))
 
 
+def test_an_empty_log_of_deleted_records_is_replaced(thirds: ts.Bucket, tmp_path: Path) -> None:
+    """A topic's records were deleted, so its log is empty, but begins at offset 5. With this segment, a broker would
+    return no record between 5 and 99."""
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+    for suffix in ("log", "index", "timeindex"):
+        (log_dir / "orders-0" / f"{0:020d}.{suffix}").rename(log_dir / "orders-0" / f"{5:020d}.{suffix}")
+    (log_dir / "log-start-offset-checkpoint").write_text("0\n1\norders 0 5\n")
+    restore(thirds, log_dir, prepared(ORDERS))
+    assert [int(path.stem) for path in sorted((log_dir / "orders-0").glob("*.log"))] == [0, 100, 200, 300]
+    assert (log_dir / "log-start-offset-checkpoint").read_text() == "0\n0\n"
+
+
 def test_copies_of_two_leaders_are_one_log(tmp_path: Path) -> None:
     """The copies of two leaders overlap. The first copy is cut where the second leader's epoch begins."""
 

@@ -156,8 +156,10 @@ class PartitionRestore:
         the log, even if compaction has removed the last batches.
         """
         logs, there = self.logs, logs_in(self.folder)
-        if not there.items() <= logs.items():
-            # The files differ from the plan, because the bucket has changed since an earlier attempt. Begin again.
+        if not there or not there.items() <= logs.items():
+            # Begin with an empty folder. It has the empty segment that the broker created, and more of them if records
+            # were deleted: a broker would look there for the records. Or the bucket has changed since an earlier
+            # attempt.
             empty(self.folder)
             there = {}
         for path in self.folder.glob(f"*{DRAFT}"):
@@ -186,13 +188,9 @@ class PartitionRestore:
         sync_folder(self.folder)
 
     def _close(self) -> None:
-        """Write the leader epochs, and an empty segment at the end of the log. Remove the empty segment that the broker
-        created."""
+        """Write the leader epochs, and an empty segment at the end of the log."""
         epochs = format_leader_epochs(((0, self.start_offset),))
         replace_file(self.folder / LEADER_EPOCH_CHECKPOINT, epochs, like=self.folder)
-        if self.start_offset:
-            for suffix in _SUFFIXES:
-                (self.folder / f"{0:020d}.{suffix}").unlink(missing_ok=True)
         for suffix in _SUFFIXES:
             replace_file(self.folder / f"{self.bounds[1]:020d}.{suffix}", b"", like=self.folder)
         sync_folder(self.folder)
