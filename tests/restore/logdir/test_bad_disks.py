@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import resource
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tieredstore as ts
-from tests.restore.logdir.log_dirs import NEW_ID, fresh_bucket, make_log_dir, prepared, restore, tree
+from tests.restore.logdir.log_dirs import CLUSTER, NEW_ID, fresh_bucket, make_log_dir, prepared, restore, tree
 from tieredstore.errors import ConfigError, CorruptDataError, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.cli.logdir import _logs_of  # pyright: ignore[reportPrivateUsage]
-from tieredstore.restore.logdir.log_directory import MARKER
+from tieredstore.restore.logdir.log_directory import MARKER, LogDirectory
 from tieredstore.restore.logdir.prepared import PreparedRestore, new_plan
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment
@@ -101,6 +105,58 @@ def test_a_disk_that_becomes_full(bucket: ts.Bucket, tmp_path: Path) -> None:
     assert (log_dir / MARKER).exists()
     assert restore(bucket, log_dir, PLAN) == [("restored", 0, 15)]
     assert not (log_dir / MARKER).exists()
+
+
+def test_the_disk_that_becomes_full_is_named(bucket: ts.Bucket, tmp_path: Path) -> None:
+    """A failed write has no file name."""
+    log_dirs = [make_log_dir(tmp_path / "empty", {}), make_log_dir(tmp_path / "full", {"orders": 1})]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, before[1]))
+    try:
+        with pytest.raises(ConfigError, match=f"^{log_dirs[1]}/orders-0: File too large"):
+            restore(bucket, log_dirs, PLAN)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another restore ends, and deletes the lock file, after this one has opened it. A third one would make a new
+    file, and lock that."""
+    log_dir, lockf = make_log_dir(tmp_path / "logs", {"orders": 1}), fcntl.lockf
+    another = LogDirectory(log_dir)
+
+    def late(descriptor: int, command: int) -> None:
+        another.close()
+        lockf(descriptor, command)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "lockf", late)
+        with pytest.raises(ConfigError, match="another restore is writing to it"):
+            LogDirectory(log_dir)
+    LogDirectory(log_dir).close()
+    assert not (log_dir / ".lock").exists()
+
+
+def test_a_read_only_disk(bucket: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+
+    real: Any = os.open
+
+    def refuse(path: object, *more: Any, **others: Any) -> int:
+        if path == log_dir / ".lock":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return int(real(path, *more, **others))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ConfigError, match=f"^{log_dir}/.lock: Read-only file system; correct this, and run"):
+        restore(bucket, log_dir, PLAN)
+
+
+def test_a_cluster_id_that_java_escapes(bucket: ts.Bucket, tmp_path: Path) -> None:
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+    properties = (log_dir / "meta.properties").read_text()
+    (log_dir / "meta.properties").write_text(properties.replace(CLUSTER, "eu\\:payments\\=1"))
+    assert restore(bucket, log_dir, replace(PLAN, cluster_id="eu:payments=1")) == [("restored", 0, 15)]
 
 
 def test_a_user_who_may_not_give_the_group_away(

@@ -48,11 +48,7 @@ class LogDirectory(Closing):
         self.path = path
         # The lock file may exist. At a clean stop, brokers of Kafka 4 delete it, but brokers of Kafka 3.9 leave it.
         self._made_lock = not (path / _LOCK).exists()
-        try:
-            self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            reason = f"{error.strerror}; run as the broker's user or as root"
-            raise ConfigError(f"{path} cannot be locked: {reason}") from None
+        self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._check()
         except BaseException:
@@ -62,6 +58,9 @@ class LogDirectory(Closing):
     def _check(self) -> None:
         try:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A process that ends deletes the file. A lock on a deleted file keeps no other process away.
+            if not os.path.samestat(os.fstat(self._lock), (self.path / _LOCK).stat()):
+                raise FileNotFoundError
         except OSError:
             self._made_lock = False
             raise ConfigError(

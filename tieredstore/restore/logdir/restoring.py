@@ -17,7 +17,7 @@ from tieredstore.api.outcomes import Outcome, Status
 from tieredstore.catalog.lineage import Span
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, CorruptDataError
-from tieredstore.kafka.checkpoints import parse_broker_id, parse_partition_metadata
+from tieredstore.kafka.checkpoints import parse_broker_id, parse_cluster_id, parse_partition_metadata
 from tieredstore.kafka.logdir import PARTITION_METADATA
 from tieredstore.model import AtTime, TopicIdPartition, check_offset, human_bytes
 from tieredstore.restore.logdir.log_directory import LogDirectory, disk_faults, unfinished_work
@@ -91,8 +91,9 @@ def restore_logs(
             if target.plans:
                 directory.begin(work)
         for plan in plans:
-            written = plan.write(source, options.producer_states)
-            yield from (_outcome(plan, part, "restored", "done") for part in written)
+            with disk_faults(plan.folder):
+                written = plan.write(source, options.producer_states)
+                yield from (_outcome(plan, part, "restored", "done") for part in written)
         _finish(pairs)
 
 
@@ -204,7 +205,7 @@ def _used_by(log_dir: Path, prepared: PreparedRestore) -> int:
         raise ConfigError(
             f"{log_dir} has no meta.properties: it is not a log directory that a broker has used"
         ) from None
-    if f"cluster.id={prepared.cluster_id}" not in raw.decode("utf-8", "replace").split():
+    if parse_cluster_id(raw) != prepared.cluster_id:
         raise ConfigError(
             f"{path} belongs to another cluster; the restore was prepared for the cluster {prepared.cluster_id}"
         )
