@@ -71,8 +71,8 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
     """Read the offsets that groups have committed in the topics of a run. ``names`` are names or globs of groups;
     without names, read all groups.
 
-    Put groups with members into ``left``, because their members might commit further offsets during the move. Leave out
-    groups with members that have no offsets in these topics.
+    Put groups with members into ``left``, because their members might commit further offsets during the move. Also put
+    groups there whose offsets cannot be read. Leave out groups with members that have no offsets in these topics.
     """
     known = cluster.listed_groups()
     partitions = [(topic, number) for topic in offset_map.topics for number in offset_map.partitions(topic)]
@@ -81,8 +81,12 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
     for name in sorted(_chosen(list(known), names)):
         here = known[name]
         reason = obstacle_of(here)
-        # Only the offsets of classic and consumer groups can be read.
-        commits = {} if here.kind == "other" else cluster.commits(name, partitions)
+        try:
+            # Only the offsets of classic and consumer groups can be read.
+            commits = {} if here.kind == "other" else cluster.commits(name, partitions)
+        except BrokerError as error:
+            left[name] = str(error)
+            continue
         if here.kind == "other" or (reason is not None and commits):
             left[name] = f"{reason} in the old cluster"
         elif reason is None:
@@ -191,7 +195,7 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterSta
                 "of the run and the groups"
             )
         _check_target(offset_map, cluster)
-        starts = _starts_of_others(offset_map, cluster)
+        starts, begins = _starts_of_others(offset_map, cluster), _begins(offset_map, cluster)
         for name, reason in sorted(source.left.items()):
             yield _outcome(name, "kept", "not_movable", reason)
         here = cluster.listed_groups()
@@ -201,7 +205,8 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterSta
             if obstacle is not None:
                 yield _outcome(group.group, "failed", "refused", f"{obstacle} in the new cluster")
             else:
-                yield from _move(offset_map, group, cluster, starts, dry_run=dry_run)
+                translated = [_after_begin(each, begins) for each in translate_group(offset_map, group, starts)]
+                yield from _move(group.group, translated, cluster, dry_run=dry_run)
 
     return Plan("move_groups", ", ".join(group.group for group in source.groups), outcomes)
 
@@ -239,25 +244,42 @@ def _starts_of_others(offset_map: OffsetMap, cluster: ClusterState) -> dict[Topi
     )
 
 
+def _begins(offset_map: OffsetMap, cluster: ClusterState) -> dict[TopicPartition, int]:
+    """Return the first offsets of the target partitions of the run."""
+    return cluster.earliest_offsets(
+        {
+            (mapped.target, number)
+            for topic, mapped in offset_map.topics.items()
+            for number in (
+                *offset_map.target_ends(topic),
+                *(() if mapped.is_rehashed else offset_map.partitions(topic)),
+            )
+        }
+    )
+
+
+def _after_begin(move: GroupOutcome, begins: Mapping[TopicPartition, int]) -> GroupOutcome:
+    """Move the offset to the first offset of its target partition if the target has deleted earlier records. At a
+    deleted offset, a consumer with ``auto.offset.reset=latest`` would skip all records."""
+    if move.target_offset is None or move.target_offset >= (begin := begins.get(move.target, 0)):
+        return move
+    note = f"{move.target_topic}-{move.target_partition} begins at {begin}: earlier records were deleted"
+    return replace(move, target_offset=begin, reason="; ".join(filter(None, (move.reason, note))))
+
+
 def _move(
-    offset_map: OffsetMap,
-    group: GroupOffsets,
-    cluster: ClusterState,
-    starts: Mapping[TopicPartition, int],
-    *,
-    dry_run: bool,
+    group: str, translated: Sequence[GroupOutcome], cluster: ClusterState, *, dry_run: bool
 ) -> Generator[GroupOutcome]:
     """Commit the new offsets of one group with one request, and yield an outcome for each offset."""
-    translated = list(translate_group(offset_map, group, starts))
     moves = [each for each in translated if each.target_offset is not None]
     yield from (each for each in translated if each.target_offset is None)
     try:
-        commits = cluster.commits(group.group, [each.target for each in moves])
+        commits = cluster.commits(group, [each.target for each in moves])
         due = [each for each in moves if not _is_there(each, commits)]
         if due and not dry_run:
-            cluster.commit_offsets(group.group, {each.target: each.commit for each in due})
+            cluster.commit_offsets(group, {each.target: each.commit for each in due})
     except (BrokerError, ResourceNotFoundError) as error:
-        yield replace(_outcome(group.group, "failed", "refused"), error=error)
+        yield replace(_outcome(group, "failed", "refused"), error=error)
         return
     for each in moves:
         now = commits.get(each.target)

@@ -27,16 +27,27 @@ from tieredstore.restore.produce.runs import OffsetRun
 
 
 class ScriptedCluster(ClusterState):
-    """Brokers with these groups and commits. Commits of the group ``refused`` fail."""
+    """Brokers with these groups and commits. Commits of the group ``refused`` fail, and lookups of ``unreadable``."""
 
-    def __init__(self, groups: Mapping[str, LiveGroup] | None = None, *, end: int = 100, refused: str = "") -> None:
+    def __init__(
+        self,
+        groups: Mapping[str, LiveGroup] | None = None,
+        *,
+        begin: int = 0,
+        end: int = 100,
+        refused: str = "",
+        unreadable: str = "",
+    ) -> None:
         super().__init__({"bootstrap.servers": "localhost:1"})
         self._listed = dict(groups or {})
         self.offsets: dict[str, dict[TopicPartition, GroupCommit]] = {}
-        self._end, self._refused = end, refused
+        self._begin, self._end, self._refused, self._unreadable = begin, end, refused, unreadable
 
     def listed_groups(self) -> dict[str, LiveGroup]:
         return self._listed
+
+    def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self._begin)
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], isolation: Isolation | None = None
@@ -44,6 +55,8 @@ class ScriptedCluster(ClusterState):
         return dict.fromkeys(partitions, self._end)
 
     def commits(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupCommit]:
+        if group == self._unreadable:
+            raise BrokerError(f"the offsets of {group} cannot be looked up")
         known = self.offsets.get(group, {})
         return {where: known[where] for where in partitions if where in known}
 
@@ -93,6 +106,14 @@ def test_each_offset_moves_once_and_what_is_there_stays() -> None:
     assert outcomes_of(cluster, billing) == [
         not_restored, ("billing", "there", 0, 5, None), ("billing", "moved", 1, 10, beyond),
     ]  # fmt: skip
+
+
+def test_a_group_does_not_move_to_records_that_the_target_has_deleted() -> None:
+    """A consumer with ``auto.offset.reset=latest`` would skip all records."""
+    cluster, note = ScriptedCluster(begin=7), "new-0 begins at 7: earlier records were deleted"
+    billing = group("billing", ("orders", 0, 15, "m"), ("orders", 1, 8, ""))
+    assert outcomes_of(cluster, billing) == [("billing", "moved", 0, 7, note), ("billing", "moved", 1, 8, None)]
+    assert cluster.offsets == {"billing": {("new", 0): GroupCommit(7, "m"), ("new", 1): GroupCommit(8, "")}}
 
 
 def test_groups_that_cannot_move_are_named_and_the_others_move() -> None:
@@ -161,6 +182,15 @@ def test_groups_of_a_cluster_are_those_without_members() -> None:
     assert groups_of_cluster(cluster, a_map(), ["sh*"]).left.keys() == {"shared"}
     with pytest.raises(ResourceNotFoundError, match="no offsets of a group 'idl'"):
         groups_of_cluster(cluster, a_map(), ["idl"])
+
+
+def test_a_group_whose_offsets_cannot_be_read_does_not_stop_the_others() -> None:
+    idle = LiveGroup("classic", has_members=False)
+    cluster = ScriptedCluster({"denied": idle, "idle": idle}, unreadable="denied")
+    cluster.offsets["idle"] = {("orders", 0): GroupCommit(12)}
+    found = groups_of_cluster(cluster, a_map(), [])
+    assert found.groups == [GroupOffsets("idle", "classic", (CommittedOffset("orders", 0, 12, ""),))]
+    assert found.left == {"denied": "the offsets of denied cannot be looked up"}
 
 
 def test_groups_of_a_snapshot_are_chosen_by_name_and_glob() -> None:
