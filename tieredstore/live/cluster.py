@@ -256,9 +256,9 @@ class LiveCluster(Closing):
         self._one(lambda timeout_s: self._client.create_topics([new], request_timeout=timeout_s)[topic], doing)
         self.existing_topic(topic)
 
-    def change_settings(self, topic: str, settings: Mapping[str, str | None]) -> None:
-        """Set these settings of a topic; remove a setting whose value is None. Other settings stay. This takes one
-        request."""
+    def change_settings(self, topic: str, settings: Mapping[str, str | None], *, dry_run: bool = False) -> None:
+        """Set these settings of a topic; remove a setting whose value is None. Other settings stay. With ``dry_run``,
+        the brokers only check the settings. This takes one request."""
         kinds = admin.AlterConfigOpType
         changes = [
             admin.ConfigEntry(name, value, incremental_operation=kinds.DELETE if value is None else kinds.SET)
@@ -267,7 +267,9 @@ class LiveCluster(Closing):
         resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic, incremental_configs=changes)
         doing = f"{', '.join(sorted(settings))} of {topic} cannot be changed at {self._servers}"
         self._one(
-            lambda timeout_s: self._client.incremental_alter_configs([resource], request_timeout=timeout_s)[resource],
+            lambda timeout_s: self._client.incremental_alter_configs(
+                [resource], request_timeout=timeout_s, validate_only=dry_run
+            )[resource],
             doing,
         )
 

@@ -141,6 +141,9 @@ def test_another_topic_of_the_name_keeps_its_settings(stage: Stage) -> None:
 
 
 def test_the_topics_get_their_settings_back(stage: Stage) -> None:
+    for words in ((), ("--yes",)):
+        refused = stage.restore("finish", "--set", "retention.mss=1000", *words, code=6)
+        assert "retention.mss" in refused
     planned = stage.restore("finish", "--set", "retention.ms=1000")
     assert "nothing was released: --yes does it" in planned
     assert "txn: cleanup.policy=delete, retention.ms=1000, retention.bytes=-1: 5 segments" in planned

@@ -85,9 +85,10 @@ class RestoreCluster(LiveCluster):
         """Return how many milliseconds the broker remembers an idempotent producer after the producer's last record."""
         return int(self.broker_settings(broker)["producer.id.expiration.ms"])
 
-    def release(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Remove the settings of the restore from the topic, and set ``settings``."""
-        self.change_settings(topic, {**dict.fromkeys(PREPARED), **settings})
+    def release(self, topic: str, settings: Mapping[str, str], *, dry_run: bool) -> None:
+        """Remove the settings of the restore from the topic, and set ``settings``. With ``dry_run``, the brokers only
+        check the settings."""
+        self.change_settings(topic, {**dict.fromkeys(PREPARED), **settings}, dry_run=dry_run)
 
     def _check_settings(self, topic: str) -> None:
         found = self.settings_of(topic)

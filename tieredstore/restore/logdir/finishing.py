@@ -40,8 +40,7 @@ def plan_finish(
             forgotten_ms = cluster.producer_expiration_ms(topic.partitions[0].replicas[0])
             reason = _reason(known, len(deleted), size) + _warning(empty[topic.topic])
             reason += _replicas(logs, forgotten_ms, now_ms)
-            if not dry_run:
-                cluster.release(topic.topic, settings)
+            cluster.release(topic.topic, settings, dry_run=dry_run)
             yield Outcome(
                 action="finish_restore", status="planned" if dry_run else "done", code="released", topic=topic.topic,
                 name=topic.topic, size=size, stored_size=size, reason=reason,
