@@ -17,6 +17,7 @@ from tests.support.uploader.uploader_disk import (
     BrokerDisk,
     SaidSettling,
     extents,
+    holes_of,
     run_once,
     stored,
     uploader_of,
@@ -29,6 +30,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import PARTITION, write_segment
 from tieredstore.uploader import metrics
 
 
@@ -272,15 +274,21 @@ def test_an_unclean_election_moves_the_watermark_back(
 
 @pytest.mark.parametrize("kept", [2, 3, 4])
 @pytest.mark.parametrize("shipped", [3, 5, 7])
+@pytest.mark.parametrize("hole", [None, 10, 20, 30])
 def test_an_unclean_election_of_a_broker_with_records_of_an_earlier_leader(
-    tmp_path: Path, store: MemoryObjectStore, kept: int, shipped: int
+    tmp_path: Path, store: MemoryObjectStore, kept: int, shipped: int, hole: int | None
 ) -> None:
     """The second broker led in epoch 1, but was away before its last records were replicated. So the first broker led
     in epoch 2, and wrote other records there. When the first broker fails, the second one leads again.
+
+    The first broker may lack a segment. Its hole is filled if the second broker has the same records, and disappears if
+    the log now has other records.
     """
     first, second = BrokerDisk(tmp_path / "first", segments=2), BrokerDisk(tmp_path / "second", segments=2)
     first.lead(2)
     first.grow(shipped - 1)
+    if hole in first.bases[:-1]:
+        (first.folder / f"{hole:020d}.log").unlink()
     run_once(first.log_dir, store)
     second.lead(1)
     second.grow(kept)
@@ -297,6 +305,24 @@ def test_an_unclean_election_of_a_broker_with_records_of_an_earlier_leader(
     assert written_by == [0] * 20 + [1] * 10 * kept + [3] * (end - 20 - 10 * kept)
     assert run_once(second.log_dir, store) == []
     assert len(watermark_of(store).moved_back) == 1
+
+
+def test_an_unclean_election_in_the_middle_of_a_hole_leaves_the_part_before_it(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
+    first, second = BrokerDisk(tmp_path / "first", segments=4), BrokerDisk(tmp_path / "second", segments=1)
+    (first.folder / f"{10:020d}.log").unlink()
+    run_once(first.log_dir, store)
+    assert holes_of(store) == [(10, 19)]
+    batches = [*second.batches(10, 0)[:2], *second.batches(10, 4)[2:]]
+    second.epochs = ((0, 0), (4, 14))
+    write_segment(second.log_dir, batches, partition=PARTITION, base_offset=10, leader_epochs=second.epochs)
+    second.bases, second.end = [0, 10], 20
+    second.grow(3)
+    assert run_once(second.log_dir, store) == []
+    watermark = watermark_of(store)
+    assert [(move.from_offset, move.to_offset) for move in watermark.moved_back] == [(30, 14)]
+    assert (watermark.next_offset, watermark.holes) == (40, ())
 
 
 @pytest.mark.parametrize("has_hole", [False, True])

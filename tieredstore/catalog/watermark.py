@@ -155,9 +155,9 @@ class Watermark:
         return dataclasses.replace(
             self.behind(None, to_offset, epoch, broker_id, at_ms),
             moved_back=(*self.moved_back, move),
-            # Drop later holes (offsets recorded as lost), because the leader of the newer epoch uploads these offsets
-            # again, or records new holes.
-            holes=tuple(hole for hole in self.holes if hole.first_offset < to_offset),
+            # Drop holes (offsets recorded as lost) from ``to_offset`` on, because the leader of the newer epoch uploads
+            # these offsets again, or records new holes.
+            holes=tuple(part for hole in self.holes for part in hole.without(to_offset, MAX_INT64)),
         )
 
     def filled(self, shipped: Iterable[tuple[int, int]]) -> Watermark:

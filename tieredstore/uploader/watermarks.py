@@ -15,6 +15,7 @@ from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segments
 from tieredstore.catalog.watermark import (
     MAX_BYTES,
+    Hole,
     ShippedSegment,
     Watermark,
     hole_key,
@@ -150,15 +151,18 @@ class WatermarkStore:
 
     def agreed_end(self, watermark: Watermark, history: LeaderEpochs, until: int) -> int:
         """Return the offset up to which the store agrees with ``history``, at most ``until``. Each offset before it is
-        in a hole of ``watermark``, or in a segment with the same leader epoch, or in no stored segment.
+        in a hole of ``watermark`` or in a stored segment, with the same leader epoch, or in neither.
         """
         segments = [*self.segments(watermark.where, 0, until)]
-        extents = [(hole.first_offset, hole.last_offset + 1) for hole in watermark.holes]
-        extents += [(segment.start_offset, _find_difference(segment, history)) for segment in segments]
+        extents = [(hole.first_offset, _find_end_of_agreement(hole, history)) for hole in watermark.holes]
+        for segment in segments:
+            own, first, last = segment.segment_leader_epochs, segment.start_offset, segment.end_offset
+            extents.append((first, _find_difference(own, history, first, last)))
+        known = [*watermark.missing_extents, *((segment.start_offset, segment.end_offset) for segment in segments)]
         end = 0
         for start, stop in sorted([*extents, (until, until)]):
             # Pass over offsets that no segment has, because retention or a user has deleted their segments.
-            if start > end and any(segment.start_offset <= end <= segment.end_offset for segment in segments):
+            if start > end and any(first <= end <= last for first, last in known):
                 break
             end = max(end, stop)
         return min(end, until)
@@ -280,12 +284,25 @@ def agrees(segment: RemoteLogSegmentMetadata, history: LeaderEpochs) -> bool:
     )
 
 
-def _find_difference(segment: RemoteLogSegmentMetadata, history: LeaderEpochs) -> int:
-    """Return the first offset that has another leader epoch in the segment than in ``history``. If there is none,
-    return the segment's end (exclusive).
+def _find_end_of_agreement(hole: Hole, history: LeaderEpochs) -> int:
+    """Return the first offset of the hole whose record has another leader epoch in ``history``, or the hole's end
+    (exclusive) if there is none.
     """
-    own, first, last = segment.segment_leader_epochs, segment.start_offset, segment.end_offset
+    if hole.leader_epochs and hole.leader_epochs[0][1] > hole.first_offset:
+        # The epochs of the hole's first records are unknown. They are the same if both logs have the same epoch later.
+        epoch, start = hole.leader_epochs[0]
+        if epoch_at(history, start) not in (None, epoch):
+            return hole.first_offset
+    return _find_difference(hole.leader_epochs, history, hole.first_offset, hole.last_offset)
+
+
+def _find_difference(own: LeaderEpochs, history: LeaderEpochs, first: int, last: int) -> int:
+    """Return the first offset between ``first`` and ``last`` that has another leader epoch in ``own`` than in
+    ``history``. If there is none, return ``last`` + 1. Compare only offsets that both cover.
+    """
+    if not own or not history:
+        return last + 1
     starts = {first, *(start for _, start in (*own, *history) if first < start <= last)}
-    known = max((epochs[0][1] for epochs in (own, history) if epochs), default=first)
+    known = max(own[0][1], history[0][1])
     compared = (start for start in sorted(starts | {known}) if known <= start <= last)
     return next((start for start in compared if epoch_at(own, start) != epoch_at(history, start)), last + 1)
