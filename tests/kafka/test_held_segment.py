@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,6 +98,50 @@ def test_names_may_change_while_a_segment_is_opened(folder: Path, renamed: int) 
         (folder / name).rename(folder / name.removesuffix(".deleted"))
     for segment in (before, after):
         open_segment(segment).close()
+
+
+def test_files_from_before_and_after_a_compaction_are_not_opened_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker marks the old files as deleted, then gives the new files their names. It does so in two steps, each
+    before the uploader opens a file.
+    """
+    real, mixed = os.open, 0
+    for number, (first_at, count, rest_at) in enumerate(itertools.product(range(5), range(7), range(6))):
+        write_segment(tmp_path / str(number), [batch(0, 0)], leader_epochs=((0, 0),))
+        write_segment(tmp_path / str(number), [batch(2, 0)], base_offset=2, leader_epochs=((0, 0),))
+        folder = tmp_path / str(number) / "events-0"
+        segment, opens = discover_deleted(folder)[0], itertools.count()
+        plain = [folder / f"{0:020d}.{suffix}" for suffix in ("log", "index", "timeindex")]
+        new = [path.with_name(f"{path.name}.swap") for path in plain]
+        for path, swap in zip(plain, new, strict=True):
+            swap.write_bytes(path.read_bytes())
+        old_files = {path.stat().st_ino for path in plain}
+        old = ((path, path.with_name(f"{path.name}.deleted")) for path in plain)
+        renames = [*old, *zip(new, plain, strict=True)]
+
+        def open_(path: Any, *args: Any, **options: Any) -> int:
+            at = next(opens)  # noqa: B023  called in this round only
+            for due_at, most in ((first_at, count), (rest_at, 6)):  # noqa: B023
+                for _ in range(min(most, len(renames)) if at == due_at else 0):  # noqa: B023
+                    before, after = renames.pop(0)  # noqa: B023
+                    before.rename(after)
+            return real(path, *args, **options)
+
+        monkeypatch.setattr(os, "open", open_)
+        try:
+            held = open_segment(segment)
+        except SegmentIncompleteError:
+            mixed += 1
+        else:
+            files = (held.log, held.offset_index, held.time_index)
+            assert len({os.fstat(file.descriptor).st_ino in old_files for file in files}) == 1
+            held.close()
+        monkeypatch.undo()
+        for before, after in renames:
+            before.rename(after)
+        open_segment(segment).close()
+    assert mixed
 
 
 def test_a_whole_log_rolled_and_marked_at_once_ends_with_its_batches(folder: Path, opened: Opener) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,20 +20,28 @@ from tests.support.uploader.uploader_disk import (
     BrokerDisk,
     SaidSettling,
     extents,
+    holes_of,
     logs_of,
     run_once,
     stored,
     uploader_of,
     watermark_of,
 )
+from tests.uploader.test_edges import miss, without
+from tests.uploader.test_filling import FOLLOWER
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import watermark_key
 from tieredstore.config import settings_from
+from tieredstore.kafka.checkpoints import format_offset_checkpoint
+from tieredstore.kafka.held_segment import OpenSegment, open_segment
+from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, FoundSegment
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import pins, shipping
+from tieredstore.uploader import segment as segment_module
 from tieredstore.uploader import uploader as module
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
@@ -331,3 +341,135 @@ def test_an_outage_of_the_store_is_two_lines_for_all_partitions(
     lost, regained = caplog.messages
     assert lost.startswith("store: lost; retrying until it answers: ")
     assert regained.startswith("store: available again after ")
+
+
+@pytest.mark.parametrize("is_topic_new", [False, True])
+@pytest.mark.parametrize("is_led", [False, True])
+def test_files_that_changed_between_listing_and_opening_are_not_stored(
+    disk: BrokerDisk, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch, is_topic_new: bool, is_led: bool
+) -> None:
+    """The uploader holds the files of another log. A worker, or the search for holes, comes before the next listing.
+
+    Since the listing, another leader has truncated the log, or the topic was created again.
+    """
+    where = dataclasses.replace(PARTITION, topic_id=Uuid.random()) if is_topic_new else PARTITION
+    if not is_led:
+        without(disk, 10)
+        run_once(disk.log_dir, store)
+        shutil.rmtree(disk.folder)
+        disk = BrokerDisk(disk.log_dir, segments=4)
+        disk.mark_deleted(3)
+    before, real = extents(store), open_segment
+    replaced: list[BrokerDisk] = []
+
+    def open_later(place: FoundSegment) -> OpenSegment:
+        if not replaced:
+            if is_topic_new:
+                shutil.rmtree(disk.folder)
+                replaced.append(BrokerDisk(disk.log_dir, where))
+                replaced[0].grow(4)
+            else:
+                disk.cut(0)
+                for path in disk.folder.glob("*.deleted"):
+                    path.unlink()
+                disk.epochs = ((4, 0),)
+                disk.write_epochs()
+                disk.grow(4)
+                replaced.append(disk)
+        return real(place)
+
+    with uploader_of(disk.log_dir, store, leadership="static" if is_led else FOLLOWER) as uploader:
+        uploader.ask_leadership()
+        uploader.ask_topics()
+        monkeypatch.setattr(segment_module, "open_segment", open_later)
+        uploader.sweep()
+        uploader.ask_settled()
+        for partition in uploader.schedule.take_all(lambda _: True):
+            uploader.ship(partition)
+        uploader.fill_holes()
+        assert replaced
+        if is_led and not is_topic_new:
+            assert {one.metadata.segment_leader_epochs[0][0] for one in stored(store)} <= {4}
+        else:
+            assert extents(store) == before
+    monkeypatch.undo()
+    if is_led:
+        assert run_once(disk.log_dir, store) == []
+        assert extents(store, where) == WHOLE
+        assert is_topic_new or {one.metadata.segment_leader_epochs[0][0] for one in stored(store)} == {4}
+
+
+@pytest.mark.parametrize("kept", [slice(5), slice(1, 3)])
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_segment_that_the_only_listing_missed_is_shipped(
+    disk: BrokerDisk, store: MemoryObjectStore, kept: slice, is_deleted: bool
+) -> None:
+    """A worker ships the held segment before the next listing. In some cases, the log is compacted."""
+    with uploader_of(disk.log_dir, store) as uploader:
+        assert uploader.run_once() == []
+        disk.grow(4)
+        for base in disk.bases[3:]:
+            (disk.folder / f"{base:020d}.log").write_bytes(b"".join(disk.batches(base, 0)[kept]))
+        disk.mark_deleted(len(disk.bases) - 1 if is_deleted else 0)
+        uploader.disk.touch(disk.folder)
+        miss(disk, uploader, 40)
+        uploader.ask_settled()
+        for _ in range(2):
+            for partition in uploader.schedule.take_all(lambda _: True):
+                uploader.ship(partition)
+                partition.turn.not_before_s = 0.0
+        assert extents(store)[3:4] == [(30, 39)]
+        disk.grow()
+        assert uploader.run_once() == []
+    assert (extents(store), holes_of(store)) == ([(base, base + 9) for base in range(0, 80, 10)], [])
+
+
+@pytest.mark.parametrize("cleaned_to", [0, 9, 10, 20])
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_the_last_offsets_of_a_log_that_the_broker_has_compacted_are_no_hole(
+    tmp_path: Path, disk: BrokerDisk, store: MemoryObjectStore, cleaned_to: int, is_filled: bool
+) -> None:
+    """The log cleaner's checkpoint proves that compaction may have removed these offsets."""
+    for base, _ in WHOLE[:2]:
+        (disk.folder / f"{base:020d}.log").write_bytes(b"".join(disk.batches(base, 0)[:3]))
+    checkpoint = {(PARTITION.topic, PARTITION.partition): cleaned_to}
+    (disk.log_dir / "cleaner-offset-checkpoint").write_bytes(format_offset_checkpoint(checkpoint))
+    if is_filled:
+        leader = BrokerDisk(tmp_path / "leader", segments=4)
+        for base, _ in WHOLE[:2]:
+            (leader.folder / f"{base:020d}.log").write_bytes(b"")
+        run_once(leader.log_dir, store)
+        assert holes_of(store) == [(0, 9), (10, 19)]
+        run_once(disk.log_dir, store, leadership=FOLLOWER, broker_id="2")
+    else:
+        assert run_once(disk.log_dir, store) == []
+    ends = [9 if cleaned_to >= 10 else 5, 19 if cleaned_to == 20 else 15]
+    assert extents(store) == [(0, ends[0]), (10, ends[1]), *WHOLE[2:]]
+    assert holes_of(store) == [hole for hole, end in (((6, 9), ends[0]), ((16, 19), ends[1])) if end < hole[1]]
+
+
+def test_a_partition_whose_folder_cannot_be_read_is_not_shipped_in_silence(
+    disk: BrokerDisk, store: MemoryObjectStore, tmp_path: Path
+) -> None:
+    """A copy of a disk lacks a file, or a full disk has cut it off."""
+    for name, raw in (("partition.metadata", None), ("partition.metadata", b"vers"), (LEADER_EPOCH_CHECKPOINT, b"0\n")):
+        path = disk.folder / name
+        whole = path.read_bytes()
+        path.unlink()
+        if raw is not None:
+            path.write_bytes(raw)
+        for leadership, is_led in (("static", True), (FOLLOWER, False)):
+            with uploader_of(disk.log_dir, store, leadership=leadership) as uploader:
+                left = uploader.run_once()
+                assert [(one.topic, one.partition, one.status) for one in left] == [("events", 0, "failed")] * is_led
+                assert all(f"cannot ship {disk.folder} now" in str(one.reason) for one in left)
+                assert ("cannot ship" in uploader.health.reasons().get("folders", "")) is is_led
+                path.write_bytes(whole)
+                uploader.disk.touch(disk.folder)
+                uploader.sweep()
+                assert "folders" not in uploader.health.reasons()
+            path.write_bytes(raw or b"")
+        path.write_bytes(whole)
+    assert extents(store) == []
+    assert run_once(disk.log_dir, store) == []
+    assert extents(store) == WHOLE

@@ -25,9 +25,10 @@ from tests.support.uploader.uploader_disk import (
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Hole, Watermark, hole_key, partition_of_hole, watermark_key
+from tieredstore.kafka.logdir import FoundSegment, discover_deleted
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import Leadership
+from tieredstore.uploader import Leadership, holes
 from tieredstore.uploader.settled import REPLICATION_CHECKPOINT
 
 FOLLOWER = "tests.uploader.test_filling.Follower"
@@ -292,6 +293,27 @@ def test_a_hole_that_another_uploader_has_stored_meanwhile_is_removed(
     assert list(store.list("!tieredstore/holes/")) == []
 
 
+def test_a_replica_whose_log_is_replaced_fills_the_hole_after_all(tmp_path: Path, store: MemoryObjectStore) -> None:
+    """The follower's log is damaged too, and then incomplete, until the broker copies the partition again."""
+    leader, follower = replicas(tmp_path)
+    for disk in (leader, follower):
+        damage(disk, 10)
+    run_once(leader.log_dir, store)
+    with uploader_of(follower.log_dir, store, leadership=FOLLOWER, broker_id="2") as uploader:
+        uploader.run_once()
+        (follower.folder / f"{20:020d}.snapshot").rename(aside := tmp_path / "aside")
+        uploader.fill_holes()
+        assert holes_of(store) == [(10, 19)]
+        log = follower.folder / f"{10:020d}.log"
+        log.unlink()
+        log.write_bytes(b"".join(follower.batches(10, 0)))
+        uploader.fill_holes()
+        assert holes_of(store) == [(10, 19)]
+        aside.rename(follower.folder / f"{20:020d}.snapshot")
+        uploader.fill_holes()
+    assert (extents(store), holes_of(store)) == ([(0, 9), (10, 19), (20, 29)], [])
+
+
 def test_keys_of_marks() -> None:
     assert partition_of_hole("p/", hole_key("p/", PARTITION)) == PARTITION
     for odd in (
@@ -378,3 +400,33 @@ def test_files_of_a_log_that_has_changed_since_it_was_listed_fill_no_hole(
             follower.grow(3)
         uploader.fill_holes()
     assert (extents(store), holes_of(store)) == ([(0, 9), (20, 29)], [(10, 19)])
+
+
+@pytest.mark.parametrize("kept", [slice(5), slice(1, 3)])
+def test_a_hole_is_not_filled_by_the_segment_before_a_missed_one(
+    tmp_path: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch, kept: slice
+) -> None:
+    """The follower's only listing for holes misses the second of two missing segments. In one case, the follower's log
+    is compacted.
+    """
+    leader, follower = BrokerDisk(tmp_path / "leader", segments=5), BrokerDisk(tmp_path / "follower", segments=5)
+    for base in (10, 20):
+        (leader.folder / f"{base:020d}.log").unlink()
+    run_once(leader.log_dir, store)
+    assert holes_of(store) == [(10, 29)]
+    for base in (10, 20):
+        (follower.folder / f"{base:020d}.log").write_bytes(b"".join(follower.batches(base, 0)[kept]))
+    missed, real = list[int](), discover_deleted
+
+    def discover(folder: Path) -> tuple[FoundSegment, ...]:
+        found = list(real(folder))
+        if not missed:
+            missed.append(found.pop(2).base_offset)
+            found[1] = dataclasses.replace(found[1], next_base_offset=30)
+        return tuple(found)
+
+    monkeypatch.setattr(holes, "discover_deleted", discover)
+    for _ in range(2):
+        run_once(follower.log_dir, store, leadership=FOLLOWER, broker_id="2")
+    assert missed == [20]
+    assert (extents(store), holes_of(store)) == ([(0, 9), (10, 19), (20, 29), (30, 39)], [])

@@ -89,6 +89,25 @@ def test_a_clock_that_jumps_ahead_deletes_nothing_too_early(disk: BrokerDisk, st
     assert extents(store) == []
 
 
+def test_a_segment_that_is_stored_after_it_expired_goes_with_the_next_deletion(
+    tmp_path: Path, disk: BrokerDisk
+) -> None:
+    """The first uploader is suspended before its first segment is complete in the store. Meanwhile the next leader's
+    uploader ships everything, and deletes the first two segments.
+    """
+    other, store = BrokerDisk(tmp_path / "other", segments=5), MemoryObjectStore()
+    scripted = ScriptedStore(store)
+
+    def lead(_: object) -> None:
+        keep_a_second(other, store, 2025, dry_run="false")
+
+    scripted.on("put", f"*{Suffix.MANIFEST.value}", lead, times=1)
+    run_once(disk.log_dir, scripted)
+    assert extents(store)[0] == ALL[0]
+    keep_a_second(other, store, 2025, dry_run="false")
+    assert sorted({*extents(store)}) == ALL[2:]
+
+
 def test_a_topic_has_a_time_of_its_own(disk: BrokerDisk, store: MemoryObjectStore) -> None:
     topic = PARTITION.topic
     for topics, left in ((f"{topic}=-1,other=0", ALL), ("other=0", ALL), (f"other=-1,{topic}=0", [])):

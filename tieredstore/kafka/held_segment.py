@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -74,8 +75,8 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
     """Open the files of a closed segment. The caller closes them.
 
     Raise SegmentIncompleteError if a file is absent, except the transaction index, which is optional. Also raise it if
-    an index still ends in preallocated zeros. Raise OSError if the system refuses to open a file, for example because
-    too many files are open.
+    an index still ends in preallocated zeros, or if the broker replaces the files meanwhile, as compaction does. Raise
+    OSError if the system refuses to open a file, for example because too many files are open.
     """
     with contextlib.ExitStack() as undone:
 
@@ -96,6 +97,7 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
             # A broker deletes the log before the other files. So if the log still exists, the broker has not deleted a
             # transaction index just now.
             os.close(_open(segment.path("log"), segment).descriptor)
+        _refuse_replaced(segment, [log, *indexes])
         snapshot = open_file(segment.snapshot_path(_end_offset(segment, log)))
         undone.pop_all()
     return OpenSegment(segment, log, indexes[0], indexes[1], transaction, snapshot)
@@ -119,13 +121,13 @@ def reopen_segment(segment: OpenSegment) -> OpenSegment:
 
 
 def describe_open(
-    segment: OpenSegment, topic_id: Uuid, epochs: LeaderEpochs, *, check_crcs: bool = False
+    segment: OpenSegment, topic_id: Uuid, epochs: LeaderEpochs, *, check_crcs: bool = False, is_compacted: bool = False
 ) -> LogSegment:
     """Describe the segment for a copy. ``epochs`` come from the current or an earlier checkpoint of the partition.
 
     A log from which compaction has removed records ends just before the next segment, as in Kafka. Any other log ends
     with its last record. The next listed segment would not be a safe end, because the listing may lack a segment
-    between the two.
+    between the two. With ``is_compacted``, compaction may also have removed only the last records.
 
     The broker may have dropped an epoch from the checkpoint. Such an epoch is taken from the batches, because each
     batch names its epoch.
@@ -138,7 +140,7 @@ def describe_open(
     if not size:
         raise InvalidSegmentError(f"segment {place} is closed, but its log is empty")
     supposed_end = place.end_before_next(extent.last_offset)
-    end_offset = extent.last_offset if extent.is_contiguous else supposed_end
+    end_offset = extent.last_offset if extent.is_contiguous and not is_compacted else supposed_end
     history = _history(place, epochs, extent, end_offset)
     transaction = segment.transaction_index
     return LogSegment(
@@ -193,6 +195,21 @@ def _open(path: Path, segment: FoundSegment) -> OpenFile:
         with contextlib.suppress(FileNotFoundError):
             return OpenFile(name, os.open(name, _TO_READ))
     raise SegmentIncompleteError(f"segment {segment} has no file {plain}, and cannot be copied without it")
+
+
+def _refuse_replaced(segment: FoundSegment, files: Sequence[OpenFile]) -> None:
+    """Raise SegmentIncompleteError if some files may be from before a compaction, and others from after it.
+
+    A broker marks the old files as deleted, and then gives the new files their plain names, the log first.
+    """
+    plain = [file.path.with_name(file.path.name.removesuffix(DELETED)) for file in files]
+    are_mixed = len({file.path == path for file, path in zip(files, plain, strict=True)}) > 1
+    is_replaced = are_mixed and plain[0].exists() and _mark(plain[0]).exists()
+    for file, path in zip(files, plain, strict=True):
+        with contextlib.suppress(FileNotFoundError):
+            is_replaced |= not os.path.samestat(path.stat(), os.fstat(file.descriptor))
+    if is_replaced:
+        raise SegmentIncompleteError(f"the broker replaced files of segment {segment} while they were opened")
 
 
 def _mark(path: Path) -> Path:

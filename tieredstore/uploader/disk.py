@@ -19,17 +19,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.installation import Extra
-from tieredstore.kafka.checkpoints import join_epochs, parse_leader_epochs, parse_partition_metadata
+from tieredstore.kafka.checkpoints import (
+    have_same_leaders,
+    join_epochs,
+    parse_leader_epochs,
+    parse_partition_metadata,
+)
 from tieredstore.kafka.logdir import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
     discover_deleted,
     partition_of,
 )
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.uploader.links import Links
 from tieredstore.uploader.partition import Partition
+from tieredstore.uploader.segment import Segment
 
 if TYPE_CHECKING:
     from watchdog.observers.api import ObservedWatch
@@ -104,6 +110,11 @@ class Disk:
         return frozenset(path for path, known in self._log_dirs.items() if known.has_failed)
 
     @property
+    def unreadable(self) -> dict[TopicPartition, str]:
+        """The partitions whose folders could not be read in the last two checks, each with a sentence that says why."""
+        return {partition_of(path): folder.warned for path, folder in list(self._folders.items()) if folder.warned}
+
+    @property
     def partitions(self) -> list[Partition]:
         """Return all partitions that have a folder or pins (open files or links that keep segments)."""
         with self._lock:
@@ -151,6 +162,24 @@ class Disk:
         with contextlib.suppress(TieredStoreError, OSError):
             return folder is not None and self._list(partition, folder)
         return False
+
+    def has_changed(self, partition: Partition, segment: Segment) -> bool:
+        """Return True if the partition's folder has other records at the segment's offsets than when it was listed: the
+        topic was re-created, or a later leader has truncated the log. Call this after opening files by their names.
+        """
+        folder = partition.folder
+        if folder is None:
+            return False
+        try:
+            epochs = parse_leader_epochs((folder / LEADER_EPOCH_CHECKPOINT).read_bytes())
+            are_same = have_same_leaders(segment.epochs, epochs, segment.base_offset, segment.next_offset - 1)
+            return not are_same or self._identify(folder) != partition.where
+        except FileNotFoundError:
+            # The broker has renamed the folder since the files were opened. A new folder has these two files before it
+            # has a closed segment.
+            return False
+        except (TieredStoreError, OSError):
+            return True
 
     def remove(self, partition: Partition) -> None:
         """Forget a partition that has neither a folder nor segments kept by open files or links (pins)."""
@@ -280,6 +309,7 @@ class Disk:
         newer listing."""
         if partition.folder != folder:
             return False
+        pinned = [segment for segment in partition.pending() if segment.is_pinned]
         checkpoint, listed = (folder / LEADER_EPOCH_CHECKPOINT).read_bytes(), discover_deleted(folder)
         for _ in range(_MOST_LISTINGS):
             # Read the checkpoint again after the listing, so that the checkpoint has the leader epoch of every listed
@@ -298,7 +328,13 @@ class Disk:
         # known before would then seem to last until this offset, and readers would ignore other brokers' uploads with
         # the true epochs. Epochs that are missing do no harm, because readers add them from other brokers' uploads.
         is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
-        return partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
+        if is_whole:
+            epochs = join_epochs(partition.epochs, epochs)
+        if not partition.take(listed, epochs, self._monotonic()):
+            return False
+        for segment in pinned:
+            segment.is_confirmed = True
+        return True
 
     def _warn(self, folder: _Folder, sentence: str) -> None:
         # Warn only at the second failure, because most incomplete folders are complete a moment later.

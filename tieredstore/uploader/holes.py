@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -23,7 +24,7 @@ from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.page_cache import cache_as_it_was
 from tieredstore.uploader.partition import Partition, Role
 from tieredstore.uploader.segment import Segment, is_stub
-from tieredstore.uploader.settled import high_watermarks
+from tieredstore.uploader.settled import high_watermarks, is_compacted
 from tieredstore.uploader.shipping import PASSING, Uploads
 from tieredstore.uploader.target import Target
 
@@ -37,15 +38,15 @@ class Filler:
     """Fills holes (offsets missing in the store). Only one thread at a time may use a filler.
 
     ``relist`` lists a partition's folder again, and returns False if it cannot.
-    ``failed`` contains segments that this broker cannot upload, for example because they are damaged. These segments
-    are not read again.
+    ``failed`` has the device, inode and modification time of each log that cannot be uploaded, for example because it
+    is damaged. These logs are not read again, but a file that replaces one of them is.
     """
 
     uploads: Uploads
     counts: Counts
     relist: Callable[[Partition], bool]
     check_crcs: bool
-    failed: set[tuple[TopicIdPartition, int]] = field(default_factory=set[tuple[TopicIdPartition, int]])
+    failed: set[tuple[int, int, int]] = field(default_factory=set[tuple[int, int, int]])
 
     def fill(self, target: Target, partitions: Iterable[Partition]) -> Collection[TopicIdPartition]:
         """Upload this broker's segments for the holes in the store. Return the partitions that still have holes.
@@ -154,11 +155,11 @@ class _Filling:
 
     def _ship_missing(self, watermark: Watermark, gaps: Sequence[Hole]) -> Iterator[LogSegment]:
         """Upload local segments with offsets that the store lacks (``gaps``); yield each segment after its upload."""
-        partition, filler = self.partition, self.filler
+        partition = self.partition
         high = self._high_watermark()
         for segment in self._candidates(gaps):
             holes = [hole for hole in gaps if segment.meets([(hole.first_offset, hole.last_offset)])]
-            if not holes or (partition.where, segment.base_offset) in filler.failed:
+            if not holes:
                 continue
             # Skip records that are not replicated, because a new leader may still truncate them.
             if high is not None and segment.next_offset > high:
@@ -197,19 +198,21 @@ class _Filling:
 
     def _ship(self, segment: Segment, holes: list[Hole], watermark: Watermark) -> LogSegment | None:
         """Upload the segment and return it. Return None if it cannot be read or does not match the holes."""
-        partition, filler = self.partition, self.filler
+        partition, filler, log = self.partition, self.filler, None
         with contextlib.ExitStack() as opened:
             try:
                 with partition.lock:
                     held = segment.open()
                 opened.callback(held.close)
+                status = os.fstat(held.log.descriptor)
+                log = status.st_dev, status.st_ino, status.st_mtime_ns
                 opened.enter_context(cache_as_it_was(held.log.descriptor))
-                # List the folder again, because the files may now belong to a truncated log or a re-created topic.
-                if not segment.is_pinned and not filler.relist(partition):
+                if log in filler.failed or not self._confirm(segment):
                     return None
                 described = describe_open(
-                    held, partition.where.topic_id, partition.epochs, check_crcs=filler.check_crcs
-                )
+                    held, partition.where.topic_id, partition.epochs, check_crcs=filler.check_crcs,
+                    is_compacted=is_compacted(partition, segment),
+                )  # fmt: skip
                 # Take the end from the segment's log. It may be before the base offset of the next known segment,
                 # because a listing may have missed a segment in between.
                 segment.place = replace(segment.place, next_base_offset=described.end_offset + 1)
@@ -221,10 +224,21 @@ class _Filling:
             except (InvalidSegmentError, SegmentTooLargeError, CorruptDataError, OSError) as error:
                 if isinstance(error, OSError) and error.errno in PASSING:
                     raise
-                if len(filler.failed) < _MOST_FAILED:
-                    filler.failed.add((partition.where, segment.base_offset))
+                if log is not None and len(filler.failed) < _MOST_FAILED:
+                    filler.failed.add(log)
                 _logger.info("%s cannot fill a hole: %s", segment.place, error)
         return None
+
+    def _confirm(self, segment: Segment) -> bool:
+        """List the folder again, unless that was done since the segment was pinned. Return False if the segment has
+        changed: its files may belong to a truncated log or a re-created topic, or a listing missed the next segment.
+        """
+        partition, folder = self.partition, self.partition.folder
+        if segment.is_pinned:
+            if not segment.is_confirmed:
+                self.filler.relist(partition)
+            return partition.has(segment)
+        return folder is not None and self.filler.relist(partition) and segment.place in discover_deleted(folder)
 
 
 def _rest(hole: Hole, shipped: Iterable[tuple[int, int]]) -> list[Hole]:

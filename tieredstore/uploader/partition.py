@@ -306,6 +306,23 @@ class Partition:
                 if self.folder is None:
                     self.epochs = link.epochs or self.epochs
 
+    def epoch_began_after(self, epoch: int) -> int | None:
+        """Return the start of the first leader epoch after ``epoch``, or None if there is no such epoch.
+
+        If retention has truncated the epoch checkpoint, the later epoch seems to begin at the log's present start. In
+        this case, read the epoch's true start from the batches of earlier segments, which are marked deleted but still
+        on disk.
+        """
+        later = [start for own, start in self.epochs if own > epoch >= 0]
+        if not later or self.epochs[0][0] <= epoch:
+            return later[0] if later else None
+        for segment in self.pending():
+            if segment.base_offset < later[0]:
+                began = segment.first_later(epoch, self.lock)
+                if began is not None:
+                    return min(began, later[0])
+        return later[0]
+
     # Changes in the store
 
     def release(self, next_offset: int) -> None:

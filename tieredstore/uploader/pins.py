@@ -56,9 +56,14 @@ class Pins:
     """Keeps segments by open files or hard links (pins), and releases them. Only one thread at a time may use this
     object."""
 
-    def __init__(self, max_files: int, min_free_percent: int, links: Links) -> None:
-        """Set the limits. Hard links, if there is a folder for them, are not limited by ``max_files``."""
-        self._links = links
+    def __init__(
+        self, max_files: int, min_free_percent: int, links: Links, has_changed: Callable[[Partition, Segment], bool]
+    ) -> None:
+        """Set the limits. Hard links, if there is a folder for them, are not limited by ``max_files``.
+
+        ``has_changed`` returns True if a segment's files are no longer those that were listed.
+        """
+        self._links, self._has_changed = links, has_changed
         self._max_files = max(FILES_OF_A_SEGMENT, min(max_files, _raise_limit(max_files)))
         self._min_free_percent = min_free_percent
         self._log = LogOnce(_logger)
@@ -118,6 +123,9 @@ class Pins:
             except OSError as error:
                 self._log.warn(f"cannot hold {segment.place}: {error}; retrying")
                 return self._max_files if error.errno in _TOO_MANY else 0
+            if segment.link is None and self._has_changed(partition, segment):
+                segment.close()
+                return 0
             if segment.next_offset <= partition.replicated_to:
                 segment.mark_replicated()
             self._link(partition, segment)

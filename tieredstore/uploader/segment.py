@@ -47,10 +47,11 @@ class Segment:
     """A segment that the broker has closed. ``epochs`` are the partition's leader epochs at the time when the uploader
     noticed the segment.
 
-    Open files (``held``) and hard links (``link``) are its pins. ``described`` is the description that was read from
-    its log. If a file is missing, ``incomplete_since_s`` is the time when this was first seen. ``absences`` counts
-    consecutive listings without the segment; ``unreadable`` counts failed reads of the disk. ``lost`` is the reason why
-    the segment cannot be uploaded. ``fills_nothing`` is true if the segment could not fill a hole.
+    Open files (``held``) and hard links (``link``) are its pins. ``is_confirmed`` is true if a listing that began after
+    the segment was pinned still has it. ``described`` is the description that was read from its log. If a file is
+    missing, ``incomplete_since_s`` is the time when this was first seen. ``absences`` counts consecutive listings
+    without the segment; ``unreadable`` counts failed reads of the disk. ``lost`` is the reason why the segment cannot
+    be uploaded. ``fills_nothing`` is true if the segment could not fill a hole.
     """
 
     place: FoundSegment
@@ -58,6 +59,7 @@ class Segment:
     epochs: LeaderEpochs
     held: OpenSegment | None = None
     link: Link | None = None
+    is_confirmed: bool = False
     described: LogSegment | None = None
     incomplete_since_s: float | None = None
     absences: int = 0
@@ -176,6 +178,7 @@ class Segment:
 
         Raise OSError or TieredStoreError if the files cannot be opened.
         """
+        self.is_confirmed = self.is_confirmed and self.is_pinned
         self.held = held = self.open()
         self.incomplete_since_s = None
         return held

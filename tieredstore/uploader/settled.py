@@ -11,18 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tieredstore.errors import CorruptDataError, TieredStoreError
-from tieredstore.kafka.checkpoints import LeaderEpochs, parse_leader_epochs, parse_producer_snapshot
+from tieredstore.kafka.checkpoints import (
+    LeaderEpochs,
+    parse_leader_epochs,
+    parse_offset_checkpoint,
+    parse_producer_snapshot,
+)
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import TopicPartition
 from tieredstore.process.health import Health
 from tieredstore.uploader.leadership import LeadershipView
 from tieredstore.uploader.partition import Partition
+from tieredstore.uploader.segment import Segment
 
 if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState
 
 REPLICATION_CHECKPOINT: Final = "replication-offset-checkpoint"
+
+_CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 
 _NEW_S: Final = 5.0
 _SOON_S: Final = 1.0
@@ -158,6 +166,20 @@ def stable_offset(folder: Path, high_watermark: int) -> int:
             first_open = [state.current_txn_first_offset for state in states if state.current_txn_first_offset >= 0]
             return min(first_open, default=high_watermark)
     return high_watermark
+
+
+def is_compacted(partition: Partition, segment: Segment) -> bool:
+    """Return True if the broker has compacted the log beyond the segment, according to the log cleaner's checkpoint.
+
+    Return False for a segment marked as deleted, because the segment after it may be gone.
+    """
+    folder = partition.folder
+    if folder is None or segment.place.is_deleted:
+        return False
+    with contextlib.suppress(OSError, TieredStoreError):
+        cleaned = parse_offset_checkpoint((folder.parent / _CLEANER_CHECKPOINT).read_bytes())
+        return segment.next_offset <= cleaned.get(partition.name, 0)
+    return False
 
 
 def _list(folder: Path) -> list[Path]:

@@ -38,7 +38,7 @@ from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.page_cache import cache_as_it_was
 from tieredstore.uploader.partition import Partition, ProgressState
 from tieredstore.uploader.segment import Segment
-from tieredstore.uploader.settled import Standing
+from tieredstore.uploader.settled import Standing, is_compacted
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.tries import Tries, TryLimit
 
@@ -297,7 +297,7 @@ class _Work:
         no longer part of the log.
         """
         partition, uploads = self.partition, self.shipper.uploads
-        began = _later_epoch_began(partition, value)
+        began = partition.epoch_began_after(value.leader_epoch)
         if began is None:
             return value
         epoch = partition.epochs[-1][0]
@@ -378,19 +378,16 @@ class _Work:
         # where that epoch began.
         epoch = partition.epochs[-1][0] if partition.epochs else None
         try:
-            with partition.lock:
-                is_pinned, opened = segment.is_pinned, self._open(segment)
-            if not is_pinned:
-                # List the folder again, because the files may now belong to a truncated log or a re-created topic.
-                self._relist()
-                if not partition.has(segment):
-                    return self._wait_for(_TAKEN_BACK)
+            opened = self._open_listed(segment)
+            if not partition.has(segment):
+                return self._wait_for(_TAKEN_BACK)
             held = replace(opened, place=segment.place)  # the listing may have corrected the segment's end
             described = segment.described
             if described is None:
                 described = describe_open(
-                    held, partition.where.topic_id, segment.epochs, check_crcs=self.shipper.check_crcs
-                )
+                    held, partition.where.topic_id, segment.epochs, check_crcs=self.shipper.check_crcs,
+                    is_compacted=is_compacted(partition, segment),
+                )  # fmt: skip
                 # If the files are closed now, other files may have these names later. So keep the description only
                 # while these files stay open.
                 segment.described = None if segment.held is None else described
@@ -412,6 +409,18 @@ class _Work:
         if described.end_offset + 1 < segment.next_offset:
             self._close_end(segment)
         return Step.SHIPPED if is_new else Step.STORED
+
+    def _open_listed(self, segment: Segment) -> OpenSegment:
+        """Open the segment's files. List the folder again, unless that was done since the segment was pinned."""
+        with self.partition.lock:
+            is_pinned, opened = segment.is_pinned, self._open(segment)
+        # A listing may have missed the next segment. If the segment was not pinned, its files may also belong to a
+        # truncated log or a re-created topic now.
+        if not is_pinned:
+            self._relist()
+        elif not segment.is_confirmed:
+            self.shipper.relist(self.partition)
+        return opened
 
     def _open(self, segment: Segment) -> OpenSegment:
         """Open the segment's files. The end of this step closes them, and leaves the page cache as it was before."""
@@ -581,20 +590,3 @@ class _Work:
         # mark.
         self.target.watermarks.mark_holes(partition.where)
         return Step.HOLE
-
-
-def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None:
-    """Return the start of the first leader epoch after the upload watermark's epoch, or None if there is no such epoch.
-
-    If retention has truncated the epoch checkpoint, the later epoch seems to begin at the log's present start. In this
-    case, read the epoch's true start from the batches of earlier segments, which are marked deleted but still on disk.
-    """
-    later = [start for epoch, start in partition.epochs if epoch > watermark.leader_epoch >= 0]
-    if not later or partition.epochs[0][0] <= watermark.leader_epoch:
-        return later[0] if later else None
-    for segment in partition.pending():
-        if segment.base_offset < later[0]:
-            began = segment.first_later(watermark.leader_epoch, partition.lock)
-            if began is not None:
-                return min(began, later[0])
-    return later[0]

@@ -18,7 +18,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import AlreadyClosedError, ConfigError, StoreError, TieredStoreError
-from tieredstore.model import TopicIdPartition
+from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.process.closing import Closing
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.process.health import Health
@@ -127,7 +127,8 @@ class Uploader(Closing):
             self.environment.log_dirs, TopicSelection(uploader).holds, self._links, monotonic, made_id
         )
         self.roles: Roles = Roles(self.disk, self.leadership, self.topics, broker, monotonic)
-        self._pins = Pins(uploader.hold_max_files, uploader.hold_min_free_percent, self._links)
+        limits = uploader.hold_max_files, uploader.hold_min_free_percent
+        self._pins = Pins(*limits, self._links, self.disk.has_changed)
         self.held: Held = Held(0, 0, 0, 0)
         uploads = Uploads(self.tries, self.counts, self.environment.broker_id, self._limit)
         self.retention: RemoteRetention = RemoteRetention.of(uploader)
@@ -160,6 +161,8 @@ class Uploader(Closing):
         if self.disk.failed:
             named = ", ".join(map(str, sorted(self.disk.failed)))
             self.health.fails("folders", f"cannot be listed: {named}")
+        elif unreadable := self._unreadable():
+            self.health.fails("folders", next(iter(unreadable.values())))
         else:
             self.health.holds("folders")
         if (unfilled := self.counts.last_unfilled) is not None:
@@ -390,7 +393,12 @@ class Uploader(Closing):
         for _ in self.expire():
             pass
         led = (partition for partition in self.disk.partitions if partition.role is Role.LED)
-        return Table(_left(partition) for partition in led if partition.first)
+        left = [_left(partition) for partition in led if partition.first]
+        unreadable = [
+            Outcome(action="upload", status="failed", code="failed", topic=topic, partition=number, reason=sentence)
+            for (topic, number), sentence in self._unreadable().items()
+        ]
+        return Table([*left, *unreadable])
 
     def _ship_out(self, partition: Partition) -> bool:
         """Make steps of one partition until nothing more may be uploaded. Return True if any step made progress."""
@@ -478,6 +486,14 @@ class Uploader(Closing):
             if one.segments or one.progress.state is ProgressState.IN_DOUBT or (begins and one.progress.stored is None)
         )
         return filter(self.may_ship, some)
+
+    def _unreadable(self) -> dict[TopicPartition, str]:
+        """Return the partitions that this broker leads, but whose folders cannot be read, each with the reason."""
+        return {
+            name: sentence
+            for name, sentence in self.disk.unreadable.items()
+            if self.leadership.leads(name) and name[0] not in self.topics.refused
+        }
 
     def _known_partitions(self) -> dict[TopicIdPartition, Partition]:
         """Return the local partitions of topics whose settings are known and which are not refused."""
