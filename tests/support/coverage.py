@@ -10,17 +10,21 @@ process adds up the coverage and checks the limit. Processes that tests start ar
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.support.paths import COVERAGE_VARIABLE
-from tests.support.probes import SETTINGS, probes, slipcover
+from tests.support.probed_code import keep_all
+from tests.support.probes import SETTINGS, reached, slipcover
+from tests.support.removed_probes import Probes
 
 _WORKER_OUTPUT: Final = "coverage"
 _UNMEASURED: Final = re.compile(
@@ -31,15 +35,30 @@ only start a process.
 """
 
 
+def _product() -> Iterator[Path]:
+    for folder in SETTINGS["source"]:
+        yield from Path(folder).rglob("*.py")
+
+
 class Coverage:
     """Coverage of all processes of the run, and the check against the limit."""
 
     def __init__(self) -> None:
-        self._reached: dict[str, Any] = probes.get_coverage()
+        self._sum = Probes(SETTINGS["exclude-also"])
 
-    def add(self, reached: dict[str, Any]) -> None:
+    def add(self, reached: bytes) -> None:
         """Add the coverage of one process."""
-        slipcover.merge_coverage(self._reached, reached)
+        for name, (lines, branches, places) in marshal.loads(reached).items():
+            file = str(Path(name).resolve())  # a file may have two names: tieredstore/backends is a link
+            self._sum.code_lines[file] |= lines
+            self._sum.code_branches[file] |= branches
+            self._sum.all_seen[file] |= places
+
+    @cached_property
+    def _reached(self) -> dict[str, Any]:
+        """Slipcover's report, once all coverage is added."""
+        reached: dict[str, Any] = self._sum.get_coverage()
+        return reached
 
     @property
     def percent(self) -> float:
@@ -49,11 +68,9 @@ class Coverage:
 
     def never_imported(self) -> list[str]:
         """Return the modules that no test imports. ``percent`` does not count their lines."""
-        # Compare resolved paths, because a file may have two names: tieredstore/backends is a link.
         reached = {Path(path).resolve() for path in self._reached["files"]}
-        product = [path for folder in SETTINGS["source"] for path in Path(folder).rglob("*.py")]
         return sorted(
-            str(path) for path in product if path.resolve() not in reached and not _UNMEASURED.fullmatch(str(path))
+            str(path) for path in _product() if path.resolve() not in reached and not _UNMEASURED.fullmatch(str(path))
         )
 
     def write_table(self, file: object) -> None:
@@ -75,13 +92,13 @@ class CoverageOfRun:
     def pytest_testnodedown(self, node: Any) -> None:
         reached = getattr(node, "workeroutput", {}).get(_WORKER_OUTPUT)
         if reached is not None:  # None: the worker died
-            self._coverage.add(json.loads(reached))
+            self._coverage.add(reached)
 
     @pytest.hookimpl(trylast=True)  # after all workers have ended
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        self._coverage.add(probes.get_coverage())
-        for path in Path(self._folder.name).glob("*.json"):
-            self._coverage.add(json.loads(path.read_text()))
+        self._coverage.add(reached())
+        for path in Path(self._folder.name).glob("*.reached"):
+            self._coverage.add(path.read_bytes())
         self._folder.cleanup()
         enough = self._coverage.percent >= SETTINGS["fail-under"] and not self._coverage.never_imported()
         if self._judged and not exitstatus and not enough:
@@ -103,7 +120,7 @@ class CoverageOfWorker:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         config: Any = session.config  # set by xdist
-        config.workeroutput[_WORKER_OUTPUT] = json.dumps(probes.get_coverage())
+        config.workeroutput[_WORKER_OUTPUT] = reached()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -112,6 +129,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     worker = hasattr(config, "workerinput")
+    if not worker:
+        keep_all(_product())  # before the workers start
     config.pluginmanager.register(
         CoverageOfWorker() if worker else CoverageOfRun(judged=not config.getoption("no_floor"))
     )

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import copyreg
 import importlib
+import marshal
+import sys
 from typing import Any, Final
 
-from tests.support.thread_frames import give_no_others
+from tests.support.probed_code import Finder
+from tests.support.removed_probes import Probes
 from tests.support.unread_probes import Probe, without_its_place
 
 slipcover: Final[Any] = importlib.import_module("slipcover")  # no types
@@ -19,11 +22,21 @@ SETTINGS: Final[dict[str, Any]] = importlib.import_module("slipcover.config").re
 # Make probes picklable, because Spark sends our functions to its workers with their code, including the probes.
 copyreg.pickle(Probe, without_its_place)
 
-# Raise the limit at which Slipcover removes probes that were reached often. Such a probe costs little. To remove it,
-# Slipcover visits all functions of all modules, in up to 0.1 s; by default, a worker and each of its forks would do
-# this about a hundred times.
-_REACHED_OFTEN: Final = 20_000
+probes: Final = Probes(SETTINGS["exclude-also"])
+sys.meta_path.insert(0, Finder(probes, slipcover.FileMatcher(sources=SETTINGS["source"])))
 
-give_no_others()
-probes: Final = slipcover.Slipcover(branch=True, d_miss_threshold=_REACHED_OFTEN, exclude_also=SETTINGS["exclude-also"])
-slipcover.ImportManager(probes, slipcover.FileMatcher(sources=SETTINGS["source"])).__enter__()
+
+def reached() -> bytes:
+    """Return the lines and branches of each imported file, and those that this process has reached, marshalled.
+
+    Slipcover's own report would take seconds, because it reads all sources to leave out excluded lines.
+    """
+    with probes.lock:
+        for file, places in probes._get_newly_seen().items():
+            probes.all_seen[file].update(places)
+        return marshal.dumps(
+            {
+                file: (lines, probes.code_branches[file], probes.all_seen[file])
+                for file, lines in probes.code_lines.items()
+            }
+        )
