@@ -34,7 +34,7 @@ from tieredstore.errors import ObjectNotFoundError
 from tieredstore.ops.cost.prices import read_prices
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.produce.producer import BatchProducer
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.pubsub.upkeep.cost import topic_cost, topic_facts
 
 MIB: Final = 1 << 20
@@ -191,7 +191,7 @@ def measure_requests(mib: int, idle_s: float) -> dict[str, object]:
         requests()
         publish(topics, "orders", value, count)
         written = requests()
-        facts = topic_facts(topics, topics.get("orders"), time.time_ns() // 1_000_000)
+        facts = topic_facts(BatchLog(topics, topics.get("orders")), time.time_ns() // 1_000_000)
         requests()
         with BatchConsumer(topics, "orders") as consumer:
             rows = 0

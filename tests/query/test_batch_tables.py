@@ -33,7 +33,7 @@ from tieredstore.errors import (
 from tieredstore.pubsub.consume.tables import BatchTable, BatchTables
 from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.produce.producer import BatchProducer
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions
 from tieredstore.remote import RemoteStorageManager
@@ -117,7 +117,7 @@ def test_batches_that_conditions_exclude_are_not_fetched(
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_scan_that_is_closed_in_the_middle_fetches_no_more(topics: Topics, store: Gets, before: int) -> None:
-    scan = BatchTable(topics_on(store, fetches="1"), topics.get("orders")).scan()
+    scan = BatchTable(BatchLog(topics_on(store, fetches="1"), topics.get("orders"))).scan()
     rows = iter(scan)
     for _ in range(before):
         next(rows)
@@ -198,7 +198,7 @@ def test_an_error_is_a_sentence_without_a_traceback_and_a_closed_table_is_not_re
 ) -> None:
     connection: Any = duckdb.connect()
     topics = topics_in(tmp_path)
-    table = BatchTable(topics, topics.get("orders"))
+    table = BatchTable(BatchLog(topics, topics.get("orders")))
     table.close()
     with pytest.raises(AlreadyClosedError, match="the table of orders is closed; attach the topic again"):
         table.scan()

@@ -54,7 +54,7 @@ from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, Topi
 from tieredstore.pubsub.governor.store_governor import StoreGovernor
 from tieredstore.pubsub.queue.groups import StoreGroup
 from tieredstore.pubsub.queue.queues import Position
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 from tieredstore.remote.diskcache.cache import DiskChunkCache
 from tieredstore.remote.fetch.chunk_cache import ChunkKey
@@ -238,11 +238,11 @@ def use_topic(state: State, *, is_new: bool = False) -> None:
     if is_new:
         topics.create("orders")
         publish(topics, [b"first", b"second"])
-        list(GarbageCollection(topics, topics.get("orders"), dry_run=False).run())
+        list(GarbageCollection(BatchLog(topics, topics.get("orders")), dry_run=False).run())
         publish(topics, [b"kept"])
         return
     assert read_values(topics) == [b"kept"]
-    steps = GarbageCollection(topics_later(topics, 40), topics.get("orders"), dry_run=False).run()
+    steps = GarbageCollection(BatchLog(topics_later(topics, 40), topics.get("orders")), dry_run=False).run()
     assert Outcome.DELETED in [step.outcome for step in steps], "what the earlier release freed is due"
     publish(topics, [b"later"])
     assert read_values(topics) == [b"later"]
@@ -458,7 +458,7 @@ def collect(state: State) -> None:
     topics, day = topics_later(state.topics, 400), DAY_MS
     segments = collection.GarbageCollection(topics.store, "", min_age_ms=day, upload_max_age_ms=1000, dry_run=False)
     runs: list[Callable[[], object]] = [
-        lambda: list(GarbageCollection(topics, topics.get("orders"), dry_run=False).run()),
+        lambda: list(GarbageCollection(BatchLog(topics, topics.get("orders")), dry_run=False).run()),
         lambda: list(collect_garbage(PIPELINE, topics.store, min_age_ms=day, dry_run=False)),
         lambda: list(segments.run(Scope())),
     ]

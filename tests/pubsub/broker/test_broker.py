@@ -49,7 +49,7 @@ from tieredstore.pubsub.format.packets import (
     WriteAnswer,
     WriteRequest,
 )
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.pubsub.upkeep.audit import TopicAudit
 from tieredstore.testing.notification_queue_tests import read_all
 
@@ -196,7 +196,7 @@ def test_the_numbers_of_messages_without_records_are_told_with_the_next_batch_an
     told = [facts.empty for facts in facts_of(topics)]
     producer = ("7f000001", 1_700_000_000_000)
     assert told == [(RequestRuns(*producer, (0, 1)),), (RequestRuns(*producer, (3, 3)),)]
-    assert list(TopicAudit(topics, topics.get("orders"), 1 << 60, 0).run()) == []
+    assert list(TopicAudit(BatchLog(topics, topics.get("orders")), 1 << 60, 0).run()) == []
 
 
 def test_numbers_of_messages_without_records_are_told_again_when_their_batch_fails() -> None:

@@ -21,6 +21,7 @@ from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.pubsub.queue.groups import PATIENCE_S, StoreGroup
+from tieredstore.pubsub.queue.topics import BatchLog
 
 PARTITIONS = 3
 Place = tuple[int, int, int, int]
@@ -49,8 +50,7 @@ class History:
         self.clock = SimulatedClock()
         self.inner = MemoryObjectStore()
         self.topics = topics_on(self.inner, message_bytes="1024")
-        topic = self.topics.create("orders", PARTITIONS)
-        self.writer = BatchWriter(self.topics, topic, self.topics.queue(topic))
+        self.writer = BatchWriter(BatchLog(self.topics, self.topics.create("orders", PARTITIONS)))
         self.members: list[Member] = []
         self.published: dict[int, list[Place]] = {partition: [] for partition in range(PARTITIONS)}
         self.committed: dict[int, list[Place]] = {partition: [] for partition in range(PARTITIONS)}

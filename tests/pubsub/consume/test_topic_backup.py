@@ -26,8 +26,7 @@ def topics() -> Topics:
 
 
 def write(topics: Topics, *messages: SealedMessage) -> None:
-    queue = topics.queue(topics.get("orders"))
-    writer = BatchWriter(topics, topics.get("orders"), queue)
+    writer = BatchWriter(BatchLog(topics, topics.get("orders")))
     writer.write(messages, Deadline.after(60))
     writer.close()
 

@@ -48,6 +48,7 @@ from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.produce.futures import MessageOutcome, RecordFuture, RecordPlace
 from tieredstore.pubsub.produce.producer import BatchProducer, StoreDelivery
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits
+from tieredstore.pubsub.queue.topics import BatchLog
 
 LONG_S = 120.0
 IDS = [None, b"1", b"22", b"33", None, b"333", b"1", b"1", None, b"22"]
@@ -78,12 +79,12 @@ def test_ids_of_two_lengths_are_never_in_one_message(compression: str) -> None:
 
 def test_ids_of_two_lengths_are_never_in_one_message_of_a_sink() -> None:
     topics = fresh_topics()
-    topic = topics.get("orders")
-    with SinkBatches(topics, topic, "spark-q-0-0") as batches:
+    log = BatchLog(topics, topics.get("orders"))
+    with SinkBatches(log, "spark-q-0-0") as batches:
         for number, each in enumerate(IDS):
             batches.add(b"%d" % number, None, None, each, 0)
         stored = batches.finish()
-    SinkCommits(topics, topic, "q").commit(0, stored)
+    SinkCommits(log, "q").commit(0, stored)
     with BatchConsumer(topics, "orders") as consumer:
         check_ids(records_of(consumer, at_least=len(IDS)))
 
@@ -343,14 +344,13 @@ def test_a_store_without_conditional_writes_is_refused() -> None:
 @pytest.mark.parametrize(("of", "count"), [("producers", 9_000), ("runs", 26_000)])
 def test_a_batch_whose_producers_no_notification_holds_is_read_all_the_same(of: str, count: int) -> None:
     topics = fresh_topics()
-    topic = topics.get("orders")
     requests = [
         ProducerRequest(number.to_bytes(16, "big"), 1_700_000_000_000, 7)
         if of == "producers"
         else ProducerRequest(b"\x7f\0\0\1", 1_700_000_000_000, 1_000_000_000 + 2 * number)
         for number in range(count)
     ]
-    writer = BatchWriter(topics, topic, topics.queue(topic))
+    writer = BatchWriter(BatchLog(topics, topics.get("orders")))
     writer.write([sealed_message(request, b"v") for request in requests], Deadline.after(LONG_S))
     writer.write([sealed_message(requests[0], b"v")], Deadline.after(LONG_S))  # sent again
     writer.close()

@@ -15,7 +15,7 @@ from tests.support.pubsub.pubsub_topics import batch_keys, notified, read_values
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.ops.steps import Outcome
 from tieredstore.pubsub.produce.producer import BatchProducer
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 
 LONG_S = 120.0
@@ -68,7 +68,7 @@ def kill_and_read(topics: Topics, kills: int, most_s: float = 0.2) -> None:
     told = {notification.key for notification in notified(topics)}
     stored = set(batch_keys(topics))
     assert told <= stored
-    steps = list(GarbageCollection(topics_later(topics, 2), topics.get("orders"), min_age_ms=DAY_MS).run())
+    steps = list(GarbageCollection(BatchLog(topics_later(topics, 2), topics.get("orders")), min_age_ms=DAY_MS).run())
     assert {step.item.key for step in steps if step.outcome is Outcome.DELETED} == stored - told
 
 

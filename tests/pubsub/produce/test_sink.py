@@ -37,7 +37,7 @@ from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits, StoredBatch
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.store_queue import StoreQueue
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 
 TASKS = 3
@@ -47,14 +47,14 @@ def batches_of(topics: Topics, epoch: int, tasks: int = TASKS, query: str = "q")
     """Store the batches of an epoch's tasks, with one record each."""
     stored: list[StoredBatch] = []
     for task in range(tasks):
-        with SinkBatches(topics, topics.get("orders"), f"spark-{query}-{epoch}-{task}") as batches:
+        with SinkBatches(BatchLog(topics, topics.get("orders")), f"spark-{query}-{epoch}-{task}") as batches:
             batches.add(b"%d/%d" % (epoch, task), None, None, None, 0)
             stored += batches.finish()
     return stored
 
 
 def commits_of(topics: Topics, query: str = "q") -> SinkCommits:
-    return SinkCommits(topics, topics.get("orders"), query)
+    return SinkCommits(BatchLog(topics, topics.get("orders")), query)
 
 
 def run_epoch(topics: Topics, epoch: int) -> None:
@@ -71,7 +71,7 @@ def expected(epochs: Sequence[int]) -> list[bytes]:
 
 def orphans_of(topics: Topics) -> set[str]:
     """Return the objects that ``gc`` would delete in ten days."""
-    steps = GarbageCollection(topics_later(topics, 10), topics.get("orders")).run()
+    steps = GarbageCollection(BatchLog(topics_later(topics, 10), topics.get("orders"))).run()
     return {step.item.key for step in steps if step.outcome is Outcome.DELETED}
 
 
@@ -90,7 +90,7 @@ def test_an_epoch_is_notified_once_and_a_second_run_of_it_is_deleted() -> None:
 
 def test_an_epoch_without_records_leaves_no_trace() -> None:
     topics = orders_on(MemoryObjectStore(), 2)
-    with SinkBatches(topics, topics.get("orders"), "spark-q-0-0") as batches:
+    with SinkBatches(BatchLog(topics, topics.get("orders")), "spark-q-0-0") as batches:
         assert batches.finish() == ()
     before = {info.key for info in topics.store.list("")}
     assert commits_of(topics).commit(0, [])
@@ -256,7 +256,7 @@ def test_gc_spares_what_is_recorded_and_not_notified_and_forgets_batch_queries()
     commits_of(topics, "batch-1").commit(0, batches_of(topics, 2, query="batch-1"))
     records = {info.key for info in inner.list("!tieredstore/pubsub/default/sinks/")}
     assert len(records) == 2
-    list(GarbageCollection(topics_later(topics, 10), topics.get("orders"), dry_run=False).run())
+    list(GarbageCollection(BatchLog(topics_later(topics, 10), topics.get("orders")), dry_run=False).run())
     assert {info.key for info in inner.list("!tieredstore/pubsub/default/sinks/")} == {
         key for key in records if "batch-" not in key
     }
@@ -302,7 +302,7 @@ def test_a_damaged_record_is_named() -> None:
 
 def test_a_task_that_fails_takes_back_what_it_stored() -> None:
     topics = orders_on(batch_bytes="1024", message_bytes="1024", compression="none")
-    with SinkBatches(topics, topics.get("orders"), "spark-q-0-0") as batches:
+    with SinkBatches(BatchLog(topics, topics.get("orders")), "spark-q-0-0") as batches:
         for _ in range(20):
             batches.add(random.randbytes(500), None, None, None, 0)
         with pytest.raises(InvalidRecordError, match="does not fit a Message of 1024 bytes"):

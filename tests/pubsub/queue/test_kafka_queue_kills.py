@@ -26,7 +26,7 @@ from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue
 from tieredstore.pubsub.queue.queues import NotificationQueue, QueueSite
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topic, Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 from tieredstore.testing.notification_queue_tests import read_all
 
@@ -130,7 +130,7 @@ def kill_and_read(kafka: KafkaServer, folder: Path, at: int, moment: Moment) -> 
     stored = {info.key for info in topics.store.list() if "!tieredstore" not in info.key}
     assert notified <= stored
     assert len(stored - notified) <= 1
-    steps = list(GarbageCollection(topics_later(topics, 2), topics.get("orders")).run())
+    steps = list(GarbageCollection(BatchLog(topics_later(topics, 2), topics.get("orders"))).run())
     expected = Outcome.DELETED if notified else Outcome.FORGOTTEN
     assert {step.item.key for step in steps if step.outcome is expected} == stored - notified
 

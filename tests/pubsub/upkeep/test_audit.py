@@ -19,7 +19,7 @@ from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import BatchKey, Notification, parse_notification
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.pubsub.produce.producer import BatchProducer
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, TopicAudit
 
 NOW_MS = 1_700_001_000_000
@@ -33,7 +33,7 @@ def sent(producer: bytes, *request_ids: int, value: bytes = b"v") -> list[bytes]
 
 
 def audited(topics: Topics, *, settle_ms: int = 0, bodies: bool = False) -> tuple[list[AuditFinding], TopicAudit]:
-    audit = TopicAudit(topics, topics.get("orders"), NOW_MS, settle_ms, bodies=bodies)
+    audit = TopicAudit(BatchLog(topics, topics.get("orders")), NOW_MS, settle_ms, bodies=bodies)
     return list(audit.run()), audit
 
 
@@ -149,7 +149,7 @@ def test_a_hole_of_a_foreign_producer_is_lost_or_empty_and_what_a_broker_of_ours
     assert facts(audited(topics)[0]) == Counter({
         ("lost_or_empty", FOREIGN, 0, 0): 1, ("lost_or_empty", FOREIGN, 2, 8): 1, ("lost", A, 0, 0): 1
     })  # fmt: skip
-    writer = BatchWriter(topics, topic, topics.queue(topic))
+    writer = BatchWriter(BatchLog(topics, topic))
     empty = [ProducerRequest(FOREIGN, 1_700_000_000_000, number) for number in (0, 2, 3, 6, 8, 11, 12)]
     message = message_of([b"v"], 13, address=FOREIGN)
     sealed = SealedMessage(message, ProducerRequest(FOREIGN, 1_700_000_000_000, 13), 1, 0, 0)

@@ -13,6 +13,7 @@ from tests.support.pubsub.pubsub_topics import topics_in, topics_on
 from tieredstore.ops.cost.monthly import GIB
 from tieredstore.ops.cost.prices import KafkaPrices, PriceFile, PubsubUse, StorePrices, read_prices
 from tieredstore.pubsub.produce.producer import BatchProducer
+from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.pubsub.upkeep.cost import TopicFacts, topic_assumptions, topic_cost, topic_facts
 
 DAY_MS = 86_400_000
@@ -61,7 +62,7 @@ def test_another_throughput_and_retention_and_a_queue_in_kafka() -> None:
 
 def test_a_topic_that_is_empty_costs_its_readers_looks_alone() -> None:
     topics = topics_on()
-    facts = topic_facts(topics, topics.create("orders"), NOW_MS)
+    facts = topic_facts(BatchLog(topics, topics.create("orders")), NOW_MS)
     cost = topic_cost(facts, PRICES, NOW_MS, 1)
     assert (cost.storage, cost.transfer, cost.writes) == (0, 0, 0)
     assert cost.reads == 0.5 * MONTH_S * 2

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -30,8 +31,8 @@ from tieredstore.pubsub.format.notifications import BatchKey, Notification
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.queue import queues as queue_kinds
 from tieredstore.pubsub.queue.store_queue import StoreQueue
-from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.upkeep.garbage import DAY_MS, GarbageCollection
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
+from tieredstore.pubsub.upkeep.garbage import DAY_MS, GarbageCollection, plan_gc
 
 HOUR_MS = 3_600_000
 
@@ -95,7 +96,7 @@ class Writing:
 
 def collect(topics: Topics, *, adopt: bool = False, dry_run: bool = False) -> dict[str, list[str]]:
     """Collect garbage; return the keys by outcome."""
-    run = GarbageCollection(topics, topics.get("orders"), adopt=adopt, dry_run=dry_run)
+    run = GarbageCollection(BatchLog(topics, topics.get("orders")), adopt=adopt, dry_run=dry_run)
     outcomes: dict[str, list[str]] = {}
     for step in run.run():
         outcomes.setdefault(step.outcome, []).append(step.item.key)
@@ -201,9 +202,9 @@ def test_orphans_are_told_by_their_age_and_deleted_or_adopted(clock: Clock) -> N
 
 def test_an_age_at_which_writers_may_still_notify_is_refused(clock: Clock) -> None:
     topics = fresh(delivery_timeout_ms="60000")
-    GarbageCollection(topics, topics.get("orders"), min_age_ms=180_000)
+    plan_gc(topics, ["orders"], min_age=timedelta(milliseconds=180_000))
     with pytest.raises(ConfigError, match=r"use at least 180000 ms, 3 times pubsub\.delivery\.timeout\.ms"):
-        GarbageCollection(topics, topics.get("orders"), min_age_ms=179_999)
+        plan_gc(topics, ["orders"], min_age=timedelta(milliseconds=179_999))
 
 
 def test_a_batch_that_is_notified_again_keeps_its_object(clock: Clock) -> None:
@@ -373,7 +374,7 @@ class Topic:
         self.topics: Topics = topics_on(self.store, queue="forgetful", hashing="false", **properties)
         self.topic = self.topics.create("orders", partitions)
         self.queue = self.topics.queue(self.topic)
-        self.writer = BatchWriter(self.topics, self.topic, self.queue)
+        self.writer = BatchWriter(BatchLog(self.topics, self.topic))
         self.requests = 0
 
     def batch(self, partition: int | None = 0) -> str:
@@ -387,7 +388,7 @@ class Topic:
         return notification.key
 
     def outcomes(self) -> dict[str, str]:
-        run = GarbageCollection(self.topics, self.topic)
+        run = GarbageCollection(BatchLog(self.topics, self.topic))
         outcomes = {step.item.key: str(step.outcome) for step in run.run()}
         self.warnings = run.warnings
         return outcomes

@@ -29,6 +29,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.records.settings import OnDataLoss
 from tieredstore.restore.cli.produce import open_backup
 from tieredstore.restore.comparison import Comparison
@@ -72,7 +73,7 @@ def batch_topics(folder: Path, *names: str, partitions: int, **settings: str) ->
     for topic, number in itertools.product(names, range(partitions)):
         created = topics.get(topic) if number else topics.create(topic, partitions)
         kept = made.committed.setdefault((topic, number), [])
-        with closing(BatchWriter(topics, created, topics.queue(created))) as writer, topics.queue(created) as queue:
+        with closing(BatchWriter(BatchLog(topics, created))) as writer, topics.queue(created) as queue:
             for _ in range(4):
                 (first, copied), (second, later) = (sealed_records(source, next(request_ids)) for _ in range(2))
                 _, offset = writer.write([first, first, second], Deadline.after(60), number)

@@ -18,7 +18,7 @@ from tieredstore.ops.steps import Outcome
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.produce.producer import BatchProducer
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 from tieredstore.testing.notification_queue_tests import read_all
 
@@ -80,7 +80,7 @@ def workers_of(group: int) -> list[int]:
 
 
 def orphans_of(topics: Topics) -> set[str]:
-    steps = GarbageCollection(topics_later(topics, 10), topics.get("copies")).run()
+    steps = GarbageCollection(BatchLog(topics_later(topics, 10), topics.get("copies"))).run()
     return {step.item.key for step in steps if step.outcome is Outcome.DELETED}
 
 

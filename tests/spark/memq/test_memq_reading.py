@@ -25,6 +25,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.produce.producer import BatchProducer
+from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape
 
 
@@ -132,7 +133,7 @@ def test_a_listing_needs_neither_queue_nor_topic(tmp_path: Path) -> None:
 def test_a_message_that_stands_twice_is_read_once_however_it_is_cut(tmp_path: Path) -> None:
     topic = Topic(tmp_path)
     twice = [topic.message(0, number) for number in range(MESSAGES)]
-    with closing(BatchWriter(topic.topics, topic.topics.get("orders"), topic.queue)) as writer:
+    with closing(BatchWriter(BatchLog(topic.topics, topic.topics.get("orders")))) as writer:
         for messages in (twice, [*twice[1:], topic.message(1, 0)], twice[:1]):
             writer.write(messages, Deadline.after(60), 0)
     assert len(rows_in(topic.options)) == 9 * RECORDS

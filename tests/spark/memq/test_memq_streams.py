@@ -15,6 +15,7 @@ from tests.support.pubsub.memq_topic import BATCHES, MESSAGES, RECORDS, Topic, r
 from tieredstore.errors import ConfigError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
+from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.spark.memq.options import parse_options
 from tieredstore.spark.memq.stream import MemqStreamReader
 
@@ -75,7 +76,7 @@ def test_a_stream_looks_once_a_second_and_sees_what_comes_and_new_partitions(tmp
     end = reader.latestOffset(at, reader.getDefaultReadLimit())
     assert stream_values(reader, at, end) == values(range(2))
     grown = topic.topics.grow("orders", 3)
-    with closing(BatchWriter(topic.topics, grown, topic.topics.queue(grown))) as writer:
+    with closing(BatchWriter(BatchLog(topic.topics, grown))) as writer:
         writer.write([topic.message(9, 0)], Deadline.after(60), 2)
     last = reader.latestOffset(end, reader.getDefaultReadLimit())
     assert last["offsets"]["2"] == 1

@@ -12,7 +12,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.spark.memq.data_source import MemqDataSource
 from tieredstore.spark.memq.tasks import MemqTask
 
@@ -32,7 +32,7 @@ class Topic:
         self._requests = 0
 
     def write(self, batches: range = range(BATCHES), messages: int = MESSAGES) -> None:
-        with closing(BatchWriter(self.topics, self._topic, self.queue)) as writer:
+        with closing(BatchWriter(BatchLog(self.topics, self._topic))) as writer:
             for batch in batches:
                 sealed = [self.message(batch, number) for number in range(messages)]
                 writer.write(sealed, Deadline.after(60), batch % 2)

@@ -356,13 +356,13 @@ class Broker:
             _refuse(connection, request, Code.BAD_REQUEST, "this broker does not serve reads")
         elif not self._may(connection, request, read.topic):
             return
-        elif known is None or known.topic is None or known.topics is None:
+        elif known is None or known.stored is None:
             _refuse(connection, request, Code.NOT_FOUND, f"there is no topic {read.topic}")
         else:
-            self._begin(connection, self._answer_read(connection, request.request_id, read, known.topic, known.topics))
+            self._begin(connection, self._answer_read(connection, request.request_id, read, *known.stored))
 
     async def _answer_read(
-        self, connection: Connection, request_id: int, read: ReadRequest, topic: Topic, topics: Topics
+        self, connection: Connection, request_id: int, read: ReadRequest, topics: Topics, topic: Topic
     ) -> None:
         """Answer one request. If the store fails after the answer has begun, abort the connection.
 
@@ -377,7 +377,7 @@ class Broker:
 
         async with self._read_turns:
             try:
-                key, begin, end = plan_read(read, topic, topics)
+                key, begin, end = plan_read(read, topics, topic)
                 ranges = ((start, min(start + _RANGE_BYTES, end)) for start in range(begin, end, _RANGE_BYTES))
                 first = next(ranges, None)
                 data = b"" if first is None else await get(*first)
@@ -504,7 +504,7 @@ def _get(store: ObjectStore, key: str, start: int, stop: int) -> bytes:
         raise own_error(error) from error
 
 
-def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> tuple[str, int, int]:
+def plan_read(read: ReadRequest, topics: Topics, topic: Topic) -> tuple[str, int, int]:
     """Return the key and the byte range (end exclusive) that a request asks for, without fetching them. The key is
     within the topic's prefix.
 

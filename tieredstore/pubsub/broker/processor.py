@@ -41,6 +41,7 @@ from tieredstore.pubsub.format.messages import (
 from tieredstore.pubsub.format.packets import WriteRequest
 from tieredstore.pubsub.governor.directory import Assignment, Directory, KnownTopic, own_error
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedMessage
+from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.pubsub.settings import BatchBrokerSettings
 
 _logger: Final = logging.getLogger(__name__)
@@ -119,13 +120,13 @@ class TopicProcessor:
 
     def __init__(self, writer: BatchWriter, intake: Intake) -> None:
         """Create the processor of a topic on the running event loop."""
-        topics = writer.topics
-        self.most_bytes: int = topics.batches.batch_bytes - index_size(1)  # size of the largest Message
-        self._topic = writer.topic
+        log = writer.log
+        self.most_bytes: int = log.settings.batch_bytes - index_size(1)  # size of the largest Message
+        self._topic = log.topic
         self._writer = writer
         self._intake = intake
-        self._settings = topics.batches
-        self._pool = topics.memory
+        self._settings = log.settings
+        self._pool = log.topics.memory
         self._loop = asyncio.get_running_loop()
         self._usual_size = _LEAST_MEMORY
         self._open: dict[int | None, _OpenBatch] = {}  # by read partition, or None for all
@@ -328,9 +329,9 @@ class TopicProcessors:
 
 
 def _open_writer(known: KnownTopic) -> BatchWriter:
-    if known.topic is None or known.topics is None:
+    if known.stored is None:
         raise ConfigError(f"this broker cannot store topic {known.name}: see its log")
-    return BatchWriter(known.topics, known.topic, known.topics.queue(known.topic))
+    return BatchWriter(BatchLog(*known.stored))
 
 
 WINDOW_S: Final = 600.0

@@ -278,15 +278,15 @@ def verify(
     settle_ms = None if settle is None else _ms_of("--settle", settle)
     late_ms = _ms_of("--late", late)
     from tieredstore.pubsub.cli.upkeep import pair_audit_records, show_audit
+    from tieredstore.pubsub.queue.topics import BatchLog
     from tieredstore.pubsub.upkeep.audit import TopicAudit
 
     with store.open_topics() as opened:
         now_ms = time.time_ns() // 1_000_000
         if not is_of_records:
             settle_ms = opened.batches.delivery_timeout_ms if settle_ms is None else settle_ms
-            show_audit(
-                TopicAudit(opened, opened.get(topic), now_ms, settle_ms, late_ms, bodies), as_json=output.as_json
-            )
+            with BatchLog(opened, opened.get(topic)) as log:
+                show_audit(TopicAudit(log, now_ms, settle_ms, late_ms, bodies), as_json=output.as_json)
             return
         since_ms = since.timestamp_ms if since is not None else now_ms - _FOLLOWED_MS if follow else None
         opened.get(topic)

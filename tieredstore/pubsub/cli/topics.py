@@ -15,7 +15,7 @@ from tieredstore.cli.terminal.rows import Row, field, rounded_bytes, rounded_cou
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.model import human_bytes
 from tieredstore.ops.cost.prices import read_prices
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topic, Topics
 from tieredstore.pubsub.upkeep.cost import TopicCost, TopicFacts, topic_assumptions, topic_cost, topic_facts
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def show_costs(topics: Topics, chosen: Sequence[Topic], price_file: Path, output
     prices, now_ms = read_prices(price_file), time.time_ns() // 1_000_000
     rows: list[tuple[_QueueState, TopicFacts, TopicCost]] = []
     for topic in chosen:
-        facts = topic_facts(topics, topic, now_ms)
+        with BatchLog(topics, topic) as log:
+            facts = topic_facts(log, now_ms)
         cost = topic_cost(facts, prices, now_ms, topics.batches.batch_bytes)
         rows.append((_QueueState.of(topics, topic), facts, cost))
     rows.sort(key=lambda row: (-row[2].batches, row[0].topic.name))

@@ -28,7 +28,7 @@ _NO_FAULTS: Final = frozenset({AuditFault.PENDING, AuditFault.LOST_OR_EMPTY, Aud
 
 def show_audit(audit: TopicAudit, *, as_json: bool) -> None:
     """Run ``verify``; raise typer.Exit with 4 if anything is lost, doubled, late or altered."""
-    name = audit.topic.name
+    name = audit.log.topic.name
     for finding in audit.run():
         _show(name, finding, as_json=as_json)
     if as_json:

@@ -21,7 +21,7 @@ from tieredstore.process.closing import Closing
 from tieredstore.pubsub.consume.partition_state import Fetches
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.queue.memq_topics import topics_in_store
-from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topics
 from tieredstore.records.arrow_stream import stream_reader
 from tieredstore.values import Text, ValueType
 from tieredstore.values.filters import refused_filter
@@ -38,17 +38,10 @@ class BatchTable:
     """
 
     def __init__(
-        self,
-        topics: Topics,
-        topic: Topic,
-        key: ValueType = _TEXT,
-        value: ValueType = _TEXT,
-        *,
-        keeps_snapshot: bool = True,
+        self, log: BatchLog, key: ValueType = _TEXT, value: ValueType = _TEXT, *, keeps_snapshot: bool = True
     ) -> None:
-        self.topic: str = topic.name
-        self._log = BatchLog(topics, topic)
-        self._settings = topics.batches
+        self.topic: str = log.topic.name
+        self._log = log
         self._types = {"key": key, "value": value}
         self._keeps_snapshot = keeps_snapshot
         self._batches: list[QueuedBatch] | None = None
@@ -80,7 +73,7 @@ class BatchTable:
         return scan
 
     def close(self) -> None:
-        """End all scans, and refuse new ones."""
+        """End all scans, refuse new ones, and close the topic."""
         self.is_closed = True
         for scan in self._scans:
             scan.close()
@@ -102,12 +95,12 @@ class BatchTable:
 
     def fetches(self) -> Fetches:
         """Return threads that fetch objects."""
-        return Fetches(self._log, self._settings.fetches, self._settings.fetch_bytes)
+        return Fetches(self._log, self._log.settings.fetches, self._log.settings.fetch_bytes)
 
     def decoder(self, columns: Sequence[str]) -> BatchDecoder:
         """Return a decoder of these columns."""
         names = [_DECODED.get(name, name) for name in columns if name not in _OF_THE_BATCH]
-        return BatchDecoder(names or ["record"], max_expanded_bytes=self._settings.max_expanded_bytes)
+        return BatchDecoder(names or ["record"], max_expanded_bytes=self._log.settings.max_expanded_bytes)
 
     def convert(self, records: pa.RecordBatch, batch: QueuedBatch, columns: Sequence[str]) -> pa.RecordBatch:
         """Return decoded records with these columns and the table's types."""
@@ -223,7 +216,8 @@ class BatchTables:
 
     def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
         """Return a topic's table. Raise TopicNotFoundError if the topic does not exist."""
-        return BatchTable(self._topics, self._topics.get(name), key, value, keeps_snapshot=keeps_snapshot)
+        log = BatchLog(self._topics, self._topics.get(name))
+        return BatchTable(log, key, value, keeps_snapshot=keeps_snapshot)
 
 
 def _prune_batches(

@@ -65,16 +65,15 @@ class AllTopics(Assignment):
 class KnownTopic:
     """A topic as brokers know it: its load, and the storage that metadata answers describe to clients.
 
-    ``topic`` and ``topics`` are None if this broker cannot store the topic, because MemQ keeps it in another bucket, or
-    with another storage handler. Clients still get the topic's metadata. ``document`` is the topic's JSON in MemQ's
-    format, or None.
+    ``stored`` is the topic's cluster and definition. It is None if this broker cannot store the topic, because MemQ
+    keeps it in another bucket, or with another storage handler. Clients still get the topic's metadata. ``document`` is
+    the topic's JSON in MemQ's format, or None.
     """
 
     load: TopicLoad
     handler: str
     properties: tuple[tuple[str, str], ...]
-    topic: Topic | None = None
-    topics: Topics | None = None
+    stored: tuple[Topics, Topic] | None = None
     document: Mapping[str, object] | None = None
 
     @property
@@ -137,7 +136,7 @@ class StoreTopics(TopicSource):
         settings = self._topics.settings
         load = TopicLoad(topic.name, settings.section(BatchSettings).batch_bytes)
         handler, properties = _handler(topic, settings)
-        return KnownTopic(load, handler, tuple(properties.items()), topic, self._topics)
+        return KnownTopic(load, handler, tuple(properties.items()), (self._topics, topic))
 
 
 class Directory:

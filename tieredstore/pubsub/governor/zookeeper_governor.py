@@ -245,7 +245,7 @@ class ZooKeeperGovernor(Governor):
         """
         writing = {name: node for name, node in nodes.items() if node.writes}
         free = {name: float(node.seat.capacity_mb) for name, node in writing.items()}
-        both = {name for name, known in topics.items() if known.document is not None and known.topic is not None}
+        both = {name for name, known in topics.items() if known.document is not None and known.stored is not None}
         own = {name for name, known in topics.items() if known.document is None}
         theirs = topics.keys() - both - own
         assigned: dict[str, dict[str, int]] = {}

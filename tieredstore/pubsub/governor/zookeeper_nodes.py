@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -218,7 +218,7 @@ class ZooKeeperTopics(TopicSource):
             self._complain(path, f"this broker cannot store the topic: {error}")
             return known
         self._complaints.pop(path, None)
-        return KnownTopic(load, known.handler, known.properties, config.topic, topics, document)
+        return replace(known, stored=(topics, config.topic))
 
     def _complain(self, path: str, why: str) -> None:
         """Log each reason once, because topics are read every ten seconds."""

@@ -26,8 +26,7 @@ from tieredstore.pubsub.format.batches import batch_checksum, batch_index, fill_
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import BatchFacts, BatchKey, Notification, RequestRuns
 from tieredstore.pubsub.queue.hedging import UsualTime
-from tieredstore.pubsub.queue.queues import NotificationQueue
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.pubsub.settings import BatchSettings
 
 _MOST_VALUES: Final = 30_000
@@ -79,22 +78,20 @@ class SealedBatch:
 class BatchWriter:
     """Writes batches of one topic. Thread-safe; up to ``uploads`` threads may write in parallel."""
 
-    def __init__(self, topics: Topics, topic: Topic, queue: NotificationQueue, *, host: str | None = None) -> None:
+    def __init__(self, log: BatchLog, *, host: str | None = None) -> None:
         """``host`` becomes part of the objects' keys; the default is this machine's name."""
-        self.topics = topics
-        self.topic = topic
-        self._queue = queue
-        self._puts = BatchPuts(topics.store, topics.batches.uploads)
+        self.log = log
+        self._puts = BatchPuts(log.store, log.settings.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
         self._lock = threading.Lock()
         # Begin at random numbers, so that the object keys of two writers do not collide, and no partition is preferred.
         self._next_id = secrets.randbits(64) - (1 << 63)
-        self._turn = secrets.randbelow(queue.partitions)
+        self._turn = secrets.randbelow(log.queue.partitions)
 
     def close(self) -> None:
-        """Begin no more uploads, and close the queue."""
+        """Begin no more uploads, and close the topic."""
         self._puts.close()
-        self._queue.close()
+        self.log.close()
 
     def write(
         self,
@@ -112,10 +109,10 @@ class BatchWriter:
         if partition is None:
             with self._lock:
                 self._turn += 1
-                partition = self._turn % self._queue.partitions
+                partition = self._turn % self.log.queue.partitions
         key = notification.key
         try:
-            (offset,) = self._queue.append(partition, [notification.to_json()], deadline)
+            (offset,) = self.log.queue.append(partition, [notification.to_json()], deadline)
         except TieredStoreError as error:
             # Either the object is an orphan that readers do not see, or the append succeeded and only its answer was
             # lost.
@@ -137,7 +134,7 @@ class BatchWriter:
         Messages into one buffer.
         """
         stored = [message.stored for message in messages]
-        pool = self.topics.memory
+        pool = self.log.topics.memory
         body = fill_batch(stored, lambda size: memoryview(pool.slab(size))) if memory is None else memory.batch(stored)
         key = self._key(messages)
         self._puts.put(key, body, deadline)
@@ -149,7 +146,8 @@ class BatchWriter:
             server_id, self._next_id = self._next_id, _wrap(self._next_id + len(messages))
         request = messages[0].request
         client_id, ms = 0 if request is None else request.request_id, time.time_ns() // 1_000_000
-        return str(BatchKey(self.topic.path, client_id, server_id, ms, 0, self._host, self.topic.is_hashed))
+        topic = self.log.topic
+        return str(BatchKey(topic.path, client_id, server_id, ms, 0, self._host, topic.is_hashed))
 
     def _notification(
         self, messages: Sequence[SealedMessage], key: str, body: Buffer, empty: Sequence[ProducerRequest]
@@ -170,11 +168,11 @@ class BatchWriter:
             empty=left_out if values + _values(left_out) <= _MOST_VALUES else (),
         )
         return Notification(
-            topic=self.topic.name,
+            topic=self.log.topic.name,
             object_size=len(body) - index_size(len(messages)),
             message_count=len(messages),
             key=key,
-            bucket=self.topics.bucket_name,
+            bucket=self.log.topics.bucket_name,
             facts=facts,
         )
 

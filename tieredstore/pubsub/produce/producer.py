@@ -27,7 +27,7 @@ from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
 from tieredstore.pubsub.produce.outbox import Acks, Delivery, OpenMessage, Outbox, Packer, Sending
 from tieredstore.pubsub.queue.auditor import auditor_of
 from tieredstore.pubsub.queue.memq_topics import open_topics
-from tieredstore.pubsub.queue.topics import Topic, Topics, check_topic_name
+from tieredstore.pubsub.queue.topics import BatchLog, Topic, Topics, check_topic_name
 from tieredstore.pubsub.settings import BatchClientSettings, BatchSettings
 from tieredstore.remote.stores import SETTINGS_VARIABLE, NamedStore, find_store, settings_of
 
@@ -255,7 +255,7 @@ class StoreDelivery:
     def start(self, outbox: Outbox) -> None:
         """Start the threads unless they run."""
         if self._started is None:
-            writer = BatchWriter(self._topics, self._topic, self._topics.queue(self._topic))
+            writer = BatchWriter(BatchLog(self._topics, self._topic))
             self._started = writer, ThreadPool(self._settings.uploads, "tieredstore-pubsub-upload")
             name = "tieredstore-pubsub-batches"
             threading.Thread(target=self._gather, args=(outbox, *self._started), name=name, daemon=True).start()

@@ -49,7 +49,7 @@ from tieredstore.pubsub.format.notifications import Notification, parse_notifica
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedBatch
 from tieredstore.pubsub.produce.outbox import OpenMessage
 from tieredstore.pubsub.queue.store_queue import ENTRY_NOTIFICATIONS
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.versions import SINK
 
 _MOST_RECORD_BYTES: Final = 64 << 20
@@ -101,13 +101,13 @@ _RECORD: Final = TypeAdapter(SinkRecord)
 
 
 class SinkCommits:
-    """The epochs of ``query``, which writes to ``topic``. Used on one thread of the query's driver."""
+    """The epochs of ``query``, which writes to the topic of ``log``. Used on one thread of the query's driver."""
 
-    def __init__(self, topics: Topics, topic: Topic, query: str) -> None:
-        self._topics = topics
-        self._topic = topic
+    def __init__(self, log: BatchLog, query: str) -> None:
+        self._log = log
+        self._folder = log.topics.folder
         self._query = query
-        self._key = topics.folder.key("sinks", topic.name, query)
+        self._key = self._folder.key("sinks", log.topic.name, query)
 
     def commit(self, epoch: int, batches: Sequence[StoredBatch]) -> bool:
         """Append the notifications of an epoch's batches. Return False if the epoch was recorded before.
@@ -186,54 +186,52 @@ class SinkCommits:
     def _entries(self, epoch: int, batches: Sequence[StoredBatch]) -> tuple[_Entry, ...]:
         """Distribute the batches over the read partitions. Each epoch begins at another partition."""
         entries: list[_Entry] = []
-        with self._topics.queue(self._topic) as queue:
-            count = queue.partitions
-            for turn in range(min(count, len(batches))):
-                partition = (epoch + turn) % count
-                texts = [batch.raw.decode() for batch in batches[turn::count]]
-                since = queue.end(partition)
-                entries += (
-                    _Entry(partition, since, tuple(texts[first : first + ENTRY_NOTIFICATIONS]))
-                    for first in range(0, len(texts), ENTRY_NOTIFICATIONS)
-                )
+        count = self._log.queue.partitions
+        for turn in range(min(count, len(batches))):
+            partition = (epoch + turn) % count
+            texts = [batch.raw.decode() for batch in batches[turn::count]]
+            since = self._log.queue.end(partition)
+            entries += (
+                _Entry(partition, since, tuple(texts[first : first + ENTRY_NOTIFICATIONS]))
+                for first in range(0, len(texts), ENTRY_NOTIFICATIONS)
+            )
         return tuple(entries)
 
     def _finish(self, record: SinkRecord, etag: str) -> None:
         """Append all recorded notifications, then mark the epoch as done."""
-        deadline = Deadline.after(self._topics.batches.delivery_timeout_ms / 1000)
-        with self._topics.queue(self._topic) as queue:
-            for number, entry in enumerate(record.entries):
-                mark = f"{self._query}/{record.epoch}/{number}"
-                raw = [text.encode() for text in entry.notifications]
-                try:
-                    queue.append_once(entry.partition, raw, mark, entry.since, deadline)
-                except DataLossError as error:
-                    raise DataLossError(
-                        f"{error}; it is unknown whether that queue got the batches of epoch {record.epoch} of query "
-                        f"{self._query}: if it did, remove {self._key}; if not, set `since` in {self._key} to the "
-                        "queue's start, and the next run adds the batches"
-                    ) from error
+        deadline = Deadline.after(self._log.settings.delivery_timeout_ms / 1000)
+        for number, entry in enumerate(record.entries):
+            mark = f"{self._query}/{record.epoch}/{number}"
+            raw = [text.encode() for text in entry.notifications]
+            try:
+                self._log.queue.append_once(entry.partition, raw, mark, entry.since, deadline)
+            except DataLossError as error:
+                raise DataLossError(
+                    f"{error}; it is unknown whether that queue got the batches of epoch {record.epoch} of query "
+                    f"{self._query}: if it did, remove {self._key}; if not, set `since` in {self._key} to the queue's "
+                    "start, and the next run adds the batches"
+                ) from error
         with contextlib.suppress(PreconditionFailedError):  # another driver has finished the epoch
             self._write(replace(record, is_done=True), etag)
 
     def _discard(self, recorded: SinkRecord | None, batches: Sequence[StoredBatch]) -> None:
         kept = frozenset(() if recorded is None else recorded.keys())
-        self._topics.store.delete([batch.key for batch in batches if batch.key not in kept])
+        self._log.store.delete([batch.key for batch in batches if batch.key not in kept])
 
     def _read(self) -> tuple[SinkRecord, str] | None:
-        stored = self._topics.folder.read_with_etag(self._key, SINK, _RECORD, _MOST_RECORD_BYTES)
+        stored = self._folder.read_with_etag(self._key, SINK, _RECORD, _MOST_RECORD_BYTES)
         if stored is not None:
             _check_record(stored[0], self._key)
         return stored
 
     def _write(self, record: SinkRecord, etag: str | None) -> None:
         body = SINK.to_bytes(_RECORD.dump_python(record, mode="json", by_alias=True))
-        self._topics.folder.write(self._key, body, etag)
+        self._folder.write(self._key, body, etag)
 
 
-def _read_record(topics: Topics, key: str) -> SinkRecord:
+def _read_record(log: BatchLog, key: str) -> SinkRecord:
     """Return a query's record. Raise CorruptDataError if it is invalid, ObjectNotFoundError if it is absent."""
-    return _check_record(topics.folder.read(key, SINK, _RECORD, _MOST_RECORD_BYTES), key)
+    return _check_record(log.topics.folder.read(key, SINK, _RECORD, _MOST_RECORD_BYTES), key)
 
 
 def _check_record(record: SinkRecord, key: str) -> SinkRecord:
@@ -251,25 +249,23 @@ def _records_in(notifications: Iterable[bytes]) -> int:
     return sum(each.records for each in facts if each is not None)
 
 
-def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
+def list_pending_keys(log: BatchLog) -> Iterator[str]:
     """Yield the keys of batches that are recorded but not notified yet. Their queries will append the notifications
     later.
     """
-    beginning = topics.folder.key("sinks", topic.name, "")
-    for info in topics.store.list(beginning):
+    for info in log.store.list(log.topics.folder.key("sinks", log.topic.name, "")):
         try:
-            record = _read_record(topics, info.key)
+            record = _read_record(log, info.key)
         except ObjectNotFoundError:
             continue
         if not record.is_done:
             yield from record.keys()
 
 
-def list_finished_batch_queries(topics: Topics, topic: Topic, before_ms: int) -> Iterator[str]:
+def list_finished_batch_queries(log: BatchLog, before_ms: int) -> Iterator[str]:
     """Yield the keys of records that are no longer needed, because their batch queries ended before ``before_ms``."""
-    beginning = topics.folder.key("sinks", topic.name, BATCH_QUERY)
-    for info in topics.store.list(beginning):
-        if info.modified_ms is not None and info.modified_ms < before_ms and _read_record(topics, info.key).is_done:
+    for info in log.store.list(log.topics.folder.key("sinks", log.topic.name, BATCH_QUERY)):
+        if info.modified_ms is not None and info.modified_ms < before_ms and _read_record(log, info.key).is_done:
             yield info.key
 
 
@@ -284,11 +280,11 @@ class SinkBatches(Closing):
     one attempt only.
     """
 
-    def __init__(self, topics: Topics, topic: Topic, name: str) -> None:
-        self._topics = topics
-        self._settings = topics.batches
+    def __init__(self, log: BatchLog, name: str) -> None:
+        self._log = log
+        self._settings = log.settings
         self._compression = Compression.of(self._settings.compression)
-        self._writer = BatchWriter(topics, topic, topics.queue(topic), host=name)
+        self._writer = BatchWriter(log, host=name)
         self._pool = ThreadPool(self._settings.uploads, "tieredstore-pubsub-sink")
         self._under_way: deque[Future[Notification]] = deque()
         self._stored: list[StoredBatch] = []
@@ -324,10 +320,10 @@ class SinkBatches(Closing):
             with contextlib.suppress(TieredStoreError):
                 self._take_stored()
         with contextlib.suppress(TieredStoreError):
-            self._topics.store.delete([batch.key for batch in self._stored])
+            self._log.store.delete([batch.key for batch in self._stored])
 
     def close(self) -> None:
-        """Stop the threads."""
+        """Stop the threads, and close the topic."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._writer.close()
 

@@ -308,11 +308,12 @@ class QueuedBatch:
 
 
 class BatchLog(Closing):
-    """A topic with its open queue. Thread-safe."""
+    """A topic that is opened in its cluster: its definition, its queue, and the store of its objects. Thread-safe."""
 
     def __init__(self, topics: Topics, topic: Topic) -> None:
         self.topics = topics
         self.topic = topic
+        self.settings: BatchSettings = topics.batches
         self.store: ObjectStore = topics.store
         self.queue: NotificationQueue = topics.queue(topic)
 

@@ -21,7 +21,7 @@ from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptEr
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, checksum, is_own_address
 from tieredstore.pubsub.queue.queues import QueuedNotification
-from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch
 
 LATE_MS: Final = 60_000
 """A request is late if it was stored this many ms after a request of the same producer with a higher id."""
@@ -101,8 +101,7 @@ class TopicAudit:
     A missing request counts as pending if the producer's next stored Message is younger than ``settle_ms``.
     """
 
-    topics: Topics
-    topic: Topic
+    log: BatchLog
     now_ms: int
     settle_ms: int
     late_ms: int = LATE_MS
@@ -132,20 +131,20 @@ class TopicAudit:
             yield finding
 
     def _findings(self) -> Iterator[AuditFinding]:
-        with BatchLog(self.topics, self.topic) as log:
-            for partition in range(log.queue.partitions):
-                start, end = log.queue.start(partition), log.queue.end(partition)
-                self._is_cut = self._is_cut or start > 0
-                for entry in log.queue.walk(partition, start, end):
-                    yield from self._entry(log, partition, entry)
+        queue = self.log.queue
+        for partition in range(queue.partitions):
+            start, end = queue.start(partition), queue.end(partition)
+            self._is_cut = self._is_cut or start > 0
+            for entry in queue.walk(partition, start, end):
+                yield from self._entry(partition, entry)
         for producer, sightings in sorted(self._sightings.items(), key=lambda item: (item[0][1], item[0][0])):
             yield from self._producer(producer, sightings)
 
     # --- batches ---
 
-    def _entry(self, log: BatchLog, partition: int, entry: QueuedNotification) -> Iterator[AuditFinding]:
+    def _entry(self, partition: int, entry: QueuedNotification) -> Iterator[AuditFinding]:
         try:
-            batch = log.batch_of(partition, entry)
+            batch = self.log.batch_of(partition, entry)
         except NotificationCorruptError as error:
             yield AuditFinding(AuditFault.ALTERED, None, None, None, str(error), partition, entry.offset)
             return
@@ -153,7 +152,7 @@ class TopicAudit:
         for runs in () if notification.facts is None else notification.facts.empty:
             self._empty.setdefault((bytes.fromhex(runs.address), runs.epoch), []).extend(runs.pairs)
         try:
-            headers = self._headers(log, batch)
+            headers = self._headers(batch)
         except ObjectNotFoundError:
             yield from self._absent(batch)
             return
@@ -179,11 +178,11 @@ class TopicAudit:
         sighting = _Sighting(request.request_id, batch, number, header)
         self._sightings.setdefault((request.address, request.epoch_ms), []).append(sighting)
 
-    def _headers(self, log: BatchLog, batch: QueuedBatch) -> Sequence[tuple[int, MessageHeader | MessageCorruptError]]:
+    def _headers(self, batch: QueuedBatch) -> Sequence[tuple[int, MessageHeader | MessageCorruptError]]:
         if not self.bodies:
-            headers = list(log.headers(batch))
+            headers = list(self.log.headers(batch))
         else:
-            body = log.store.get(batch.key)
+            body = self.log.store.get(batch.key)
             headers = _check_bodies(body, batch.key)
             # Check the whole object only if no Message is damaged, because a damaged Message is reported more precisely
             # below.

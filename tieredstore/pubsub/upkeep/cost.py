@@ -15,7 +15,7 @@ from tieredstore.ops.cost.monthly import GIB, MONTH_DAYS, RequestSizes, growth_d
 from tieredstore.pubsub.consume.partition_state import BUSY_LOOK_S, IDLE_LOOK_S
 from tieredstore.pubsub.queue.groups import BEAT_S
 from tieredstore.pubsub.queue.queues import STORE
-from tieredstore.pubsub.queue.topics import BatchLog, Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog
 
 if TYPE_CHECKING:
     from tieredstore.ops.cost.prices import KafkaPrices, PriceFile
@@ -38,21 +38,19 @@ class TopicFacts:
     is_queue_stored: bool = True
 
 
-def topic_facts(topics: Topics, topic: Topic, now_ms: int) -> TopicFacts:
+def topic_facts(log: BatchLog, now_ms: int) -> TopicFacts:
     """Return the facts of a topic, by walking its queue."""
-    sizes = RequestSizes.of(topics.settings)
-    facts = TopicFacts(is_queue_stored=topic.queue == STORE)
-    with BatchLog(topics, topic) as log:
-        facts.partitions = log.queue.partitions
-        for partition in range(facts.partitions):
-            for batch in log.walk(partition):
-                facts.batches += 1
-                facts.stored_size += batch.size
-                facts.oldest_ms = min(batch.appended_ms, facts.oldest_ms or batch.appended_ms)
-                if batch.appended_ms > now_ms - MONTH_DAYS * _DAY_MS:
-                    facts.new_batches += 1
-                    facts.new_size += batch.size
-                    facts.new_writes += sizes.writes([batch.size])
+    sizes = RequestSizes.of(log.topics.settings)
+    facts = TopicFacts(log.queue.partitions, is_queue_stored=log.topic.queue == STORE)
+    for partition in range(facts.partitions):
+        for batch in log.walk(partition):
+            facts.batches += 1
+            facts.stored_size += batch.size
+            facts.oldest_ms = min(batch.appended_ms, facts.oldest_ms or batch.appended_ms)
+            if batch.appended_ms > now_ms - MONTH_DAYS * _DAY_MS:
+                facts.new_batches += 1
+                facts.new_size += batch.size
+                facts.new_writes += sizes.writes([batch.size])
     return facts
 
 

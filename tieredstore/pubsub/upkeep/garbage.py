@@ -27,8 +27,8 @@ from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format.batches import read_index
 from tieredstore.pubsub.format.notifications import Notification, parse_batch_key
 from tieredstore.pubsub.produce.sink import list_finished_batch_queries, list_pending_keys
-from tieredstore.pubsub.queue.queues import STORE, NotificationQueue
-from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
+from tieredstore.pubsub.queue.queues import STORE
+from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topics
 from tieredstore.versions import RETIRED
 
 DAY_MS: Final = 86_400_000
@@ -49,12 +49,11 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class GarbageCollection:
-    """One run over ``topic``. Orphans younger than ``min_age_ms`` are left alone. Raises ConfigError for a store
-    without a clock.
+    """One run over a topic. Orphans younger than ``min_age_ms`` are left alone. Raises ConfigError for a store without
+    a clock.
     """
 
-    topics: Topics
-    topic: Topic
+    log: BatchLog
     _: KW_ONLY
     min_age_ms: int = DAY_MS
     adopt: bool = False
@@ -62,61 +61,50 @@ class GarbageCollection:
     warnings: list[str] = field(default_factory=list[str])
     _now_ms: int = field(default=0, init=False)
 
-    def __post_init__(self) -> None:
-        settings = self.topics.batches
-        if self.min_age_ms < _DELIVERIES * settings.delivery_timeout_ms:
-            raise ConfigError(
-                f"a minimum age of {self.min_age_ms} ms is too short, since a writer may still append an orphan's "
-                f"notification: use at least {_DELIVERIES * settings.delivery_timeout_ms} ms, {_DELIVERIES} times "
-                "pubsub.delivery.timeout.ms"
-            )
-
     def run(self) -> Iterator[Step[Found]]:
         """Yield each step once it is done."""
-        self._now_ms = store_time_ms(self.topics.store)
-        with BatchLog(self.topics, self.topic) as log:
-            queue = log.queue
-            self._warn(queue)
-            # List the objects before reading the queue. An old object that is listed then has its notification in the
-            # queue already, or never gets one.
-            objects = [info for info, _ in self.topics.objects(self.topic)]
-            partitions = range(queue.partitions)
-            pending = {_digest(key) for key in list_pending_keys(self.topics, self.topic)}
-            for partition in partitions:
-                yield from self._expire(log, partition)
-            known = pending | {_digest(batch.key) for partition in partitions for batch in log.walk(partition)}
-            for step in self._delete_retired(log, partitions, frozenset(known)):
-                known.add(_digest(step.item.key))
-                yield step
-            forgotten_ms = self._find_forgotten_ms(queue)
-            for info in objects:
-                if _digest(info.key) not in known:
-                    yield self._end(queue, info, forgotten_ms)
-            if not self.dry_run:
-                before_ms = self._now_ms - self.min_age_ms
-                self.topics.store.delete(list(list_finished_batch_queries(self.topics, self.topic, before_ms)))
+        log = self.log
+        self._now_ms = store_time_ms(log.store)
+        self._warn()
+        # List the objects before reading the queue. An old object that is listed then has its notification in the queue
+        # already, or never gets one.
+        objects = [info for info, _ in log.topics.objects(log.topic)]
+        partitions = range(log.queue.partitions)
+        pending = {_digest(key) for key in list_pending_keys(log)}
+        for partition in partitions:
+            yield from self._expire(partition)
+        known = pending | {_digest(batch.key) for partition in partitions for batch in log.walk(partition)}
+        for step in self._delete_retired(partitions, frozenset(known)):
+            known.add(_digest(step.item.key))
+            yield step
+        forgotten_ms = self._find_forgotten_ms()
+        for info in objects:
+            if _digest(info.key) not in known:
+                yield self._end(info, forgotten_ms)
+        if not self.dry_run:
+            log.store.delete(list(list_finished_batch_queries(log, self._now_ms - self.min_age_ms)))
 
-    def _warn(self, queue: NotificationQueue) -> None:
-        forgets_ms, keeps_ms = queue.forgets_ms(), self.topics.batches.retention_ms
+    def _warn(self) -> None:
+        forgets_ms, keeps_ms = self.log.queue.forgets_ms(), self.log.settings.retention_ms
         if forgets_ms is not None and (keeps_ms is None or forgets_ms < keeps_ms):
             kept = "forever" if keeps_ms is None else f"for {keeps_ms} ms (pubsub.retention.ms)"
             self.warnings.append(
-                f"the queue of {self.topic.name} forgets notifications after {forgets_ms} ms, but objects are kept "
+                f"the queue of {self.log.topic.name} forgets notifications after {forgets_ms} ms, but objects are kept "
                 f"{kept}: readers cannot find objects whose notifications are forgotten; raise the retention of "
-                f"{self.topic.queue_name}"
+                f"{self.log.topic.queue_name}"
             )
 
     # --- retention ---
 
-    def _expire(self, log: BatchLog, partition: int) -> Iterator[Step[Found]]:
-        expired, until = list_expired_batches(log, partition, self._now_ms)
+    def _expire(self, partition: int) -> Iterator[Step[Found]]:
+        expired, until = list_expired_batches(self.log, partition, self._now_ms)
         if not self.dry_run:
-            free_expired(log, expired, until, self._now_ms)
+            free_expired(self.log, expired, until, self._now_ms)
         for batch in expired:
             yield Step(Found(batch.key, batch.size, partition, batch.offset), Outcome.FREED)
 
-    def _delete_retired(self, log: BatchLog, partitions: range, referenced: frozenset[bytes]) -> Iterator[Step[Found]]:
-        delay_ms = self.topics.batches.delete_delay_ms
+    def _delete_retired(self, partitions: range, referenced: frozenset[bytes]) -> Iterator[Step[Found]]:
+        log, delay_ms = self.log, self.log.settings.delete_delay_ms
         due: list[tuple[int, Retired]] = []
         kept = set(referenced)
         for partition in partitions:
@@ -133,8 +121,8 @@ class GarbageCollection:
         for partition, retired in due:
             gone = self._list_freed(retired, log.queue.start(partition), kept)
             if not self.dry_run:
-                self.topics.store.delete([key for _, key in gone])
-                self.topics.store.delete([retired.record])
+                log.store.delete([key for _, key in gone])
+                log.store.delete([retired.record])
             for offset, key in gone:
                 yield Step(Found(key, None, partition, offset), Outcome.DELETED)
 
@@ -144,7 +132,7 @@ class GarbageCollection:
         Leave out batches at or after the queue's start, because the run that recorded them was killed before it freed
         them.
         """
-        path = self.topic.path
+        path = self.log.topic.path
         return [
             (offset, key)
             for offset, key in retired.batches
@@ -153,11 +141,12 @@ class GarbageCollection:
 
     # --- orphans ---
 
-    def _find_forgotten_ms(self, queue: NotificationQueue) -> int | None:
+    def _find_forgotten_ms(self) -> int | None:
         """Return the time before which the queue may have dropped the notifications of objects; None for a queue in the
         store."""
-        if self.topic.queue == STORE:
+        if self.log.topic.queue == STORE:
             return None
+        queue = self.log.queue
         firsts: list[int] = []
         moments: list[int] = []
         for partition in range(queue.partitions):
@@ -168,12 +157,12 @@ class GarbageCollection:
                 moments.append(firsts[-1])
         # Even a queue that begins at offset 0 may have replaced an earlier queue. Objects that are older than this
         # queue's first entry may have had their notifications in that earlier queue.
-        moments.append(min(firsts) - _DELIVERIES * self.topics.batches.delivery_timeout_ms)
+        moments.append(min(firsts) - _DELIVERIES * self.log.settings.delivery_timeout_ms)
         return max(moments)
 
-    def _end(self, queue: NotificationQueue, info: ObjectInfo, forgotten_ms: int | None) -> Step[Found]:
+    def _end(self, info: ObjectInfo, forgotten_ms: int | None) -> Step[Found]:
         """Delete an object that no notification names, or announce it in the queue, or keep it."""
-        settings = self.topics.batches
+        settings = self.log.settings
         written_ms = self._now_ms if info.modified_ms is None else info.modified_ms
         age_ms = self._now_ms - written_ms
         is_past = settings.retention_ms is not None and age_ms > settings.retention_ms + settings.delete_delay_ms
@@ -182,25 +171,26 @@ class GarbageCollection:
         elif forgotten_ms is not None and written_ms < forgotten_ms and not is_past:
             outcome = Outcome.FORGOTTEN
         elif self.adopt and not is_past:
-            outcome = self._adopt(queue, info)
+            outcome = self._adopt(info)
         else:
             outcome = Outcome.DELETED
             if not self.dry_run:
-                self.topics.store.delete([info.key])
+                self.log.store.delete([info.key])
         return Step(Found(info.key, info.size), outcome)
 
-    def _adopt(self, queue: NotificationQueue, info: ObjectInfo) -> Outcome:
+    def _adopt(self, info: ObjectInfo) -> Outcome:
+        log = self.log
         try:
-            index = read_index(partial(self.topics.store.get, info.key), info.key, info.size)
+            index = read_index(partial(log.store.get, info.key), info.key, info.size)
         except MessageCorruptError:
             return Outcome.DAMAGED
         if not self.dry_run:
             notification = Notification(
-                topic=self.topic.name, object_size=info.size - index.size, message_count=len(index), key=info.key,
-                bucket=self.topics.bucket_name,
+                topic=log.topic.name, object_size=info.size - index.size, message_count=len(index), key=info.key,
+                bucket=log.topics.bucket_name,
             )  # fmt: skip
-            partition = zlib.crc32(info.key.encode()) % queue.partitions
-            queue.append(partition, [notification.to_json()], Deadline.after(_ADOPTION_S))
+            partition = zlib.crc32(info.key.encode()) % log.queue.partitions
+            log.queue.append(partition, [notification.to_json()], Deadline.after(_ADOPTION_S))
         return Outcome.ADOPTED
 
 
@@ -221,15 +211,19 @@ def plan_gc(
     """
     age_ms = int(min_age.total_seconds() * 1000)
     chosen = topics.select(names)
-    runs = [partial(GarbageCollection, topics, each, min_age_ms=age_ms, adopt=adopt) for each in chosen]
-    for begin in runs:
-        begin()  # raises ConfigError if the age is too low
+    least_ms = _DELIVERIES * topics.batches.delivery_timeout_ms
+    if chosen and age_ms < least_ms:
+        raise ConfigError(
+            f"a minimum age of {age_ms} ms is too short, since a writer may still append an orphan's notification: use "
+            f"at least {least_ms} ms, {_DELIVERIES} times pubsub.delivery.timeout.ms"
+        )
 
     def collect(dry_run: bool) -> Generator[outcomes.Outcome]:
-        for begin in runs:
-            run = begin(dry_run=dry_run)
-            for step in run.run():
-                yield _outcome_of(run, step)
+        for topic in chosen:
+            with BatchLog(topics, topic) as log:
+                run = GarbageCollection(log, min_age_ms=age_ms, adopt=adopt, dry_run=dry_run)
+                for step in run.run():
+                    yield _outcome_of(run, step)
             if warn is not None:
                 for warning in run.warnings:
                     warn(warning)
@@ -245,7 +239,7 @@ def _outcome_of(run: GarbageCollection, step: Step[Found]) -> outcomes.Outcome:
     is_deleted = code is Outcome.DELETED
     return outcomes.Outcome(
         action="gc", status=status, code=code.value, kind="orphan" if found.offset is None else "batch",
-        topic=run.topic.name, partition=found.partition, base_offset=found.offset, name=found.key,
+        topic=run.log.topic.name, partition=found.partition, base_offset=found.offset, name=found.key,
         size=None if is_deleted else found.size, stored_size=found.size if is_deleted else None,
     )  # fmt: skip
 
@@ -284,7 +278,7 @@ def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[li
 
     A batch expires only if all earlier batches expire, so that the queue has one start and no gaps. If the queue frees
     several batches at once, they expire together."""
-    settings, end = log.topics.batches, log.queue.end(partition)
+    settings, end = log.settings, log.queue.end(partition)
     least_ms = None if settings.retention_ms is None else now_ms - settings.retention_ms
     over = 0
     if settings.retention_bytes is not None:

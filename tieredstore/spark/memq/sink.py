@@ -21,6 +21,7 @@ from pyspark.sql.types import StringType, StructType
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.pubsub.produce.sink import BATCH_QUERY, SinkBatches, SinkCommits, StoredBatch
+from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.spark.memq.plan import topics_of
 from tieredstore.spark.source.rows import MEMQ_ROWS
 from tieredstore.spark.source.workers import one_sentence, spare_modules
@@ -57,8 +58,7 @@ class _TopicWriter:
 
     def _write(self, rows: Iterator[pa.RecordBatch], query: str, epoch: int, task: int) -> EpochMessage:
         spare_modules()
-        topics = topics_of(self._store)
-        with SinkBatches(topics, topics.get(self._topic), f"spark-{query}-{epoch}-{task}") as batches:
+        with SinkBatches(self._open(), f"spark-{query}-{epoch}-{task}") as batches:
             try:
                 for batch in rows:
                     _add(batches, batch)
@@ -83,12 +83,15 @@ class _TopicWriter:
         of_tasks = [message for message in messages if isinstance(message, EpochMessage)]
         if not of_tasks:
             return
-        topics = topics_of(self._store)
-        topic = topics.get(self._topic)
         ordered = sorted(of_tasks, key=lambda message: message.task)
-        for query in sorted({message.query for message in of_tasks}):
-            batches = [batch for message in ordered if message.query == query for batch in message.batches]
-            yield SinkCommits(topics, topic, query), batches
+        with self._open() as log:
+            for query in sorted({message.query for message in of_tasks}):
+                batches = [batch for message in ordered if message.query == query for batch in message.batches]
+                yield SinkCommits(log, query), batches
+
+    def _open(self) -> BatchLog:
+        topics = topics_of(self._store)
+        return BatchLog(topics, topics.get(self._topic))
 
 
 class MemqWriter(_TopicWriter, DataSourceArrowWriter):
