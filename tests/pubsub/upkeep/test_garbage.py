@@ -458,6 +458,19 @@ def test_a_partition_that_was_added_makes_nothing_forgotten(moment: list[int]) -
     assert topic.outcomes() == {orphan: "deleted"}
 
 
+def test_a_partition_that_was_added_after_the_plan_makes_no_orphans(clock: Clock) -> None:
+    topics = fresh()
+    writing = Writing(topics)
+    plan = plan_gc(topics, ["orders"])
+    topics.grow("orders", 2)
+    key = writing.put()
+    writing.notify(key, partition=1)
+    clock.pass_ms(2 * DAY_MS)
+    assert list(plan) == []
+    plan.apply()
+    assert batch_keys(topics) == [key]
+
+
 @pytest.mark.parametrize(
     ("forgets", "keeps", "warned"),
     [(None, None, False), (7, None, True), (7, 8, True), (8, 7, False), (None, 3, False)],

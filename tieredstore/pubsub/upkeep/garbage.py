@@ -220,7 +220,8 @@ def plan_gc(
 
     def collect(dry_run: bool) -> Generator[outcomes.Outcome]:
         for topic in chosen:
-            with BatchLog(topics, topic) as log:
+            # Look each topic up again, because a read partition may have been added after the plan was made.
+            with BatchLog(topics, topics.get(topic.name)) as log:
                 run = GarbageCollection(log, min_age_ms=age_ms, adopt=adopt, dry_run=dry_run)
                 for step in run.run():
                     yield _outcome_of(run, step)
