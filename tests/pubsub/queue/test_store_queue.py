@@ -196,6 +196,19 @@ def test_requests_of_writers_and_readers() -> None:
     assert len(store.keys_of("list")) == 1  # one, however long the reader is idle
 
 
+def test_a_walk_up_to_the_end_makes_one_request_for_each_entry() -> None:
+    inner = MemoryObjectStore()
+    writer = queue_on(orders_on(inner))
+    for number in range(3):
+        writer.append(0, [b"%d" % number], soon())
+    store = CountingStore(inner)
+    queue = queue_on(topics_on(store))
+    start, end = queue.start(0), queue.end(0)
+    store.reset()
+    assert [entry.raw for entry in queue.walk(0, start, end)] == [b"0", b"1", b"2"]
+    assert (len(store.keys_of("get")), len(store.keys_of("head")), len(store.keys_of("list"))) == (3, 0, 0)
+
+
 class OwnQueue(StoreQueue):
     """Queue class, as if an installed package provided it."""
 

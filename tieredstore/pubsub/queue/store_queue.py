@@ -464,7 +464,7 @@ class _EntryCursor(QueueCursor):
                 self._number, self._place, self._misses = self._number + 1, 0, 0
                 self._is_new = False
                 if found:
-                    self.offset = found[-1].offset + 1
+                    self.offset = self._number * ENTRY_NOTIFICATIONS
                     return found
         if is_asking_start:
             self._entries.check_not_freed(self._partition, self._number * ENTRY_NOTIFICATIONS + self._place)
