@@ -79,6 +79,20 @@ def test_a_group_without_a_commit_begins_where_last_says(tmp_path: Path, monkeyp
     assert tieredstore(*cat, "-1").code == 2
 
 
+def test_a_group_of_a_topic_that_was_created_again_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tieredstore("pubsub", "topics", "orders", "--create", "--store", tmp_path)
+    cat = ("pubsub", "cat", "orders", "--store", tmp_path, "--json", "--group", "g")
+    for content in (b"1\n", b"2\n"):
+        produce(monkeypatch, tmp_path, content)
+        assert values(tieredstore(*cat)) == [content.strip()]
+    for entry in (tmp_path / "!tieredstore/pubsub/default/queues/orders/0").iterdir():
+        entry.unlink()
+    produce(monkeypatch, tmp_path, b"3\n")
+    done = tieredstore(*cat)
+    assert (done.code, done.text) == (3, "")
+    assert "offset 257 is beyond the end, 256" in done.stderr
+
+
 def test_topics_are_shown_and_grow(tmp_path: Path) -> None:
     topics = ("pubsub", "topics")
     assert "no topics in cluster default" in tieredstore(*topics, "--store", tmp_path).text

@@ -341,4 +341,4 @@ def test_a_put_under_way_is_met_where_it_lands() -> None:
 
     run_together(*(partial(append, number) for number in range(16)))
     assert len(offsets) == 1
-    assert sum(entry.raw == b"once" for number in range(20) for entry in queue.read(0, number * 256)) == 1
+    assert sum(entry.raw == b"once" for entry in queue.walk(0)) == 1

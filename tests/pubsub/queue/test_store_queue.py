@@ -10,10 +10,19 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import entries_of, orders_on, run_together, topics_in, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import (
+    entries_of,
+    orders_on,
+    publish,
+    run_together,
+    topics_in,
+    topics_on,
+    values_of,
+)
 from tests.support.servers.s3_server import S3Server
 from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import CountingStore, DelegatingObjectStore, FaultyStore
@@ -207,6 +216,55 @@ def test_a_walk_up_to_the_end_makes_one_request_for_each_entry() -> None:
     store.reset()
     assert [entry.raw for entry in queue.walk(0, start, end)] == [b"0", b"1", b"2"]
     assert (len(store.keys_of("get")), len(store.keys_of("head")), len(store.keys_of("list"))) == (3, 0, 0)
+
+
+def lose_queue(store: MemoryObjectStore) -> None:
+    """Delete the queue, like an operator that creates a topic again, but keeps its groups."""
+    store.delete([info.key for info in store.list(QUEUE)])
+
+
+@pytest.mark.parametrize(("offset", "is_beyond"), [(256, False), (257, True), (512, True), (5 * 256, True)])
+def test_an_offset_beyond_the_end_is_named_with_the_end(offset: int, *, is_beyond: bool) -> None:
+    queue = queue_on(orders_on(MemoryObjectStore()))
+    queue.append(0, [b"0"], soon())
+    if not is_beyond:
+        assert queue.read(0, offset) == []
+        return
+    with pytest.raises(DataLossError, match=f"queue orders/0: offset {offset} is beyond the end, 256.*continue at 0"):
+        queue.read(0, offset)
+
+
+def test_a_waiting_reader_hears_of_a_queue_that_was_created_again() -> None:
+    store = MemoryObjectStore()
+    queue = queue_on(orders_on(store))
+    for number in range(3):
+        queue.append(0, [b"%d" % number], soon())
+    cursor = queue.cursor(0, 0)
+    assert [len(cursor.read()) for _ in range(4)] == [1, 1, 1, 0]
+    lose_queue(store)
+    with pytest.raises(DataLossError, match="offset 768 is beyond the end, 0"):
+        deque((cursor.read() for _ in range(20)), maxlen=0)
+
+
+@pytest.mark.parametrize("loss", ["fail", "report"])
+def test_a_group_of_a_topic_that_was_created_again_hears_of_it(loss: Literal["fail", "report"]) -> None:
+    store = MemoryObjectStore()
+    topics = orders_on(store)
+    for value in (b"a", b"b"):
+        publish(topics, [value])
+    with BatchConsumer(topics, "orders", group="g") as consumer:
+        assert values_of(consumer, at_least=2) == [b"a", b"b"]
+        consumer.commit()
+    lose_queue(store)
+    publish(topics, [b"c"])
+    lost = "queue orders/0: offset 257 is beyond the end, 256"
+    with BatchConsumer(topics, "orders", group="g", on_data_loss=loss) as consumer:
+        if loss == "report":
+            assert values_of(consumer, at_least=1) == [b"c"]
+            assert [sentence.partition(",")[0] for sentence in consumer.losses] == [lost.partition(",")[0]]
+        else:
+            with pytest.raises(DataLossError, match=lost):
+                deque(consumer.records(0.01), maxlen=0)
 
 
 class OwnQueue(StoreQueue):

@@ -85,10 +85,12 @@ def _join(consumer: BatchConsumer) -> None:
 
 def _is_before(consumer: BatchConsumer, queue: NotificationQueue, ends: dict[int, int]) -> bool:
     """Return True if a queue has entries between the consumer's position and the partition's end in ``ends``. Offsets
-    have gaps, so this reads the queue instead of comparing offsets."""
+    have gaps, so this reads the queue instead of comparing offsets. The read raises DataLossError for a position beyond
+    the queue's end."""
     return any(
-        position.offset < ends.get(partition, 0) and bool(queue.read(partition, position.offset))
+        bool(queue.read(partition, position.offset)) and position.offset < ends[partition]
         for partition, position in consumer.position().items()
+        if position.offset != ends.get(partition, position.offset)
     )
 
 

@@ -415,6 +415,20 @@ class StoreQueue(NotificationQueue):
                 f"({self._key(partition, number)}); continue at {later * ENTRY_NOTIFICATIONS}"
             )
 
+    def check_reached(self, partition: int, offset: int) -> None:
+        """Raise DataLossError if ``offset`` is beyond the end, for example because the topic was created again. The
+        check usually takes one HEAD."""
+        before = (offset - 1) // ENTRY_NOTIFICATIONS  # the entry that a reader at ``offset`` has read last
+        if before < 0 or self._exists(partition, before):
+            return
+        start = self._start_number(partition)
+        end = self._search_tail(partition, start)
+        if before >= end:
+            raise DataLossError(
+                f"{self._where(partition)}: offset {offset} is beyond the end, {end * ENTRY_NOTIFICATIONS}, so this is "
+                f"not the queue that was read before; continue at {start * ENTRY_NOTIFICATIONS}"
+            )
+
     def _entries_after(self, partition: int, number: int) -> Iterator[int]:
         """List the numbers of later entries."""
         folder = self._folder.key("queues", self._topic, str(partition), "")
@@ -471,6 +485,7 @@ class _EntryCursor(QueueCursor):
         if (self._is_new and not self._misses) or self._misses == _ASK_START_EVERY:
             # List later entries only once until a new entry arrives, because a listing costs more than a GET.
             self.check_end()
+            self._entries.check_reached(self._partition, self._number * ENTRY_NOTIFICATIONS + self._place)
         self._misses += 1
         return []
 
