@@ -102,11 +102,11 @@ class BatchConsumer(Closing):
         slabs = shared_pool()
         self._shared = SharedReading(
             self._log,
-            Fetches(self._log, settings.fetches, settings.fetch_bytes),
+            Fetches(self._log, settings.fetches),
             lambda: BatchDecoder(on_corrupt=on_corrupt, max_expanded_bytes=settings.max_expanded_bytes, pool=slabs),
             auditor_of(settings, topic, is_producer=False),
             on_corrupt == "skip",
-            settings.dedup_window_ms if delivery == "effectively-once" else None,
+            delivery == "effectively-once",
             monotonic,
         )
         self._partitions: dict[int, PartitionState] = {}

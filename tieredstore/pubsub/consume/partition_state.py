@@ -50,16 +50,16 @@ class FetchedObject(NamedTuple):
 
 class Fetches:
     """The threads with which a consumer prefetches objects, and their budget. The budget limits the number of objects
-    to ``objects``, and their total size to ``most_bytes`` bytes.
+    to ``objects``, and their total size to ``pubsub.fetch.bytes``.
 
-    An object larger than ``most_bytes`` is fetched alone.
+    A larger object is fetched alone.
     """
 
-    def __init__(self, log: BatchLog, objects: int, most_bytes: int) -> None:
+    def __init__(self, log: BatchLog, objects: int) -> None:
         self.log = log
         self.at_once = objects
         # The remaining budget.
-        self._objects, self._bytes = objects, most_bytes
+        self._objects, self._bytes = objects, log.settings.fetch_bytes
         # Besides the threads that fetch objects, ``_LOOKS_AHEAD`` threads read ahead in the queue.
         self.pool: ThreadPool = ThreadPool(objects + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
 
@@ -68,10 +68,10 @@ class Fetches:
         """True if the budget is used up."""
         return self._objects <= 0 or self._bytes <= 0
 
-    def begin(self, batch: QueuedBatch) -> Future[FetchedObject]:
+    def begin(self, batch: QueuedBatch) -> Fetching:
         """Begin to fetch a batch's object, and count it and its bytes against the budget."""
         self._objects, self._bytes = self._objects - 1, self._bytes - batch.size
-        return self.pool.submit(self._fetch, batch)
+        return Fetching(batch, self.pool.submit(self._fetch, batch))
 
     def give_back(self, batch: QueuedBatch) -> None:
         """Release the budget that :meth:`begin` reserved for an object."""
@@ -83,7 +83,7 @@ class Fetches:
         ahead = deque[Fetching]()
         while True:
             while not self.is_full and (batch := next(batches, None)) is not None:
-                ahead.append(Fetching(batch, self.begin(batch)))
+                ahead.append(self.begin(batch))
             if not ahead:
                 return
             fetching = ahead.popleft()
@@ -121,8 +121,8 @@ class SharedReading:
     auditor: Auditor | None
     is_skipping: bool
     """True to skip damaged Messages and read the other Messages of their object."""
-    dedup_window_ms: int | None
-    """Time in ms within which readers skip repeated Messages; None to return repeated Messages too."""
+    is_once: bool
+    """True to skip Messages that repeat earlier Messages."""
     monotonic: Callable[[], float] = time.monotonic
     counts: ConsumerCounts = field(default_factory=ConsumerCounts)
     skipped: list[str] = field(default_factory=list[str])
@@ -348,8 +348,7 @@ class PartitionState:
         self.position: Position = position
         self.lookout: Lookout = Lookout(shared, partition, position.offset)
         self._shared = shared
-        window_ms = shared.dedup_window_ms
-        self._seen = None if window_ms is None else SeenMessages(shared.log, partition, window_ms)
+        self._seen = SeenMessages(shared.log, partition) if shared.is_once else None
         self._queued: deque[QueuedNotification] = deque()
         self._ahead: deque[Fetching | OpenBatch] = deque()
 
@@ -365,7 +364,7 @@ class PartitionState:
         while self._queued and not fetches.is_full:
             batch = self._shared.log.batch_of(self.partition, self._queued[0])
             self._queued.popleft()
-            self._ahead.append(Fetching(batch, fetches.begin(batch)))
+            self._ahead.append(fetches.begin(batch))
 
     @property
     def under_way(self) -> list[Future[FetchedObject] | Future[Looked]]:

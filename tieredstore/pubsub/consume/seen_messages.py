@@ -32,17 +32,17 @@ class _Sighting:
 
 
 class SeenMessages:
-    """Messages of one partition that were appended within ``window_ms`` before the batch being read. Not thread-safe.
+    """Messages of one partition within ``pubsub.dedup.window.ms`` before the batch being read. Not thread-safe.
 
     Most objects are not read, because their notifications list the requests. Notifications of MemQ list none, so their
     objects are read. An object is also read to confirm a repetition, because a copy is skipped only if the first
     Message exists undamaged.
     """
 
-    def __init__(self, log: BatchLog, partition: int, window_ms: int) -> None:
+    def __init__(self, log: BatchLog, partition: int) -> None:
         self._log = log
         self._partition = partition
-        self._window_ms = window_ms
+        self._window_ms = log.settings.dedup_window_ms
         self._seen: dict[ProducerRequest, list[_Sighting]] = {}
         self._order: deque[tuple[int, ProducerRequest]] = deque()
         self._is_rebuilt = False

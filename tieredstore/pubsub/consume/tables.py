@@ -95,7 +95,7 @@ class BatchTable:
 
     def fetches(self) -> Fetches:
         """Return threads that fetch objects."""
-        return Fetches(self._log, self._log.settings.fetches, self._log.settings.fetch_bytes)
+        return Fetches(self._log, self._log.settings.fetches)
 
     def decoder(self, columns: Sequence[str]) -> BatchDecoder:
         """Return a decoder of these columns."""

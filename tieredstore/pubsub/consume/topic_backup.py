@@ -73,10 +73,10 @@ class BatchBackup:
         log = self._logs[name]
         stored = {info.key for info, _ in self._topics.objects(log.topic)}
         unknown = set(stored)
-        for where, (start, end) in list(self._queued.items()):
-            at = start
+        for where in [where for where in self._queued if where[0] == name]:
+            at, end = self._queued[where]
             try:
-                for batch in log.walk(where[1], start, end) if where[0] == name else ():
+                for batch in log.walk(where[1], at, end):
                     at = batch.offset + 1
                     unknown.discard(batch.key)
                     if batch.key not in stored:
@@ -136,11 +136,11 @@ class BatchBackup:
 
         Raise DataLossError for a missing object, and MessageCorruptError for a damaged object.
         """
-        (name, partition), settings = where, self._topics.batches
+        name, partition = where
         log = self._logs[name]
-        seen = SeenMessages(log, partition, settings.dedup_window_ms)
-        decoder = BatchDecoder((*_COLUMNS, *_PLACES), max_expanded_bytes=settings.max_expanded_bytes)
-        with closing(Fetches(log, _FETCHES, settings.fetch_bytes)) as fetches:
+        seen = SeenMessages(log, partition)
+        decoder = BatchDecoder((*_COLUMNS, *_PLACES), max_expanded_bytes=log.settings.max_expanded_bytes)
+        with closing(Fetches(log, _FETCHES)) as fetches:
             for batch, fetched in fetches.in_order(log.walk(partition, start >> _BITS, -(-stop >> _BITS))):
                 for records in self._decode(batch, fetched, seen, decoder):
                     offsets = int64_values(records, "offset")

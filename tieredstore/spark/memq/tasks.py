@@ -168,7 +168,7 @@ class _Reading:
         if not self._options.is_once or first.partition is None:
             return None
         log = BatchLog(self._topics, self._topics.get(self._options.topic))
-        return SeenMessages(log, first.partition, self._topics.batches.dedup_window_ms)
+        return SeenMessages(log, first.partition)
 
 
 class MemqReader(DataSourceReader):
