@@ -31,11 +31,11 @@ from tieredstore.pubsub.format.packets import (
     Code,
     MetadataAnswer,
     MetadataRequest,
-    PacketType,
     ReadAnswer,
     ReadRequest,
     Request,
     Response,
+    ResponsePayload,
     WriteRequest,
     read_response_head,
     request_head,
@@ -68,13 +68,24 @@ class _Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class _Write:
-    """A write request, and the bytes that it reserves in the broker's buffer."""
+class _Call:
+    """A client's request, and the bytes that a write reserves in the broker's buffer."""
 
     connection: Connection
     request: Request
-    payload: WriteRequest
     held: int
+
+    def answer(self, code: Code, error: str = "", payload: ResponsePayload = None) -> None:
+        request = self.request
+        answer = Response(request.version, request.request_id, request.payload.kind, code, error, payload)
+        self.connection.send(response_bytes(answer))
+
+    def acknowledge(self, failure: TieredStoreError | None) -> None:
+        """Answer a write."""
+        if failure is None:
+            self.connection.send(write_acknowledgement(self.request.version, self.request.request_id))
+        else:
+            self.answer(Code.REQUEST_FAILED, str(failure))
 
 
 class Broker:
@@ -247,71 +258,66 @@ class Broker:
             self.room.give_back(held)
             connection.send(response_bytes(Response(version, request_id, kind, Code.BAD_REQUEST, str(error))))
             return
+        call = _Call(connection, request, held)
         match request.payload:
-            case WriteRequest() as payload:
+            case WriteRequest() as write:
                 self.counts.write_requests += 1
-                self._write(_Write(connection, request, payload, held))
+                self._write(call, write)
             case MetadataRequest(topics=names):
                 self.counts.metadata_requests += 1
                 self._asked_s = asyncio.get_running_loop().time()
                 if all(map(self.directory.has_looked, names)):
-                    self._tell_metadata(connection, request, names)
+                    self._tell_metadata(call, names)
                 else:
-                    self._begin(connection, self._look_and_tell(connection, request, names))
+                    self._begin(connection, self._look_and_tell(call, names))
             case ReadRequest() as read:
                 self.counts.read_requests += 1
-                self._read(connection, request, read)
+                self._read(call, read)
 
     # --- WRITE ---
 
-    def _write(self, write: _Write) -> None:
-        topic = write.payload.topic
-        if not self._may(write.connection, write.request, topic):
-            self.room.give_back(write.held)
+    def _write(self, call: _Call, write: WriteRequest) -> None:
+        if not self._may(call, write.topic):
+            self.room.give_back(call.held)
             return
-        if not self._processors.is_ready(topic):
+        if not self._processors.is_ready(write.topic):
             # Copy the data of a write that has to wait, because the frame's memory is reused after this call.
-            write = replace(write, payload=replace(write.payload, data=bytes(write.payload.data)))
-        self._processors.ask(topic, partial(self._store, write), partial(self._begin, write.connection))
+            write = replace(write, data=bytes(write.data))
+        self._processors.ask(write.topic, partial(self._store, call, write), partial(self._begin, call.connection))
 
-    def _store(self, write: _Write, processor: TopicProcessor | None, failure: TieredStoreError | None) -> None:
-        connection, request, payload = write.connection, write.request, write.payload
+    def _store(
+        self, call: _Call, write: WriteRequest, processor: TopicProcessor | None, failure: TieredStoreError | None
+    ) -> None:
         if processor is None:
-            self.room.give_back(write.held)
-            code, why = self._why_not_here(payload.topic, failure)
+            self.room.give_back(call.held)
+            code, why = self._why_not_here(write.topic, failure)
             if code is Code.REDIRECT:
-                connection.expects_to_write = False
+                call.connection.expects_to_write = False
                 self._asked_s = asyncio.get_running_loop().time()
-            _refuse(connection, request, code, why)
+            call.answer(code, why)
             return
         try:
-            header = check_message(payload, processor.most_bytes)
+            header = check_message(write, processor.most_bytes)
         except MessageCorruptError as error:
             self.counts.invalid_requests += 1
-            self.room.give_back(write.held)
-            _refuse(connection, request, Code.BAD_REQUEST, str(error))
+            self.room.give_back(call.held)
+            call.answer(Code.BAD_REQUEST, str(error))
             return
-        self.counts.message_bytes += len(payload.data)
-        connection.expects_to_write = True
+        self.counts.message_bytes += len(write.data)
+        call.connection.expects_to_write = True
         if not header.record_count:
             # Acknowledge an empty Message without storing it, as MemQ does, because MemQ's reader would skip the rest
             # of a batch after an empty Message.
             self.counts.empty_messages += 1
             processor.note_empty(header)
-            self.room.give_back(write.held)
-            self._acknowledge(connection, request, None)
+            self.room.give_back(call.held)
+            call.acknowledge(None)
             return
-        if payload.no_acks:
-            self._acknowledge(connection, request, None)
-            processor.take(payload.data, header, write.held, lambda _: None)
+        if write.no_acks:
+            call.acknowledge(None)
+            processor.take(write.data, header, call.held, lambda _: None)
         else:
-            processor.take(payload.data, header, write.held, partial(self._acknowledge, connection, request))
-
-    def _acknowledge(self, connection: Connection, request: Request, failure: TieredStoreError | None) -> None:
-        if failure is not None:
-            _refuse(connection, request, Code.REQUEST_FAILED, str(failure))
-            return
-        connection.send(write_acknowledgement(request.version, request.request_id))
+            processor.take(write.data, header, call.held, call.acknowledge)
 
     def _why_not_here(self, topic: str, failure: TieredStoreError | None) -> tuple[Code, str]:
         if failure is not None:
@@ -323,7 +329,7 @@ class Broker:
 
     # --- METADATA: every client may ask, as in MemQ ---
 
-    async def _look_and_tell(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
+    async def _look_and_tell(self, call: _Call, names: tuple[str, ...]) -> None:
         loop = asyncio.get_running_loop()
         for name in names:
             if not self.directory.has_looked(name):
@@ -331,39 +337,35 @@ class Broker:
                     if await loop.run_in_executor(self._lookups, self.directory.look, name) is None:
                         break  # refuse the request as soon as one of its topics does not exist
                 except TieredStoreError as error:
-                    _refuse(connection, request, Code.REQUEST_FAILED, str(error))
+                    call.answer(Code.REQUEST_FAILED, str(error))
                     return
-        self._tell_metadata(connection, request, names)
+        self._tell_metadata(call, names)
 
-    def _tell_metadata(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
+    def _tell_metadata(self, call: _Call, names: tuple[str, ...]) -> None:
         topics: list[KnownTopic] = [] if names else self.directory.all()
         for name in names:
             known = self.directory.known(name)
             if known is None:
-                _refuse(connection, request, Code.NOT_FOUND, f"there is no topic {name}")
+                call.answer(Code.NOT_FOUND, f"there is no topic {name}")
                 return
             topics.append(known)
-        answer = MetadataAnswer(tuple(known.metadata(self._assignment) for known in topics))
-        connection.send(
-            response_bytes(Response(request.version, request.request_id, PacketType.METADATA, Code.OK, payload=answer))
-        )
+        call.answer(Code.OK, payload=MetadataAnswer(tuple(known.metadata(self._assignment) for known in topics)))
 
     # --- READ ---
 
-    def _read(self, connection: Connection, request: Request, read: ReadRequest) -> None:
+    def _read(self, call: _Call, read: ReadRequest) -> None:
         known = self.directory.known(read.topic)
         if not self.own.serve_reads:
-            _refuse(connection, request, Code.BAD_REQUEST, "this broker does not serve reads")
-        elif not self._may(connection, request, read.topic):
+            call.answer(Code.BAD_REQUEST, "this broker does not serve reads")
+        elif not self._may(call, read.topic):
             return
         elif known is None or known.stored is None:
-            _refuse(connection, request, Code.NOT_FOUND, f"there is no topic {read.topic}")
+            call.answer(Code.NOT_FOUND, f"there is no topic {read.topic}")
         else:
-            self._begin(connection, self._answer_read(connection, request.request_id, read, *known.stored))
+            call = replace(call, request=replace(call.request, version=READ_VERSION))
+            self._begin(call.connection, self._answer_read(call, read, *known.stored))
 
-    async def _answer_read(
-        self, connection: Connection, request_id: int, read: ReadRequest, topics: Topics, topic: Topic
-    ) -> None:
+    async def _answer_read(self, call: _Call, read: ReadRequest, topics: Topics, topic: Topic) -> None:
         """Answer one request. If the store fails after the answer has begun, abort the connection.
 
         A connection sends one answer at a time, so that parts of different answers do not mix."""
@@ -372,9 +374,6 @@ class Broker:
         def get(start: int, stop: int) -> Awaitable[bytes]:
             return loop.run_in_executor(self._read_threads, _get, topics.store, key, start, stop)
 
-        def answer(code: Code, why: str = "", payload: ReadAnswer | None = None) -> None:
-            connection.send(response_bytes(Response(READ_VERSION, request_id, PacketType.READ, code, why, payload)))
-
         async with self._read_turns:
             try:
                 key, begin, end = plan_read(read, topics, topic)
@@ -382,38 +381,39 @@ class Broker:
                 first = next(ranges, None)
                 data = b"" if first is None else await get(*first)
             except (NotificationCorruptError, InvalidRangeError) as error:
-                answer(Code.BAD_REQUEST, str(error))
+                call.answer(Code.BAD_REQUEST, str(error))
                 return
             except ObjectNotFoundError:
-                answer(Code.NO_DATA, payload=ReadAnswer(b""))  # as MemQ does
+                call.answer(Code.NO_DATA, payload=ReadAnswer(b""))  # as MemQ does
                 return
             except TieredStoreError as error:
-                answer(Code.REQUEST_FAILED, str(error))
+                call.answer(Code.REQUEST_FAILED, str(error))
                 return
             try:
-                async with asyncio.timeout(_ANSWER_S), connection.stream() as send:
-                    await send(read_response_head(READ_VERSION, request_id, end - begin))
+                async with asyncio.timeout(_ANSWER_S), call.connection.stream() as send:
+                    await send(read_response_head(READ_VERSION, call.request.request_id, end - begin))
                     await send(data)
                     for span in ranges:
                         if not await send(await get(*span)):
                             return
             except (TieredStoreError, TimeoutError):
-                connection.abort()
+                call.connection.abort()
 
     # --- all requests ---
 
-    def _may(self, connection: Connection, request: Request, topic: str) -> bool:
+    def _may(self, call: _Call, topic: str) -> bool:
         """Return True if the authorizer allows the request; else refuse it."""
-        operation = request.payload.kind
+        connection, operation = call.connection, call.request.payload.kind
+        name = connection.principal or connection.address
         try:
             if self._authorizer.allows(Client(connection.address, connection.principal), operation, topic):
                 return True
         except Exception:
             # The authorizer is the operator's code, so log its error, but do not send it to clients.
-            _logger.exception("the authorizer failed for a %s request of %s", operation.name, _name(connection))
-            _refuse(connection, request, Code.INTERNAL_ERROR, "the authorizer failed")
+            _logger.exception("the authorizer failed for a %s request of %s", operation.name, name)
+            call.answer(Code.INTERNAL_ERROR, "the authorizer failed")
         else:
-            _refuse(connection, request, Code.UNAUTHORIZED, f"{_name(connection)} has no access to topic {topic}")
+            call.answer(Code.UNAUTHORIZED, f"{name} has no access to topic {topic}")
         self.counts.unauthorized_requests += 1
         return False
 
@@ -440,19 +440,11 @@ class Broker:
         }
 
 
-def _refuse(connection: Connection, request: Request, code: Code, why: str) -> None:
-    connection.send(response_bytes(Response(request.version, request.request_id, request.payload.kind, code, why)))
-
-
 async def _wait_until(holds: Callable[[], bool], end_s: float) -> None:
     while True:
         if holds() or asyncio.get_running_loop().time() >= end_s:
             return
         await asyncio.sleep(_LOOK_S)
-
-
-def _name(connection: Connection) -> str:
-    return connection.principal or connection.address
 
 
 def own_address(host: str) -> str:
