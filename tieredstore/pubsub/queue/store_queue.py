@@ -17,9 +17,9 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from random import random
@@ -98,23 +98,9 @@ _PUTS_AT_ONCE: Final = 24
 
 
 @dataclass(slots=True)
-class _Tail:
-    """The position at which this process appends to one partition.
-
-    The threads of this process take turns with the lock ``turn``, because otherwise one of two concurrent puts to the
-    same number would fail.
-    """
-
-    turn: ForkSafeLock = field(default_factory=ForkSafeLock)
-    free: int | None = None
-    """The lowest entry number that may be free; None if unknown."""
-
-
-@dataclass(slots=True)
 class _Attempt:
     """An entry to store. ``number`` is the next number to try."""
 
-    partition: int
     entry: _Entry
     number: int | None = None
     losses: int = 0
@@ -133,14 +119,11 @@ class StoreQueue(NotificationQueue):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._folder = folder
-        self._store: ObjectStore = folder.store
         self._topic = topic
         self._partitions = partitions
         self._now_ms = now_ms
         self._sleep = sleep
-        self._lock = ForkSafeLock()
-        # Positions for appends, by partition.
-        self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)
+        self._known: dict[int, _StoredPartition] = {}
         # Puts run in these threads. A put that hangs keeps its thread until the store's own deadline, but its hedge
         # (the second attempt) can succeed earlier.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
@@ -161,18 +144,7 @@ class StoreQueue(NotificationQueue):
 
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
         """Append at most 256 notifications as one entry, by one PUT and one GET if no other writer interferes."""
-        attempt = _Attempt(partition, self._new_entry(partition, notifications, uuid.uuid4().hex))
-        with self._lock:
-            turn = self._tails[partition].turn
-        if not turn.acquire(max(0.0, deadline.remaining_s())):
-            raise StoreUnavailableError(
-                f"{self._where(partition)}: the notification was not appended in time, because earlier notifications "
-                "are still waiting"
-            )
-        try:
-            return self._until_stored(self._try, attempt, deadline)
-        finally:
-            turn.release()
+        return self.at(partition).append(self._new_entry(notifications, uuid.uuid4().hex), deadline)
 
     def append_once(
         self, partition: int, notifications: Sequence[bytes], mark: str, since: int, deadline: Deadline
@@ -181,15 +153,92 @@ class StoreQueue(NotificationQueue):
 
         Look for the mark in every entry from ``since`` on, and put the entry at the first free number. An earlier
         request that is still under way does no harm, because it puts the same entry at the same number."""
-        attempt = _Attempt(partition, self._new_entry(partition, notifications, mark), since // ENTRY_NOTIFICATIONS)
-        self.check_not_freed(partition, since)
-        return self._until_stored(self._try_at_each, attempt, deadline)
+        return self.at(partition).append_once(self._new_entry(notifications, mark), since, deadline)
 
-    def _new_entry(self, partition: int, notifications: Sequence[bytes], mark: str) -> _Entry:
-        self._check(partition)
+    def read(self, partition: int, offset: int) -> list[QueuedNotification]:
+        """Return the notifications of one entry, with one GET. At the queue's end, further requests check the reader's
+        place.
+        """
+        return self.cursor(partition, offset).read()
+
+    def cursor(self, partition: int, offset: int) -> QueueCursor:
+        """Return a cursor that saves requests at the queue's end. Only some reads of the cursor check the reader's
+        place."""
+        return _EntryCursor(self, partition, offset)
+
+    def start(self, partition: int) -> int:
+        """Return the start, with one GET."""
+        return self.at(partition).start_number() * ENTRY_NOTIFICATIONS
+
+    def end(self, partition: int) -> int:
+        """Find the end of the partition, by a search with a logarithmic number of HEADs."""
+        entries = self.at(partition)
+        return entries.search_end(entries.start_number()) * ENTRY_NOTIFICATIONS
+
+    def offset_at(self, partition: int, ms: int) -> int:
+        """Search the entries by bisection. The offset is inexact if the writers' clocks differ."""
+        return self.at(partition).number_at(ms) * ENTRY_NOTIFICATIONS
+
+    def freeable(self, offset: int) -> int:
+        """Return the first offset of the entry that has ``offset``, because only whole entries are freed."""
+        return offset - offset % ENTRY_NOTIFICATIONS
+
+    def free(self, partition: int, offset: int) -> None:
+        """Free whole entries before ``offset``."""
+        self.at(partition).free(offset)
+
+    def at(self, partition: int) -> _StoredPartition:
+        """Return the entries of a partition."""
+        if not 0 <= partition < self.partitions:
+            raise InvalidRangeError(
+                f"topic {self._topic} has no read partition {partition}, only 0 to {self.partitions - 1}"
+            )
+        if partition not in self._known:
+            found = _StoredPartition(self._folder, self._topic, partition, self._hedge, self._sleep)
+            self._known.setdefault(partition, found)  # another thread may have been faster
+        return self._known[partition]
+
+    def _new_entry(self, notifications: Sequence[bytes], mark: str) -> _Entry:
         if not 0 < len(notifications) <= ENTRY_NOTIFICATIONS or any(b"\n" in raw for raw in notifications):
             raise InvalidRangeError(f"an entry holds 1 to {ENTRY_NOTIFICATIONS} notifications, each one line")
         return _Entry(mark, self._now_ms(), tuple(notifications))
+
+
+class _StoredPartition:
+    """The entries of one partition, by number.
+
+    The appending threads of this process take turns with a lock, because otherwise one of two concurrent puts to the
+    same number would fail.
+    """
+
+    def __init__(
+        self, folder: OwnFolder, topic: str, partition: int, hedge: Hedge, sleep: Callable[[float], None]
+    ) -> None:
+        self._folder = folder
+        self._store: ObjectStore = folder.store
+        self._beginning = folder.key("queues", topic, str(partition), "")
+        self._start_key = f"{self._beginning}start"
+        self._name = f"queue {topic}/{partition}"
+        self._hedge = hedge
+        self._sleep = sleep
+        self._turn = ForkSafeLock()
+        self._lock = ForkSafeLock()
+        self._free: int | None = None  # the lowest number that may be free; None if unknown
+
+    def append(self, entry: _Entry, deadline: Deadline) -> list[int]:
+        if not self._turn.acquire(max(0.0, deadline.remaining_s())):
+            raise StoreUnavailableError(
+                f"{self._name}: the notification was not appended in time, because earlier notifications are still "
+                "waiting"
+            )
+        try:
+            return self._until_stored(self._try, _Attempt(entry), deadline)
+        finally:
+            self._turn.release()
+
+    def append_once(self, entry: _Entry, since: int, deadline: Deadline) -> list[int]:
+        self.check_not_freed(since)
+        return self._until_stored(self._try_at_each, _Attempt(entry, since // ENTRY_NOTIFICATIONS), deadline)
 
     def _until_stored(self, step: Callable[[_Attempt], int | None], attempt: _Attempt, deadline: Deadline) -> list[int]:
         """Repeat a step until it has stored the entry. Return the offsets of the entry's notifications."""
@@ -203,8 +252,7 @@ class StoreQueue(NotificationQueue):
                 if not error.retryable:
                     raise
                 if delay_s >= deadline.remaining_s():
-                    where = self._where(attempt.partition)
-                    raise StoreUnavailableError(f"{where}: the notification was not appended: {error}") from error
+                    raise StoreUnavailableError(f"{self._name}: the notification was not appended: {error}") from error
                 self._sleep(delay_s * (0.5 + random() / 2))  # noqa: S311  jitter
                 delay_s = min(2 * delay_s, _MOST_DELAY_S)
                 continue
@@ -215,16 +263,16 @@ class StoreQueue(NotificationQueue):
     def _try_at_each(self, attempt: _Attempt) -> int | None:
         """Look for the entry at one number, and put the entry there if the number is free. Return the number, or None
         if another entry has the number."""
-        partition, number = attempt.partition, attempt.number or 0
-        stored = self._entry(partition, number)
+        number = attempt.number or 0
+        stored = self._entry(number)
         is_ours = stored is not None and stored.mark == attempt.entry.mark
-        if not is_ours and (stored is not None or not self._put_at(partition, number, attempt.entry)):
+        if not is_ours and (stored is not None or not self._put_at(number, attempt.entry)):
             attempt.number = number + 1
             return None
-        self._saw_taken(partition, number)
+        self._saw_taken(number)
         # If retention has freed the entry's number in the meantime, raise an error, because then it is unknown if any
         # reader has seen the entry.
-        self.check_not_freed(partition, number * ENTRY_NOTIFICATIONS)
+        self.check_not_freed(number * ENTRY_NOTIFICATIONS)
         return number
 
     def _try(self, attempt: _Attempt) -> int | None:
@@ -233,56 +281,44 @@ class StoreQueue(NotificationQueue):
         Change ``attempt.number`` only if no reader can see this entry at the old number, because otherwise readers
         might see the entry twice.
         """
-        partition = attempt.partition
         if attempt.number is None:
-            attempt.number = self._tail(partition)
+            # The number is free if no other process has written since the last append.
+            attempt.number = self._search_free(self.start_number()) if self._free is None else self._free
         number = attempt.number
-        if not self._put_at(partition, number, attempt.entry):
+        if not self._put_at(number, attempt.entry):
             attempt.losses += 1
             is_far = attempt.losses % _LOSSES_BEFORE_SEARCH == 0
-            attempt.number = self._search_free(partition, number) if is_far else number + 1
-            self._saw_taken(partition, number)
+            attempt.number = self._search_free(number) if is_far else number + 1
+            self._saw_taken(number)
             return None
-        start = self._start_number(partition)
-        self._saw_taken(partition, max(number, start - 1))
+        start = self.start_number()
+        self._saw_taken(max(number, start - 1))
         if number >= start:
             return number
         # Retention freed this number before the entry was written. No reader would see the entry, so take another
         # number.
-        attempt.number = self._search_free(partition, start)
+        attempt.number = self._search_free(start)
         return None
 
-    def _put_at(self, partition: int, number: int, entry: _Entry) -> bool:
+    def _put_at(self, number: int, entry: _Entry) -> bool:
         """Store the entry at ``number`` if the number is free. Return True if the entry is there, even from an earlier
         attempt; False if another entry is there."""
-        return self._hedge.run(partial(self._put_or_compare, partition, number, entry))
+        return self._hedge.run(partial(self._put_or_compare, number, entry))
 
-    def _put_or_compare(self, partition: int, number: int, entry: _Entry) -> bool:
+    def _put_or_compare(self, number: int, entry: _Entry) -> bool:
         try:
-            self._store.put(self._key(partition, number), entry.to_bytes(), if_absent=True)
+            self._store.put(self._key(number), entry.to_bytes(), if_absent=True)
         except PreconditionFailedError:
-            other = self._entry(partition, number)
+            other = self._entry(number)
             return other is not None and other.mark == entry.mark
         return True
 
-    def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """Return the notifications of one entry, with one GET. At the queue's end, a second GET reads the queue's
-        start.
-        """
-        return self.cursor(partition, offset).read()
-
-    def cursor(self, partition: int, offset: int) -> QueueCursor:
-        """Return a cursor that saves requests at the queue's end. Only some reads of the cursor check the queue's
-        start."""
-        return _EntryCursor(self, partition, offset)
-
-    def read_entry(self, partition: int, number: int, place: int) -> list[QueuedNotification] | None:
+    def read_entry(self, number: int, place: int) -> list[QueuedNotification] | None:
         """Return an entry's notifications from ``place`` on; None if the entry does not exist."""
-        self._check(partition)
-        entry = self._entry(partition, number)
+        entry = self._entry(number)
         if entry is None:
             return None
-        self._saw_taken(partition, number)
+        self._saw_taken(number)
         first = number * ENTRY_NOTIFICATIONS
         return [
             QueuedNotification(first + at, entry.appended_ms, raw)
@@ -290,85 +326,56 @@ class StoreQueue(NotificationQueue):
             if at >= place
         ]
 
-    def start(self, partition: int) -> int:
-        """Return the start, with one GET."""
-        self._check(partition)
-        return self._start_number(partition) * ENTRY_NOTIFICATIONS
-
-    def end(self, partition: int) -> int:
-        """Find the end of the partition, by a search with a logarithmic number of HEADs."""
-        self._check(partition)
-        return self._search_tail(partition, self._start_number(partition)) * ENTRY_NOTIFICATIONS
-
-    def offset_at(self, partition: int, ms: int) -> int:
-        """Search the entries by bisection. The offset is inexact if the writers' clocks differ."""
-        first, stop = self.start(partition) // ENTRY_NOTIFICATIONS, self.end(partition) // ENTRY_NOTIFICATIONS
+    def number_at(self, ms: int) -> int:
+        """Return the number of the first entry appended at ``ms`` or later."""
+        first = self.start_number()
+        stop = self.search_end(first)
         while first < stop:
             middle = (first + stop) // 2
-            entry = self._entry(partition, middle)
+            entry = self._entry(middle)
             # If the entry is missing, retention has just deleted it. It is older than all remaining entries, so
             # continue after it.
             if entry is None or entry.appended_ms < ms:
                 first = middle + 1
             else:
                 stop = middle
-        return first * ENTRY_NOTIFICATIONS
+        return first
 
-    def freeable(self, offset: int) -> int:
-        """Return the first offset of the entry that has ``offset``, because only whole entries are freed."""
-        return offset - offset % ENTRY_NOTIFICATIONS
-
-    def free(self, partition: int, offset: int) -> None:
-        """Free whole entries before ``offset``."""
-        self._check(partition)
-        key, number = self._start_key(partition), offset // ENTRY_NOTIFICATIONS
-        stored = self._folder.read_with_etag(key, QUEUE_START, _START)
+    def free(self, offset: int) -> None:
+        number = offset // ENTRY_NOTIFICATIONS
+        stored = self._folder.read_with_etag(self._start_key, QUEUE_START, _START)
         start = 0 if stored is None else stored[0].number
-        if number > self._search_tail(partition, start):
-            raise InvalidRangeError(f"{self._where(partition)} ends before offset {offset}")
+        if number > self.search_end(start):
+            raise InvalidRangeError(f"{self._name} ends before offset {offset}")
         if number > start:
             etag = None if stored is None else stored[1]
-            self._folder.write(key, QUEUE_START.to_bytes({"number": number}), etag)
+            self._folder.write(self._start_key, QUEUE_START.to_bytes({"number": number}), etag)
         # Delete all entries before the start, because a killed run may have left some, and a delayed writer may have
         # added some.
-        end = self._key(partition, max(number, start))
-        listed = self._store.list(self._folder.key("queues", self._topic, str(partition), ""))
+        end = self._key(max(number, start))
+        listed = self._store.list(self._beginning)
         self._store.delete([info.key for info in takewhile(lambda info: info.key < end, listed)])
 
-    # --- keys and numbers ---
+    def _key(self, number: int) -> str:
+        return f"{self._beginning}{number:020}"
 
-    def _check(self, partition: int) -> None:
-        if not 0 <= partition < self.partitions:
-            raise InvalidRangeError(
-                f"topic {self._topic} has no read partition {partition}, only 0 to {self.partitions - 1}"
-            )
-
-    def _where(self, partition: int) -> str:
-        return f"queue {self._topic}/{partition}"
-
-    def _key(self, partition: int, number: int) -> str:
-        return self._folder.key("queues", self._topic, str(partition), f"{number:020}")
-
-    def _start_key(self, partition: int) -> str:
-        return self._folder.key("queues", self._topic, str(partition), "start")
-
-    def _start_number(self, partition: int) -> int:
-        key = self._start_key(partition)
+    def start_number(self) -> int:
+        """Return the first number that retention has not freed."""
         try:
-            return self._folder.read(key, QUEUE_START, _START).number
+            return self._folder.read(self._start_key, QUEUE_START, _START).number
         except ObjectNotFoundError:
             return 0
 
-    def check_not_freed(self, partition: int, offset: int) -> None:
+    def check_not_freed(self, offset: int) -> None:
         """Raise DataLossError if retention has freed ``offset``."""
-        start = self._start_number(partition) * ENTRY_NOTIFICATIONS
+        start = self.start_number() * ENTRY_NOTIFICATIONS
         if offset < start:
             raise DataLossError(
-                f"{self._where(partition)}: retention has freed offsets {offset} to {start - 1}; continue at {start}"
+                f"{self._name}: retention has freed offsets {offset} to {start - 1}; continue at {start}"
             )
 
-    def _entry(self, partition: int, number: int) -> _Entry | None:
-        key = self._key(partition, number)
+    def _entry(self, number: int) -> _Entry | None:
+        key = self._key(number)
         try:
             raw = self._store.get_small(key, _MOST_ENTRY_BYTES)
         except ObjectNotFoundError:
@@ -377,75 +384,66 @@ class StoreQueue(NotificationQueue):
             raise NotificationCorruptError(f"{key} is larger than {_MOST_ENTRY_BYTES} bytes, the limit of an entry")
         return _parse_entry(raw, key)
 
-    def _exists(self, partition: int, number: int) -> bool:
+    def _exists(self, number: int) -> bool:
         try:
-            self._store.head(self._key(partition, number))
+            self._store.head(self._key(number))
         except ObjectNotFoundError:
             return False
         return True
 
-    def _saw_taken(self, partition: int, number: int) -> None:
+    def _saw_taken(self, number: int) -> None:
         with self._lock:
-            tail = self._tails[partition]
-            tail.free = max(tail.free or 0, number + 1)
+            self._free = max(self._free or 0, number + 1)
 
-    def _tail(self, partition: int) -> int:
-        """Return the entry number to try first. The number is free if no other process has written since the last
-        append."""
-        with self._lock:
-            free = self._tails[partition].free
-        return self._search_free(partition, self._start_number(partition)) if free is None else free
-
-    def _search_tail(self, partition: int, least: int) -> int:
+    def search_end(self, least: int) -> int:
         """Return the first number after all entries, and at least ``least``. A missing number before the last entry is
         not free, because its entry was deleted."""
-        free = self._search_free(partition, least)
-        later = deque(self._entries_after(partition, free), maxlen=1)
+        free = self._search_free(least)
+        later = deque(self._entries_after(free), maxlen=1)
         return later[0] + 1 if later else free
 
-    def check_present(self, partition: int, number: int) -> None:
+    def check_present(self, number: int) -> None:
         """Raise DataLossError if the entry ``number`` is missing although a later entry exists. The check takes one
         listing.
         """
-        later = next(self._entries_after(partition, number), None)
+        later = next(self._entries_after(number), None)
         # Check again, because another writer may have put the entry before the listing, or retention may have freed it.
-        if later is not None and not self._exists(partition, number) and self._start_number(partition) <= number:
+        if later is not None and not self._exists(number) and self.start_number() <= number:
             raise DataLossError(
-                f"{self._where(partition)}: the entry of offset {number * ENTRY_NOTIFICATIONS} is missing "
-                f"({self._key(partition, number)}); continue at {later * ENTRY_NOTIFICATIONS}"
+                f"{self._name}: the entry of offset {number * ENTRY_NOTIFICATIONS} is missing ({self._key(number)}); "
+                f"continue at {later * ENTRY_NOTIFICATIONS}"
             )
 
-    def check_reached(self, partition: int, offset: int) -> None:
+    def check_reached(self, offset: int) -> None:
         """Raise DataLossError if ``offset`` is beyond the end, for example because the topic was created again. The
         check usually takes one HEAD."""
         before = (offset - 1) // ENTRY_NOTIFICATIONS  # the entry that a reader at ``offset`` has read last
-        if before < 0 or self._exists(partition, before):
+        if before < 0 or self._exists(before):
             return
-        start = self._start_number(partition)
-        end = self._search_tail(partition, start)
+        start = self.start_number()
+        end = self.search_end(start)
         if before >= end:
             raise DataLossError(
-                f"{self._where(partition)}: offset {offset} is beyond the end, {end * ENTRY_NOTIFICATIONS}, so this is "
-                f"not the queue that was read before; continue at {start * ENTRY_NOTIFICATIONS}"
+                f"{self._name}: offset {offset} is beyond the end, {end * ENTRY_NOTIFICATIONS}, so this is not the "
+                f"queue that was read before; continue at {start * ENTRY_NOTIFICATIONS}"
             )
 
-    def _entries_after(self, partition: int, number: int) -> Iterator[int]:
+    def _entries_after(self, number: int) -> Iterator[int]:
         """List the numbers of later entries."""
-        folder = self._folder.key("queues", self._topic, str(partition), "")
-        for info in self._store.list(folder, self._key(partition, number)):
-            if _NUMBER.fullmatch(name := info.key.removeprefix(folder)):
+        for info in self._store.list(self._beginning, self._key(number)):
+            if _NUMBER.fullmatch(name := info.key.removeprefix(self._beginning)):
                 yield int(name)
 
-    def _search_free(self, partition: int, least: int) -> int:
-        if not self._exists(partition, least):
+    def _search_free(self, least: int) -> int:
+        if not self._exists(least):
             return least
         taken, step = least, 1
-        while self._exists(partition, taken + step):
+        while self._exists(taken + step):
             taken, step = taken + step, 2 * step
         free = taken + step
         while free - taken > 1:
             middle = (taken + free) // 2
-            if self._exists(partition, middle):
+            if self._exists(middle):
                 taken = middle
             else:
                 free = middle
@@ -459,13 +457,13 @@ class _EntryCursor(QueueCursor):
 
     - The first read at the end also checks the queue's start.
     - Every fifteenth read after the first checks the start instead of asking for the next entry.
-    - A cursor's first read, if at the end, also checks that no entry is missing.
-    - The sixteenth read in a row at the end also checks that no entry is missing.
+    - A cursor's first read, if at the end, also checks that no entry is missing, and that the queue reaches the cursor.
+    - The sixteenth read in a row at the end checks both too.
     """
 
     def __init__(self, queue: StoreQueue, partition: int, offset: int) -> None:
         super().__init__(queue, partition, offset)
-        self._entries = queue
+        self._entries = queue.at(partition)
         self._number, self._place = divmod(offset, ENTRY_NOTIFICATIONS)
         self._misses = 0
         self._is_new = True
@@ -474,24 +472,25 @@ class _EntryCursor(QueueCursor):
         is_asking_start = self._misses % _ASK_START_EVERY == 0
         if not self._misses or not is_asking_start:
             # If the reader's place is after the entry's last notification, go on to the next entry.
-            while (found := self._entries.read_entry(self._partition, self._number, self._place)) is not None:
+            while (found := self._entries.read_entry(self._number, self._place)) is not None:
                 self._number, self._place, self._misses = self._number + 1, 0, 0
                 self._is_new = False
                 if found:
                     self.offset = self._number * ENTRY_NOTIFICATIONS
                     return found
+        at = self._number * ENTRY_NOTIFICATIONS + self._place
         if is_asking_start:
-            self._entries.check_not_freed(self._partition, self._number * ENTRY_NOTIFICATIONS + self._place)
+            self._entries.check_not_freed(at)
         if (self._is_new and not self._misses) or self._misses == _ASK_START_EVERY:
             # List later entries only once until a new entry arrives, because a listing costs more than a GET.
             self.check_end()
-            self._entries.check_reached(self._partition, self._number * ENTRY_NOTIFICATIONS + self._place)
+            self._entries.check_reached(at)
         self._misses += 1
         return []
 
     def check_end(self) -> None:
         """Raise DataLossError if the next entry is missing, but later entries exist."""
-        self._entries.check_present(self._partition, self._number)
+        self._entries.check_present(self._number)
 
 
 def _parse_entry(raw: bytes, key: str) -> _Entry:
