@@ -213,7 +213,7 @@ def test_a_service_pairs_what_comes_and_ends_when_it_is_told_to(kafka: KafkaServ
         heard.append(finding)
         heard_one.set()
 
-    with AuditLog(topics, "orders", pairs) as log, audit_service(topics, log, tell, look_s=0.05) as service:
+    with AuditLog(topics, "orders", pairs) as log, audit_service(log, tell, look_s=0.05) as service:
         with BatchProducer(topics, "orders") as producer:
             producer.send(b"v")
         assert heard_one.wait(LONG_S)

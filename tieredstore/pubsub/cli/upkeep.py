@@ -56,7 +56,7 @@ def pair_audit_records(
     show = partial(_show, name, as_json=as_json)
     with AuditLog(topics, name, pairs, since_ms) as log:
         if follow:
-            raise typer.Exit(audit_service(topics, log, show).run())
+            raise typer.Exit(audit_service(log, show).run())
         for findings in (log.read(now_ms), log.pending()):
             for finding in findings:
                 show(finding)

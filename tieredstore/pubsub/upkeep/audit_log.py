@@ -34,7 +34,7 @@ class AuditLog(Closing):
         """Begin with the audit records written at ``since_ms`` or later. If ``since_ms`` is None, begin with the first
         available record.
         """
-        settings = topics.batches
+        settings = self.settings = topics.batches
         properties = {name: text.get_secret_value() for name, text in settings.kafka}
         if settings.audit_topic is None or not properties.get("bootstrap.servers"):
             raise ConfigError(
@@ -106,9 +106,7 @@ class AuditLog(Closing):
             yield from self.pairs.add(record, entry.appended_ms, partition, entry.offset)
 
 
-def audit_service(
-    topics: Topics, log: AuditLog, tell: Callable[[AuditFinding], None], *, look_s: float = _LOOK_S
-) -> Service:
+def audit_service(log: AuditLog, tell: Callable[[AuditFinding], None], *, look_s: float = _LOOK_S) -> Service:
     """Return a service that keeps reading and calls ``tell`` with each finding. The service waits while the broker is
     unavailable.
     """
@@ -131,7 +129,7 @@ def audit_service(
                 break
         health.rest("pairs")
 
-    return Service("audit", {"pairs": follow}, health=health, listen=topics.batches.audit_pages)
+    return Service("audit", {"pairs": follow}, health=health, listen=log.settings.audit_pages)
 
 
 def _next(findings: Iterator[AuditFinding]) -> AuditFinding | None:
