@@ -54,15 +54,12 @@ class ZooKeeperGovernor(Governor):
         seat: Callable[[], BrokerSeat],
         topics: Callable[[], Sequence[KnownTopic]],
         strategy: AssignmentStrategy,
-        *,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """Each tick calls ``seat`` and ``topics``."""
         self._session = session
         self._seat = seat
         self._topics = topics
         self._strategy = strategy
-        self._wall_ms = wall_ms
         self._candidate = f"_c_{uuid.uuid4()}-{_LOCK}"
         self._nodes: Nodes = {}
         self._own: Mapping[str, Mapping[str, object]] = {}
@@ -248,6 +245,7 @@ class ZooKeeperGovernor(Governor):
         both = {name for name, known in topics.items() if known.document is not None and known.stored is not None}
         own = {name for name, known in topics.items() if known.document is None}
         theirs = topics.keys() - both - own
+        now_ms = time.time_ns() // 1_000_000
         assigned: dict[str, dict[str, int]] = {}
         for names, brokers in (
             (both, list(writing)),
@@ -259,7 +257,7 @@ class ZooKeeperGovernor(Governor):
                 for topic in names
             }
             seats = [replace(writing[name].seat, name=name, capacity_mb=int(free[name])) for name in brokers]
-            decided = self._strategy.assign([topics[name].load for name in names], seats, current, self._wall_ms())
+            decided = self._strategy.assign([topics[name].load for name in names], seats, current, now_ms)
             for topic, holders in decided.items():
                 assigned[topic] = {name: since for name, since in holders.items() if name in writing}
                 for name in assigned[topic]:

@@ -234,9 +234,8 @@ class _Race:
 class BatchPuts:
     """Puts objects of batches, on behalf of up to ``uploads`` calling threads."""
 
-    def __init__(self, store: ObjectStore, uploads: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: ObjectStore, uploads: int) -> None:
         self._store = store
-        self._monotonic = monotonic
         self._usual = UsualTime()
         # Use more threads than concurrent attempts, because an attempt that hangs keeps its thread until the store's
         # own deadline.
@@ -291,10 +290,10 @@ class BatchPuts:
     def _try(self, race: _Race, key: str, body: Body) -> None:
         error: TieredStoreError | None = None
         bug: BaseException | None = None
-        begin_s = self._monotonic()
+        begin_s = time.monotonic()
         try:
             self._store.put_once(key, body, race.mark)
-            self._usual.note(self._monotonic() - begin_s)
+            self._usual.note(time.monotonic() - begin_s)
         except TieredStoreError as failure:
             error = failure
         except BaseException as failure:  # noqa: BLE001  raised in the waiting thread

@@ -47,12 +47,9 @@ class UsualTime:
 class Hedge:
     """Runs a request on the hedge's own threads. If the first attempt is slow, a second attempt starts. Thread-safe."""
 
-    def __init__(
-        self, name: str, threads: int, *, monotonic: Callable[[], float] = time.monotonic, least_s: float = _LEAST_S
-    ) -> None:
+    def __init__(self, name: str, threads: int, *, least_s: float = _LEAST_S) -> None:
         self._new_pool = partial(ThreadPool, threads, name)
         self._pool = self._new_pool()
-        self._monotonic = monotonic
         self._usual = UsualTime(least_s)
 
     def run(self, attempt: Callable[[], _Result]) -> _Result:
@@ -60,9 +57,9 @@ class Hedge:
         pool = self._pool
 
         def run_timed() -> _Result:
-            begin_s = self._monotonic()
+            begin_s = time.monotonic()
             result = attempt()
-            self._usual.note(self._monotonic() - begin_s)
+            self._usual.note(time.monotonic() - begin_s)
             return result
 
         ended: SimpleQueue[Future[_Result]] = SimpleQueue()

@@ -45,7 +45,6 @@ from tieredstore.pubsub.queue.queues import (
 )
 
 _CALL_S: Final = 30.0
-_SEND_S: Final = 15.0
 _POLL_S: Final = 0.05
 _AGAIN_S: Final = 0.2
 
@@ -66,26 +65,17 @@ class _Receipt:
 class KafkaQueue(NotificationQueue):
     """The notifications of one topic in the Kafka topic ``name``. ``properties`` configure the Kafka client."""
 
-    def __init__(
-        self,
-        properties: Mapping[str, str],
-        name: str,
-        topic: str,
-        *,
-        send_s: float = _SEND_S,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, properties: Mapping[str, str], name: str, topic: str) -> None:
         self._properties = dict(properties)
         self._name = name
         self._topic = topic
-        self._monotonic = monotonic
         self._cluster = LiveCluster(properties, isolation="read_uncommitted", timeout_s=_CALL_S)
         self._state = BrokerState(properties, timeout_s=_CALL_S)
         self._admin = TopicAdmin(properties, name, _CALL_S)
         reading = reading_configuration(client_configuration(properties, "read_uncommitted"), _CALL_S)
         self._logs = PartitionLogs(reading, name)
         self._tail = PartitionLogs(reading, name)  # separate, because a search must not move readers' positions
-        self._producer = PerProcess(lambda: LiveProducer(_producer_configuration(properties, send_s)), _discard)
+        self._producer = PerProcess(lambda: LiveProducer(_producer_configuration(properties)), _discard)
         self._lock = threading.Lock()
         self._known_partitions: tuple[int, float] | None = None
         self._floors: dict[int, int] = {}  # by partition: the least offset that a new record can get
@@ -114,7 +104,7 @@ class KafkaQueue(NotificationQueue):
         """Number of partitions of the Kafka topic, refreshed every 30 s."""
         with self._lock:
             known = self._known_partitions
-        if known is not None and self._monotonic() < known[1]:
+        if known is not None and time.monotonic() < known[1]:
             return known[0]
         try:
             count = len(self._cluster.existing_topic(self._name).partitions)
@@ -123,7 +113,7 @@ class KafkaQueue(NotificationQueue):
                 f"the queue of topic {self._topic} does not exist: {error}; create that Kafka topic"
             ) from error
         with self._lock:
-            self._known_partitions = count, self._monotonic() + LOOK_AGAIN_S
+            self._known_partitions = count, time.monotonic() + LOOK_AGAIN_S
         return count
 
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
@@ -292,16 +282,15 @@ class KafkaQueue(NotificationQueue):
         return f"queue {self._topic}/{partition} ({self._name} in Kafka)"
 
 
-def _producer_configuration(properties: Mapping[str, str], send_s: float) -> dict[str, str]:
+def _producer_configuration(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the producer's configuration. Its timeouts are short, because this queue itself searches for the record
     after a timeout."""
-    common = TopicAdmin.configuration(properties)
     return {
-        **common,
+        **TopicAdmin.configuration(properties),
         "enable.idempotence": "true",
         "linger.ms": "0",
-        "message.timeout.ms": str(int(send_s * 1000)),
-        "request.timeout.ms": str(int(min(send_s, 10.0) * 1000)),
+        "message.timeout.ms": "15000",
+        "request.timeout.ms": "10000",
     }
 
 

@@ -115,13 +115,11 @@ class StoreQueue(NotificationQueue):
         topic: str,
         partitions: Callable[[], int],
         *,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._folder = folder
         self._topic = topic
         self._partitions = partitions
-        self._now_ms = now_ms
         self._sleep = sleep
         self._known: dict[int, _StoredPartition] = {}
         # Puts run in these threads. A put that hangs keeps its thread until the store's own deadline, but its hedge
@@ -201,7 +199,7 @@ class StoreQueue(NotificationQueue):
     def _new_entry(self, notifications: Sequence[bytes], mark: str) -> _Entry:
         if not 0 < len(notifications) <= ENTRY_NOTIFICATIONS or any(b"\n" in raw for raw in notifications):
             raise InvalidRangeError(f"an entry holds 1 to {ENTRY_NOTIFICATIONS} notifications, each one line")
-        return _Entry(mark, self._now_ms(), tuple(notifications))
+        return _Entry(mark, time.time_ns() // 1_000_000, tuple(notifications))
 
 
 class _StoredPartition:
