@@ -29,11 +29,12 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidRangeError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
+from tieredstore.pubsub.consume.partition_state import Fetches
 from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.queues import Position
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 
 LONG_S = 120.0
 SECOND = 1500
@@ -247,6 +248,15 @@ def test_objects_that_are_read_at_once_do_not_get_into_each_other() -> None:
 
 
 @pytest.mark.usefixtures("inline_threads")
+def test_a_consumer_that_cannot_be_made_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    for kind in (BatchLog, Fetches):
+        monkeypatch.setattr(kind, "close", lambda each: closed.append(type(each).__name__))
+    with pytest.raises(ConfigError, match="invalid group name"):
+        BatchConsumer(fresh_topics(), "orders", group="a name")
+    assert closed == ["Fetches", "BatchLog"]
+
+
 def test_records_before_a_loss_are_returned_before_the_loss_is_raised() -> None:
     """Retention frees queue entries before the consumer reads them. Objects whose fetch has begun are still read."""
     topics = fresh_topics()

@@ -86,45 +86,45 @@ class BatchConsumer(Closing):
         _check_choice("on_corrupt", on_corrupt, OnCorrupt)
         _check_choice("on_data_loss", on_data_loss, OnDataLoss)
         _check_choice("delivery", delivery, Delivery)
-        with contextlib.ExitStack() as opened:
-            topics = opened.enter_context(open_topics(source))
-            self._log = BatchLog(topics, topics.get(topic))
-            opened.callback(self._log.close)
-            self._opened = opened.pop_all()
-        settings = topics.batches
         self.topic = topic
         self.group = group
-        self._queue = self._log.queue
         self._start: Start = start
         self._on_data_loss = on_data_loss
         self._monotonic = monotonic
         self._sleep = sleep
-        slabs = shared_pool()
-        self._shared = SharedReading(
-            self._log,
-            Fetches(self._log, settings.fetches),
-            lambda: BatchDecoder(on_corrupt=on_corrupt, max_expanded_bytes=settings.max_expanded_bytes, pool=slabs),
-            auditor_of(settings, topic, is_producer=False),
-            on_corrupt == "skip",
-            delivery == "effectively-once",
-            monotonic,
-        )
         self._partitions: dict[int, PartitionState] = {}
         self._turn = 0
         self._member: GroupMember | None = None
         self._version: int | None = None  # version of the group's claims from which ``_partitions`` was made
         self._is_closed = False
         self.losses: list[str] = []
-        self.skipped: list[str] = self._shared.skipped
-        self.counts: ConsumerCounts = self._shared.counts
-        self._forget_counts = export(CONSUMERS, self.counts)
-        if group is not None:
-            self._member = self._queue.member(group) or StoreGroup(
-                topics.folder, group, topic, lambda: self._queue.partitions, monotonic=monotonic
+        with contextlib.ExitStack() as opened:
+            topics = opened.enter_context(open_topics(source))
+            self._log = opened.enter_context(BatchLog(topics, topics.get(topic)))
+            self._queue = self._log.queue
+            settings, slabs = topics.batches, shared_pool()
+            self._shared = SharedReading(
+                self._log,
+                Fetches(self._log, settings.fetches),
+                lambda: BatchDecoder(on_corrupt=on_corrupt, max_expanded_bytes=settings.max_expanded_bytes, pool=slabs),
+                auditor_of(settings, topic, is_producer=False),
+                on_corrupt == "skip",
+                delivery == "effectively-once",
+                monotonic,
             )
-        else:
-            for partition in range(self._queue.partitions):
-                self._open(partition, None)
+            opened.callback(self._shared.close)
+            self.skipped: list[str] = self._shared.skipped
+            self.counts: ConsumerCounts = self._shared.counts
+            opened.callback(export(CONSUMERS, self.counts))
+            if group is not None:
+                self._member = self._queue.member(group) or StoreGroup(
+                    topics.folder, group, topic, lambda: self._queue.partitions, monotonic=monotonic
+                )
+                opened.callback(self._member.leave)
+            else:
+                for partition in range(self._queue.partitions):
+                    self._open(partition, None)
+            self._opened = opened.pop_all()
 
     @property
     def doubles(self) -> int:
@@ -244,13 +244,7 @@ class BatchConsumer(Closing):
         self._is_closed = True
         for partition in list(self._partitions):
             self._release(partition)
-        self._shared.fetches.close()
-        if self._member is not None:
-            self._member.leave()
         self._opened.close()
-        if self._shared.auditor is not None:
-            self._shared.auditor.close()
-        self._forget_counts()
 
     # ---
 

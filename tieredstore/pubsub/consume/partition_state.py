@@ -128,6 +128,12 @@ class SharedReading:
     skipped: list[str] = field(default_factory=list[str])
     """Skipped Messages, one sentence each."""
 
+    def close(self) -> None:
+        """End the threads, and send the remaining audit records."""
+        self.fetches.close()
+        if self.auditor is not None:
+            self.auditor.close()
+
     def skip(self, whys: Sequence[str]) -> None:
         """Report damaged Messages."""
         self.skipped.extend(whys)

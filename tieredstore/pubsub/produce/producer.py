@@ -98,14 +98,15 @@ class BatchProducer(Closing):
                 topics = opened.enter_context(open_topics(given))
                 batches, message_bytes = topics.batches, topics.batches.message_bytes
                 self._new_delivery = partial(StoreDelivery, topics=topics, topic=topics.get(topic))
-            auditor = auditor_of(batches, topic, is_producer=True)
+            if (auditor := auditor_of(batches, topic, is_producer=True)) is not None:
+                opened.enter_context(auditor)
             self._sending = Sending(batches, acks, auditor, message_bytes, monotonic)
             self._outbox = Outbox(self._sending, self._new_delivery(self._sending))
+            opened.callback(PRODUCERS.add(self._count))
             self._opened = opened.pop_all()
         self.counts: ProducerCounts = self._sending.counts
         self._is_unacked = acks == "0"
         self._is_closed = False
-        self._forget_counts = PRODUCERS.add(self._count)
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
@@ -151,13 +152,8 @@ class BatchProducer(Closing):
     def close(self, timeout_s: float | None = None) -> None:
         """Deliver all records, and take no more."""
         self._is_closed = True
-        try:
+        with self._opened:
             self._outbox.close(self._longest_s(timeout_s))
-        finally:
-            if self._sending.auditor is not None:
-                self._sending.auditor.close()
-            self._forget_counts()
-            self._opened.close()
 
     def _count(self) -> dict[str, int]:
         return self._outbox.count()
