@@ -8,8 +8,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from queue import Empty, SimpleQueue
 from random import random
 from typing import Final
 
@@ -19,6 +21,7 @@ from tieredstore.errors import InvalidRangeError, TieredStoreError
 from tieredstore.kafka.batches import Buffer
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
+from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.errors import DeliveryFailedError
 from tieredstore.pubsub.format._writing import BodyWriter
@@ -219,16 +222,30 @@ _MOST_DELAY_S: Final = 5.0
 
 
 @dataclass(slots=True)
-class _Race:
-    """The state of one put, which may have concurrent tries."""
+class _Tries:
+    """The tries of one put."""
 
-    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    ended: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue[Future[None]])
     under_way: int = 0
-    is_stored: bool = False
     error: TieredStoreError | None = None
-    bug: BaseException | None = None
     is_unclear: bool = False
+
+    def wait(self, deadline: Deadline, hedge_s: float) -> bool:
+        """Wait until the object is stored, another try is due, or the deadline has passed. Return True if it is
+        stored."""
+        while self.under_way:
+            left_s = deadline.remaining_s()
+            longest_s = left_s if self.under_way >= _TRIES_AT_ONCE else min(hedge_s, left_s)
+            try:
+                outcome(self.ended.get(timeout=max(0.0, longest_s)), 0)
+            except Empty:
+                return False
+            except TieredStoreError as error:
+                self.error, self.under_way = error, self.under_way - 1
+                self.is_unclear |= error.retryable
+            else:
+                return True
+        return False
 
 
 class BatchPuts:
@@ -250,61 +267,29 @@ class BatchPuts:
 
         Raise DeliveryFailedError if the store refuses the object, or at the deadline. The error's ``maybe_stored`` is
         True if a try may have succeeded or may still succeed."""
-        race, delay_s = _Race(), _FIRST_DELAY_S
-        self._begin(race, key, body)
+        mark, tries, delay_s = uuid.uuid4().hex, _Tries(), _FIRST_DELAY_S
         while True:
-            with race.changed:
-                hedge_s = self._usual.hedge_after_s
-                race.changed.wait_for(
-                    lambda: race.is_stored or not race.under_way, min(hedge_s, deadline.remaining_s())
-                )
-                if race.is_stored:
-                    return
-                if race.bug is not None:
-                    raise race.bug
-                error = race.error
-                if error is not None and not error.retryable:
-                    raise DeliveryFailedError(
-                        f"{key} was not stored: {error}", maybe_stored=race.is_unclear or race.under_way > 0
-                    ) from error
-                if deadline.remaining_s() <= 0:
-                    why = "no answer in time" if error is None else str(error)
-                    raise DeliveryFailedError(f"{key} was not stored: {why}", maybe_stored=True) from error
-                under_way = race.under_way
-            if under_way >= _TRIES_AT_ONCE:
-                with race.changed:
-                    race.changed.wait_for(
-                        lambda: race.is_stored or race.under_way < _TRIES_AT_ONCE, deadline.remaining_s()
-                    )
-                continue
-            if not under_way:
+            if tries.under_way < _TRIES_AT_ONCE:
+                self._pool.submit(self._try, key, body, mark).add_done_callback(tries.ended.put)
+                tries.under_way += 1
+            if tries.wait(deadline, self._usual.hedge_after_s):
+                return
+            error = tries.error
+            if error is not None and not error.retryable:
+                raise DeliveryFailedError(
+                    f"{key} was not stored: {error}", maybe_stored=tries.is_unclear or tries.under_way > 0
+                ) from error
+            if deadline.remaining_s() <= 0:
+                why = "no answer in time" if error is None else str(error)
+                raise DeliveryFailedError(f"{key} was not stored: {why}", maybe_stored=True) from error
+            if not tries.under_way:
                 time.sleep(max(0.0, min(delay_s * (0.5 + random() / 2), deadline.remaining_s())))  # noqa: S311  jitter
                 delay_s = min(2 * delay_s, _MOST_DELAY_S)
-            self._begin(race, key, body)
 
-    def _begin(self, race: _Race, key: str, body: Body) -> None:
-        with race.changed:
-            race.under_way += 1
-        self._pool.submit(self._try, race, key, body)
-
-    def _try(self, race: _Race, key: str, body: Body) -> None:
-        error: TieredStoreError | None = None
-        bug: BaseException | None = None
+    def _try(self, key: str, body: Body, mark: str) -> None:
         begin_s = time.monotonic()
-        try:
-            self._store.put_once(key, body, race.mark)
-            self._usual.note(time.monotonic() - begin_s)
-        except TieredStoreError as failure:
-            error = failure
-        except BaseException as failure:  # noqa: BLE001  raised in the waiting thread
-            bug = failure
-        with race.changed:
-            race.under_way -= 1
-            if error is None and bug is None:
-                race.is_stored = True
-            race.error, race.bug = error or race.error, bug or race.bug
-            race.is_unclear |= error is not None and error.retryable
-            race.changed.notify_all()
+        self._store.put_once(key, body, mark)
+        self._usual.note(time.monotonic() - begin_s)
 
 
 # A Message has at least this many bytes. This limits the number of Messages in a batch, and so the memory for the
