@@ -267,6 +267,8 @@ def test_records_before_a_loss_are_returned_before_the_loss_is_raised() -> None:
     slow._shared.fetches.at_once = 1
     for _ in range(3):
         reader.look()  # the second call reads the next entry ahead; the third begins to fetch its object
+        if reader.lookout.looking is not None:
+            reader.lookout.looking.exception(LONG_S)
     topics.queue(topics.get("orders")).free(0, 5 * 256)
     reader.look()
     assert values_of(slow, at_least=3) == [b"0", b"1", b"5"]
