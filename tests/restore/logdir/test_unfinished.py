@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +48,11 @@ def bucket(tmp_path: Path) -> Iterator[ts.Bucket]:
 
 
 def stop_after(
-    segments: int, bucket: ts.Bucket, log_dir: Path, plan: PreparedRestore, options: RestoreOptions = ALL
+    segments: int,
+    bucket: ts.Bucket,
+    log_dirs: Path | Sequence[Path],
+    plan: PreparedRestore,
+    options: RestoreOptions = ALL,
 ) -> None:
     """Start a restore that dies after this number of segments."""
     real, left = copy_span, segments
@@ -63,8 +67,9 @@ def stop_after(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partition_restore, "copy_span", dying)
         with pytest.raises(StoppedError):
-            restore(bucket, log_dir, plan, options)
-    assert (log_dir / MARKER).exists()
+            restore(bucket, log_dirs, plan, options)
+    several = [log_dirs] if isinstance(log_dirs, Path) else log_dirs
+    assert all((log_dir / MARKER).exists() for log_dir in several)
 
 
 TOPICS = {"orders": 1, "sales": 1}
@@ -83,12 +88,41 @@ def test_the_start_of_a_broker_in_between_takes_nothing(bucket: ts.Bucket, tmp_p
 
 
 def test_without_the_mark_the_way_out_is_named(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """A broker deletes the mark if it starts after the restore made its folder, and before the mark was moved there."""
-    log_dir = make_log_dir(tmp_path / "logs", TOPICS)
+    """A broker deletes the mark if it starts after the restore made its folder, and before the mark was moved there.
+    It does so in all its directories."""
+    log_dir, another = make_log_dir(tmp_path / "logs", TOPICS), make_log_dir(tmp_path / "another", {})
     (log_dir / MARKER).mkdir()
-    (log_dir / CLEAN).unlink()
-    with pytest.raises(ConfigError, match=f"remove the folder {MARKER}, start its broker"):
-        restore(bucket, log_dir, prepared(ORDERS))
+    for folder in (log_dir, another):
+        (folder / CLEAN).unlink()
+        with pytest.raises(ConfigError, match=f"remove the folder {log_dir / MARKER}, start its broker"):
+            restore(bucket, [another, log_dir], prepared(ORDERS))
+        (folder / CLEAN).touch()
+
+
+def test_the_start_of_a_broker_in_between_takes_nothing_from_its_other_directories(
+    bucket: ts.Bucket, tmp_path: Path
+) -> None:
+    """The broker deletes the mark of another directory, which has no partition to restore, before it refuses."""
+    log_dir, another = make_log_dir(tmp_path / "logs", TOPICS), make_log_dir(tmp_path / "another", {})
+    stop_after(2, bucket, [another, log_dir], prepared(ORDERS, SALES))
+    assert not (another / CLEAN).exists()
+    restore(bucket, [another, log_dir], prepared(ORDERS, SALES))
+    assert (another / CLEAN).read_bytes() == (log_dir / CLEAN).read_bytes()
+    assert not (another / MARKER).exists()
+
+
+def test_a_lost_mark_of_another_directory_does_not_keep_the_restore_from_completing(
+    bucket: ts.Bucket, tmp_path: Path
+) -> None:
+    """The broker has started between the folders of two directories, or after one of them was released. It cannot
+    start again before the restore is complete."""
+    log_dir, another = make_log_dir(tmp_path / "logs", TOPICS), make_log_dir(tmp_path / "another", {})
+    stop_after(2, bucket, log_dir, prepared(ORDERS, SALES))
+    (another / CLEAN).unlink()
+    stop_after(1, bucket, [another, log_dir], prepared(ORDERS, SALES))
+    restore(bucket, [another, log_dir], prepared(ORDERS, SALES))
+    assert not [*tmp_path.glob(f"*/{MARKER}")]
+    assert (log_dir / CLEAN).exists()
 
 
 @pytest.mark.parametrize("plan", [prepared(ORDERS), prepared(ORDERS, SALES)])

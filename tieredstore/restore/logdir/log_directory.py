@@ -1,13 +1,13 @@
 """The log directory of a stopped broker, into which a restore writes partitions. This module is separate from
 ``restoring``, because this module does not use the bucket.
 
-While a restore is unfinished, the log directory contains the folder ``MARKER``. A broker refuses to start with a folder
-that is not named topic-partition, and logs the folder's name. The broker can therefore never serve or truncate an
-unfinished restore.
+While a restore is unfinished, each log directory of the broker contains the folder ``MARKER`` with a description of the
+restore. A broker refuses to start with a folder that is not named topic-partition, and logs the folder's name. The
+broker can therefore never serve or truncate an unfinished restore.
 
-A starting broker deletes the file that marks its clean shutdown, even if it then refuses to start. The restore
-therefore moves this file into ``MARKER``, and moves it back at the end. ``MARKER`` also has a description of the
-restore.
+A starting broker deletes the files that mark its clean shutdown, even if it then refuses to start. The restore
+therefore moves these files into ``MARKER``, and moves them back at the end. A broker that starts between two moves may
+still delete some of the files. After the restore, it then takes longer to start, because it checks the ends of logs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -40,8 +40,7 @@ class LogDirectory(Closing):
     """The log directory of a stopped broker. This object holds the broker's lock on the directory, so that the broker
     cannot start.
 
-    Raise ConfigError if no broker has used the directory, or if a broker uses it now. Also raise ConfigError if its
-    broker was not shut down cleanly, because such a broker rewrites logs at its next start.
+    Raise ConfigError if a broker or another restore uses the directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,10 +67,6 @@ class LogDirectory(Closing):
             ) from None
         if self._made_lock:
             take_owner(self.path / _LOCK, self.path)
-        if not (self.path / _CLEAN).exists() and not is_unfinished(self.path):
-            first = f"remove the folder {MARKER}, " if (self.path / MARKER).exists() else ""
-            raise ConfigError(f"{self.path} has no {_CLEAN}: {first}start its broker, and stop it by kafka-server-stop")
-
         for name in (*_AT_THE_END, _LOG_START, _CLEANER):
             self._read(name)
 
@@ -86,7 +81,7 @@ class LogDirectory(Closing):
         marker = self.path / MARKER
         marker.mkdir(exist_ok=True)
         replace_file(marker / _WORK, work, like=self.path)
-        if not is_unfinished(self.path):
+        if (self.path / _CLEAN).exists():
             (self.path / _CLEAN).replace(marker / _CLEAN)
         sync_folder(marker)
         sync_folder(self.path)
@@ -94,7 +89,7 @@ class LogDirectory(Closing):
     def finish(self) -> None:
         """Allow the broker to start."""
         marker = self.path / MARKER
-        if is_unfinished(self.path):
+        if (marker / _CLEAN).exists():
             (marker / _CLEAN).replace(self.path / _CLEAN)
             sync_folder(self.path)
         if marker.exists():
@@ -142,9 +137,25 @@ def disk_faults(log_dir: Path) -> Generator[None]:
         ) from error
 
 
+def check_clean(log_dirs: Collection[Path]) -> None:
+    """Raise ConfigError if the broker of these directories was not shut down cleanly, because such a broker rewrites
+    logs at its next start.
+
+    If a restore is unfinished in one of the directories, the broker was shut down cleanly before.
+    """
+    if any(is_unfinished(path) for path in log_dirs):
+        return
+    for log_dir in log_dirs:
+        if not (log_dir / _CLEAN).exists():
+            markers = [f"remove the folder {path / MARKER}, " for path in log_dirs if (path / MARKER).exists()]
+            raise ConfigError(
+                f"{log_dir} has no {_CLEAN}: {''.join(markers)}start its broker, and stop it by kafka-server-stop"
+            )
+
+
 def is_unfinished(log_dir: Path) -> bool:
     """Return True if a restore into this directory has begun and is not finished."""
-    return (log_dir / MARKER / _CLEAN).exists()
+    return (log_dir / MARKER / _WORK).exists()
 
 
 def unfinished_work(log_dir: Path) -> bytes | None:

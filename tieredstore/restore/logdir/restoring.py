@@ -20,7 +20,7 @@ from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.kafka.checkpoints import parse_broker_id, parse_cluster_id, parse_partition_metadata
 from tieredstore.kafka.logdir import PARTITION_METADATA
 from tieredstore.model import AtTime, TopicIdPartition, check_offset, human_bytes
-from tieredstore.restore.logdir.log_directory import LogDirectory, disk_faults, unfinished_work
+from tieredstore.restore.logdir.log_directory import LogDirectory, check_clean, disk_faults, unfinished_work
 from tieredstore.restore.logdir.partition_restore import (
     AbortMarkers,
     Part,
@@ -71,8 +71,11 @@ def restore_logs(
         stack.enter_context(disk_faults(log_dirs[0]))
         broker = _broker_of(log_dirs, prepared)
         work = _work(prepared, options)
-        directories = [] if dry_run else [stack.enter_context(LogDirectory(path)) for path in dict.fromkeys(log_dirs)]
-        targets = [_Target(path, unfinished_work(path)) for path in dict.fromkeys(log_dirs)]
+        paths = dict.fromkeys(log_dirs)
+        directories = [] if dry_run else [stack.enter_context(LogDirectory(path)) for path in paths]
+        if not dry_run:
+            check_clean(paths)
+        targets = [_Target(path, unfinished_work(path)) for path in paths]
         for target in targets:
             _check_work(target, prepared)
         for topic in prepared.topics:
@@ -88,7 +91,7 @@ def restore_logs(
         for target, directory in pairs:
             if target.work not in (None, work):
                 _discard(directory, prepared)
-            if target.plans:
+            if plans:
                 directory.begin(work)
         for plan in plans:
             with disk_faults(plan.folder):
