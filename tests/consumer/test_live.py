@@ -214,6 +214,30 @@ def test_members_come_and_go_and_nothing_is_lost(tiered: TieredTopic, protocol: 
     assert {partition: sorted(set(given)) for partition, given in offsets.items()} == WHOLE
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_callback_may_commit_while_the_consumer_closes(tiered: TieredTopic, protocol: str) -> None:
+    """The usual way to commit by hand: in ``on_revoke``, before the partitions belong to another member."""
+    own = {"enable.auto.commit": False, "tiered.storage.mode": "remote_preferred", **PROTOCOLS[protocol]}
+    positions: list[TopicPartition] = []
+
+    def on_revoke(consumer: Consumer, places: list[TopicPartition]) -> None:
+        assert consumer.assignment() == sorted(places)
+        positions.extend(consumer.position(places))
+        consumer.commit(asynchronous=False)
+        consumer.close()
+
+    with Consumer(properties(tiered) | own) as consumer:
+        consumer.subscribe([tiered.topic], on_revoke=on_revoke)
+        offsets = by_partition(gathered([consumer], lambda given: len(by_partition(given)) == 2))
+    assert {place.partition: place.offset for place in positions} == {one: at[-1] + 1 for one, at in offsets.items()}
+    with pytest.raises(RuntimeError, match="Consumer closed"):
+        consumer.poll(0)
+    with Consumer(properties(tiered)) as consumer:
+        assert [place.offset for place in consumer.committed(positions, DEADLINE_S)] == [
+            one.offset for one in positions
+        ]
+
+
 def row_of(message: Any) -> dict[str, Any]:
     kind, moment = message.timestamp()
     headers = [{"key": key, "value": value} for key, value in message.headers() or ()]

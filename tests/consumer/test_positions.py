@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
-from tests.consumer.buckets import ORDERS, PLACE, offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import DEADLINE_S, ORDERS, PLACE, offsets_of, raised, read, reader_of, until
+from tests.support.kafka.mock_kafka import OFFSET_COMMIT, mock_kafka
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, value_of
+from tieredstore.consumer.client import MemberClient
 from tieredstore.errors import DataLossError
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
@@ -88,6 +90,35 @@ def test_a_commit_of_another_life_is_told(bucket: Bucket, mode: str, policy: str
             assert offsets_of(read(consumer, 5)) == list(range(35, 40))
         else:
             assert offsets_of(read(consumer, 40)) == list(range(40))
+
+
+@pytest.mark.parametrize("code", [KafkaError.REBALANCE_IN_PROGRESS, KafkaError.GROUP_AUTHORIZATION_FAILED])
+def test_an_automatic_commit_that_the_coordinator_refuses_is_repeated(bucket: Bucket, code: int) -> None:
+    """No further records arrive. The client and the mock coordinator are librdkafka's; the user's callback is called
+    for each answer.
+    """
+    bucket.write(20)
+    answers: list[int | None] = []
+
+    def on_commit(error: KafkaError | None, places: list[TopicPartition]) -> None:
+        first = error or places[0].error
+        answers.append(None if first is None else first.code())
+
+    with mock_kafka() as mocked:
+        mocked.make_topic("orders")
+        config = {
+            "bootstrap.servers": mocked.bootstrap_servers, "group.id": "readers", "log_level": 0,
+            "auto.offset.reset": "earliest", "auto.commit.interval.ms": 0, "tiered.storage.mode": "remote_only",
+            "tiered.storage.settings": bucket.options, "on_commit": on_commit,
+        }  # fmt: skip
+        broker = ScriptedBroker({ORDERS: ScriptedLog(0, 0)})
+        with broker.reader(config, client=MemberClient) as consumer:
+            consumer.assign([TopicPartition(*ORDERS, 0)])
+            mocked.push_errors(OFFSET_COMMIT, code)
+            read(consumer, 20)
+            until(consumer, lambda _: None in answers)
+            assert consumer.committed([PLACE], DEADLINE_S)[0].offset == 20
+    assert answers == [code, None]
 
 
 @pytest.mark.parametrize("metadata", ["", "of a user", "tieredstore topic.id=", "tieredstore topic.id=abc"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeGuard
 
@@ -59,13 +60,32 @@ class Consumer(confluent_kafka.Consumer):
         logger = given.pop("logger", None)
         self._settings = parse_settings(given, store)
         member = self._settings.member_properties()
+        on_commit = member.get("on_commit")
+        # The library refuses anything that is not callable.
+        if self._settings.mode is not Mode.KAFKA_ONLY and (on_commit is None or callable(on_commit)):
+            member["on_commit"] = self._pass_answers(weakref.ref(self), on_commit)
         super().__init__(log_to(ClientLog(), member) if logger is None else {**member, "logger": logger})
         self._client = self._makers.client(self)
-        self._is_closed = False
+        self._is_closing = self._is_closed = False
         self._parts: Parts | None = None
         if self._settings.mode is not Mode.KAFKA_ONLY:
             self._parts = Parts(self._settings, self._client, self._makers)
             self._group = Group(self._client, self._parts)
+
+    @staticmethod
+    def _pass_answers(known: weakref.ref[Consumer], on_commit: Any) -> Callable[[Any, list[KafkaPartition]], None]:
+        """Return a callback that passes the answers to asynchronous commits to the consumer, then to the user's
+        ``on_commit``. The reference is weak, as in ``MemberClient``.
+        """
+
+        def note(error: Any, places: list[KafkaPartition]) -> None:
+            consumer = known()
+            if consumer is not None and consumer._parts is not None:
+                consumer._parts.commits.note_answer(error, places)
+            if on_commit is not None:
+                on_commit(error, places)
+
+        return note
 
     # ---- records
 
@@ -381,8 +401,9 @@ class Consumer(confluent_kafka.Consumer):
 
     def close(self) -> None:
         """Commit returned records, leave the group, and end all threads. A second call does nothing."""
-        if self._is_closed:
+        if self._is_closing:
             return
+        self._is_closing = True
         parts = self._parts
         try:
             if parts is not None:
@@ -390,7 +411,7 @@ class Consumer(confluent_kafka.Consumer):
                 # partitions, and the revocation commits.
                 parts.commits.commit_auto()
                 parts.begin_closing()
-            self._is_closed = True
+            # The client calls the user's callbacks, which may use the consumer, for example to commit.
             call_client(_base.close, self)
         finally:
             self._is_closed = True

@@ -324,7 +324,15 @@ class Commits:
         """Record the committed offsets that the group coordinator has confirmed."""
         for place in places:
             if place.error is None:
-                self._confirmed[place.topic, place.partition] = place.offset
+                self._core.confirmed[place.topic, place.partition] = place.offset
+
+    def note_answer(self, error: object, places: Iterable[KafkaPartition]) -> None:
+        """Take the coordinator's answer to an asynchronous commit. An automatic commit that failed is due again."""
+        for place in places:
+            partition = self._core.partitions.get((place.topic, place.partition))
+            failed = error is not None or place.error is not None
+            if failed and partition is not None and partition.commit.committed == place.offset:
+                partition.commit.committed = None
 
     def commit_when_due(self) -> None:
         """Commit if ``auto.commit.interval.ms`` has passed. Each poll or consume calls this first."""

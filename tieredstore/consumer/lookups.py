@@ -177,6 +177,8 @@ class Lookups:
         """Run ``work`` on the bucket's thread. The future fails if the consumer is closed first."""
         asked: Future[Result] = Future()
         with self._changed:
+            if self._is_closed:
+                raise AlreadyClosedError("the consumer was closed")
             self._calls.append((asked, work))
             self._start()
         return asked
@@ -191,8 +193,7 @@ class Lookups:
         self._changed.notify_all()
 
     def answers(self) -> Iterator[Answer]:
-        """Remove and yield the answers one by one. If the caller stops early, the remaining answers stay for the next
-        call."""
+        """Remove and yield the answers one by one. The next call yields those that the caller did not take."""
         while self._answers:
             yield self._answers.popleft()
 
@@ -323,8 +324,7 @@ class BrokerInquiry:
                 look.read_id = look.read_id or topic_id_in(commit.metadata)
 
     def _add_spans(self, looks: Sequence[Look]) -> None:
-        """Add the broker's offsets and the topic ids. With ``remote_only``, ask only for the ids, and only for look-ups
-        without an id."""
+        """Add the broker's offsets and the topic ids. With ``remote_only``, ask only for the ids that are unknown."""
         if self._cluster is None:
             return
         if self._settings.mode is Mode.REMOTE_ONLY:
