@@ -110,6 +110,35 @@ def test_revoked_partitions_can_be_committed_in_the_callback(bucket: Bucket, *, 
     assert [(revoked, position) for revoked, _, position in committed] == [(places(ORDERS), 20)]
 
 
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_revocation_ends_only_after_the_commit(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_given_up: bool
+) -> None:
+    """The client may rejoin the group at its first call of ``incremental_unassign``, even if the user's callback makes
+    this call. The next owner of the partition then reads the group's commit.
+    """
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
+        unassign, committed = member.incremental_unassign, list[int | None]()
+
+        def note(places: Any) -> None:
+            committed.append(broker.committed.get(ORDERS))
+            unassign(places)
+
+        monkeypatch.setattr(member, "incremental_unassign", note)
+
+        def on_revoke(consumer: Consumer, revoked: list[TopicPartition]) -> None:
+            if is_given_up:
+                consumer.incremental_unassign(revoked)
+
+        consumer.subscribe(["orders"], on_revoke=on_revoke)
+        parts_of(consumer).commits._due_at = float("inf")  # pyright: ignore[reportPrivateUsage]
+        read(consumer, 20)
+        member.revoke_by_group(ORDERS)
+        until(consumer, lambda _: bool(committed))
+        assert set(committed) == {20}
+
+
 def test_manually_assigned_partitions_stay_when_a_group_is_left(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, OTHERS) as (consumer, member):
@@ -278,6 +307,22 @@ def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket) -> No
         read(consumer, 7)
         assert committed(consumer) == {0: -1001, 1: 7}
         assert broker.committed == {ORDERS: 20, OTHERS: 7}
+
+
+def test_a_commit_of_the_same_offset_after_another_member_went_back(bucket: Bucket) -> None:
+    """The partition was assigned to another member meanwhile, which committed a lower offset."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
+        parts_of(consumer).commits._auto_s = None  # pyright: ignore[reportPrivateUsage]
+        read(consumer, 20)
+        consumer.commit(asynchronous=False)
+        member.revoke_by_group(ORDERS)
+        assert until(consumer, lambda _: not consumer.assignment()) == []
+        broker.committed[ORDERS] = 10
+        member.assign_by_group(ORDERS)
+        assert offsets_of(read(consumer, 10)) == list(range(10, 20))
+        consumer.commit(asynchronous=False)
+        assert broker.committed == {ORDERS: 20}
 
 
 def test_a_commit_right_after_a_seek_is_of_where_it_stands(bucket: Bucket) -> None:

@@ -77,6 +77,8 @@ class Core:
         self.partitions = live.partitions
         self.paused: dict[TopicPartition, bool] = {}
         """True for each paused partition. As in librdkafka, the flag stays after the assignment has ended."""
+        self.confirmed: dict[TopicPartition, int] = {}
+        """Each partition's last known commit at the coordinator, of this assignment or an earlier one."""
         self.events: deque[tuple[TopicPartition, str, int]] = deque()
         """Events to return as messages. Each has a partition, a kind (``eof`` or ``unset``) and an offset."""
         self.readable: deque[Partition] = deque()
@@ -273,6 +275,11 @@ class Core:
 
     def _take(self, partition: Partition, answer: Found | Unanswered) -> None:
         """Apply a look-up's answer to the partition that waits for it."""
+        if partition.at == "committed" and isinstance(answer, Found):
+            # Other members may have committed since this member's last commit.
+            self.confirmed.pop(partition.where, None)
+            if answer.look.is_commit and answer.at is not None:
+                self.confirmed[partition.where] = answer.at.offset
         if partition.paused:
             # A paused partition needs only its start offset, because a resume looks the partition up again.
             if partition.position is None and isinstance(answer, Found) and not isinstance(answer.placement, Recreated):
@@ -377,6 +384,8 @@ class Core:
             f"{found.look.read_id} was read up to offset {partition.position}"
         )
         if self.policy.accepts(partition, sentence):
+            # The group's commit of the earlier topic is gone.
+            self.confirmed.pop(partition.where, None)
             partition.log = SeenLog(found.topic_id, found.look.live)
             partition.at = "earliest" if found.at is None else found.at
             self._look(partition)

@@ -93,6 +93,8 @@ class Group:
         """Remove from the assignment."""
         wheres = _wheres(places)
         unknown = [where for where in wheres if where not in self._parts.core.partitions or wheres.count(where) > 1]
+        # Commit first, because in ``on_revoke`` the client's call ends the revocation, and the next owner may begin.
+        self._parts.commits.commit_auto(wheres)
         # Call the client before changing anything, because the client refuses this call in a group with eager
         # rebalancing.
         self._client.incremental_unassign([])
@@ -215,11 +217,9 @@ class Group:
                 self._parts.core.live.forget_all()
                 self._client.unassign()
             else:
-                self._give_up(ended, commits=False)
+                self._give_up(ended)
 
-    def _give_up(self, wheres: Sequence[TopicPartition], *, commits: bool = True) -> None:
-        if commits:
-            self._parts.commits.commit_auto(wheres)
+    def _give_up(self, wheres: Sequence[TopicPartition]) -> None:
         known = self._parts.core.partitions
         live = [where for where in wheres if isinstance(known[where].phase, Live)]
         self._forget(wheres)
@@ -271,8 +271,6 @@ class Commits:
         self._auto_s = settings.auto_commit_s if settings.has_broker else None
         self._auto_store = settings.auto_store
         self._due_at = time.monotonic() + (self._auto_s or 0.0)
-        self._confirmed: dict[TopicPartition, int] = {}
-        """Each partition's last commit that the coordinator has confirmed, in this assignment or an earlier one."""
         self.in_call: Sequence[Received] = ()
         """Messages that the running call has collected but not returned yet, so they must not be committed."""
 
@@ -313,7 +311,9 @@ class Commits:
     def commit_and_wait(self) -> list[KafkaPartition]:
         """Commit the offsets that are not committed yet, and wait for the answer. Return all assigned partitions;
         partitions without a new commit have no offset."""
-        new = {where: place for where, place in self.places().items() if self._confirmed.get(where) != place.offset}
+        new = {
+            where: place for where, place in self.places().items() if self._core.confirmed.get(where) != place.offset
+        }
         if not new:
             raise refusal(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
         places = self._client.commit(new.values(), asynchronous=False)
