@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from tests.consumer.buckets import DEADLINE_S, PLACE, at, offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import DEADLINE_S, PLACE, Fetches, at, offsets_of, raised, read, reader_of, until
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
-from tieredstore.errors import DataLossError, ResourceNotFoundError
+from tieredstore.errors import DataLossError, ResourceNotFoundError, SegmentCorruptError
 from tieredstore.model import Uuid
 
 
@@ -100,6 +100,24 @@ def test_damage_fails_until_a_seek_and_is_left_out_where_losses_are_reported(buc
     assert 200 <= lost[0].start < 400
     assert len(offsets) == 590
     assert offsets == sorted(set(offsets))
+
+
+@pytest.mark.parametrize("policy", ["fail", "report"])
+def test_damage_that_a_second_read_does_not_meet_is_no_loss(bucket: Bucket, fetches: Fetches, policy: str) -> None:
+    """A byte was changed on the way from the store."""
+    bucket.write(20)
+    failures = [SegmentCorruptError("chunk 0 is damaged: its checksum does not match")]
+    lost: list[Any] = []
+
+    def fail_once(_: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    fetches.before = fail_once
+    with reader_of(bucket, PLACE, tiered_storage_on_data_loss=policy, loss_cb=lost.append) as consumer:
+        assert offsets_of(read(consumer, 20)) == list(range(20))
+    assert not failures
+    assert lost == []
 
 
 def test_another_life_of_a_topic_is_not_guessed(bucket: Bucket) -> None:

@@ -405,6 +405,10 @@ class Core:
             self._go_on(partition, max(position, stream.stop), stream.lineage)
         elif not isinstance(error, UNREADABLE):
             self._back_off(partition, error)
+        elif partition.damaged_at != position and isinstance(error, CorruptDataError):
+            # The damage may be in the answer only, not in the bucket, so read it again before anything counts as lost.
+            partition.damaged_at = position
+            self._look(partition)
         elif self.policy.accepts_damage(partition, error):
             behind = stream.lineage.span_at(position).stop
             if self.policy.loses(partition, position, behind) and partition.at is before:

@@ -25,7 +25,8 @@ message.
 | `Looking` | `InBucket` | `Bucket` |
 | `Looking` | the client or a user's callback raises | `Backoff` |
 | `Bucket` | the read ended | loss for each lost range, look up the offset after it |
-| `Bucket` | damaged records, or a missing key | loss, look up the offset after the segment |
+| `Bucket` | damaged records for the first time at the position | look up |
+| `Bucket` | damaged records again, or a missing key | loss, look up the offset after the segment |
 | `Bucket` | another error | `Backoff`; lists the topic again if a segment is gone |
 | `Live` | a message, if unchecked, or if silent and from an earlier assignment | drop it: the client returns it again |
 | `Live` | another message | return it |
@@ -209,6 +210,8 @@ class Partition:
     retry: Retry = field(default_factory=Retry)
     eof_at: int = -1
     """The offset at which the end of the partition was last reported."""
+    damaged_at: int | None = None
+    """The position at which the last read of the bucket has met damage. Damage there again is in the bucket."""
     revived: tuple[int, int] | None = None
     """The partition's position and the broker's end when the partition last stalled and was assigned again."""
     tally: Tally = field(default_factory=Tally)
