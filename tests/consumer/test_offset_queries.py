@@ -14,6 +14,8 @@ from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, offsets_of
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import FIRST_ID, Bucket, value_of
 from tieredstore.consumer import Consumer, PartitionBatch
+from tieredstore.errors import AlreadyClosedError, BatchCorruptError, ConfigError
+from tieredstore.live.messages import MessageColumns
 from tieredstore.model import TopicIdPartition
 from tieredstore.reading import stored_logs
 from tieredstore.testing.segments import Record, build_batch
@@ -127,6 +129,26 @@ def test_the_beginning_moves_when_retention_deletes_the_first_segments_of_the_bu
         assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (20, end)
 
 
+def test_a_query_lists_a_partition_once_after_retention(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bucket.write(20)
+    write_timed(bucket, range(20, 40))
+    broker = ScriptedBroker({ORDERS: ScriptedLog(40, 60)})
+    with broker.consumer(bucket, ORDERS, refresh_ms=3_600_000) as (consumer, _):
+        assert times(consumer, OFFSET_BEGINNING) == [0]
+        bucket.delete(first)
+        refreshes = parts_of(consumer).core.lookups.refreshes
+        assert times(consumer, 5) == [20]
+        assert parts_of(consumer).core.lookups.refreshes == refreshes + 1
+
+
+def test_a_query_of_a_closed_consumer_does_not_wait(bucket: Bucket) -> None:
+    """The user's callback of a revocation asks it while the consumer closes."""
+    with reader_of(bucket, PLACE) as consumer:
+        parts_of(consumer).begin_closing()
+        with pytest.raises(AlreadyClosedError):
+            times(consumer, 5)
+
+
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_ends_and_times_of_the_bucket_alone(bucket: Bucket, isolation: str) -> None:
     with reader_of(bucket, PLACE, isolation_level=isolation) as consumer:
@@ -209,6 +231,39 @@ def test_live_records_in_columns_wait_for_their_turn(bucket: Bucket) -> None:
         assert offsets_in(given, 1) == list(range(40))
         assert all(batch.records.num_rows <= 7 for batch in given)
         assert [batch.next_offset for batch in given if batch.partition == 1][-1] == 40
+
+
+@pytest.mark.parametrize("refused", [{"columns": ["valeu"]}, {"columns": []}, {"max_rows": 0}, {"max_rows": -1}])
+def test_a_refused_call_for_columns_takes_no_records(bucket: Bucket, refused: dict[str, Any]) -> None:
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket, ORDERS, OTHERS) as (consumer, _):
+        given = batches(consumer, 20, 7)
+        with pytest.raises(ConfigError):
+            consumer.poll_arrow(DEADLINE_S, **refused)
+        given += batches(consumer, 40 - sum(batch.records.num_rows for batch in given), 7)
+        assert [offsets_in(given, number) for number in range(2)] == [list(range(20))] * 2
+
+
+def test_live_records_that_make_no_batch_are_not_skipped(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record has a header that the client cannot return. Without the column of headers, all records are returned."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
+        build = MessageColumns.build
+
+        def refuse_headers(self: MessageColumns, messages: Any) -> Any:
+            if "headers" in self.schema.names:
+                raise BatchCorruptError("a header's key is not UTF-8")
+            return build(self, messages)
+
+        monkeypatch.setattr(MessageColumns, "build", refuse_headers)
+        for _ in range(2):
+            with pytest.raises(BatchCorruptError):
+                consumer.poll_arrow(DEADLINE_S)
+        assert consumer.position([PLACE])[0].offset == 0
+        batch = consumer.poll_arrow(DEADLINE_S, columns=["offset"])
+        assert batch is not None
+        assert offsets_in([batch], 0) == list(range(20))
 
 
 def test_what_waits_of_the_broker_comes_before_what_the_client_gets_later(bucket: Bucket) -> None:

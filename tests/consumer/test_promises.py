@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, Fetches, offsets_of, read, reader_of, until
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
@@ -212,6 +212,43 @@ def test_what_is_held_of_the_client_is_bounded_too(bucket: Bucket) -> None:
             rows += batch.records.num_rows
             most = max(most, sum(len(one.held) for one in known.values()))
     assert 50 < most <= 101
+
+
+BESIDE: Final[dict[str, dict[str, Any]]] = {
+    "key": {"key": b"k" * 6400},
+    "headers": {"headers": [("h", b"h" * 3200), ("g", None), ("i", b"i" * 3200)]},
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE)
+@pytest.mark.parametrize("call", ["consume", "poll_arrow"])
+def test_what_is_kept_of_the_client_is_bounded_by_keys_and_headers_too(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, beside: dict[str, Any], call: str
+) -> None:
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 5000)})
+    with broker.consumer(bucket, ORDERS, makers={"held_bytes": 64_000}) as (consumer, member):
+        consume, asked = member.consume, list[int]()
+
+        def with_more(count: int, timeout_s: float) -> list[Any]:
+            asked.append(count)
+            return [
+                Message(topic=one.topic(), partition=one.partition(), offset=one.offset(), value=b"", **beside)
+                for one in consume(count, timeout_s)
+            ]
+
+        monkeypatch.setattr(member, "consume", with_more)
+        parts_of(consumer).commits._due_at = float("inf")  # pyright: ignore[reportPrivateUsage]
+        until(consumer, bool, count=10)
+        asked.clear()
+        received: list[Any] = parts_of(consumer).core.live._received  # pyright: ignore[reportPrivateUsage]
+        for _ in range(100):
+            if call == "consume":
+                consumer.consume(10, DEADLINE_S)
+            else:
+                consumer.poll_arrow(DEADLINE_S)
+            assert sum(map(len, received)) <= 4 * 1024 * 1024 // 6400 + 10
+        assert max(asked) <= 10
+        assert consumer.position([PLACE])[0].offset >= 900
 
 
 def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, fetches: Fetches) -> None:

@@ -225,3 +225,24 @@ def test_a_partition_that_begins_again_after_an_error_is_checked_for_a_cut(
         live.add({FIRST: 7})
         live.wait(0)
         assert (FIRST, 7, 4) not in made[0].checked  # this offset does not follow the last record
+
+
+def test_messages_with_large_headers_are_requested_in_small_numbers(logs: dict[TopicPartition, list[Message]]) -> None:
+    """Headers count like keys and values, so that records in memory have a limit."""
+    asked: list[int] = []
+
+    class Noting(ScriptedConsumer):
+        def consume(self, rows: int, timeout: float) -> list[Message]:
+            asked.append(rows)
+            return super().consume(rows, timeout)
+
+    header = b"h" * 2**20
+    make: Any = Noting
+    with LiveFollower({"bootstrap.servers": "none:9"}, isolation="read_committed", make_consumer=make) as follower:
+        follower.add({FIRST: 0})
+        for end in (10, 20):
+            logs[FIRST] = [message(FIRST, at, headers=[("h", header), ("none", None)]) for at in range(end)]
+            event = follower.poll(1)
+            assert event is not None
+            assert event.records is not None
+        assert asked == [256, 3]

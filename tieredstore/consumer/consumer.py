@@ -21,6 +21,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.client_log import ClientLog, log_to
 from tieredstore.live.clients import call_client
+from tieredstore.live.messages import MessageColumns
 from tieredstore.remote.stores import StoreLike
 
 # Treat the client as untyped, because the type hints of confluent-kafka are incomplete.
@@ -119,14 +120,16 @@ class Consumer(confluent_kafka.Consumer):
         with an error.
         """
         parts = self._expect_open()
-        end = _end(timeout)
+        if max_rows is not None and max_rows < 1:
+            raise ConfigError(f"max_rows is {max_rows}; it must be at least 1, or None for no limit")
+        chosen, end = MessageColumns(columns), _end(timeout)
         parts.commits.commit_when_due()
         # Call the client at least once, even if the bucket always has more records, because these calls keep the
         # consumer in its group.
         self._take_live(parts, 0.0, max_rows or _MANY)
         while True:
             self._tick(parts)
-            given = parts.delivery.take_batch(max_rows, columns)
+            given = parts.delivery.take_batch(max_rows, chosen)
             if given is not None:
                 return given
             _raise_first_error(parts, parts.delivery.take_events())

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tieredstore.consumer.client import Received, position_of
 from tieredstore.consumer.core import was_cut
 from tieredstore.consumer.partition import Live, Partition
 from tieredstore.live.follower import Link
-from tieredstore.live.messages import MessageColumns
+from tieredstore.live.messages import MessageColumns, headers_size
 from tieredstore.partitions.position import Position
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Delivery:
         self._events: deque[Received] = deque()
         """Events that were put back."""
         self._usual_size = 1024
-        """The average size in bytes of the client's last message values."""
+        """The average size in bytes of the client's last messages."""
 
     @property
     def has_open(self) -> bool:
@@ -99,7 +100,7 @@ class Delivery:
             raise
         return messages
 
-    def take_batch(self, max_rows: int | None, columns: Sequence[str]) -> PartitionBatch | None:
+    def take_batch(self, max_rows: int | None, columns: MessageColumns) -> PartitionBatch | None:
         """Return available records of one partition."""
         while self._held:
             partition = self._held[0]
@@ -112,7 +113,7 @@ class Delivery:
         partition, start = opened.partition, opened.row
         stop = len(opened.messages) if max_rows is None else min(len(opened.messages), start + max_rows)
         records = opened.records
-        chosen = records.select(list(columns)).slice(start, stop - start)
+        chosen = records.select(columns.schema.names).slice(start, stop - start)
         first = opened.messages.offset(start)
         self._note_moved(opened, stop, records.slice(start, stop - start).nbytes)
         assert partition.position is not None
@@ -178,12 +179,11 @@ class Delivery:
         self._held = deque(partition for partition in self._held if partition.where not in wheres)
 
     def _count_live(self, messages: Sequence[Received]) -> None:
-        # Measure only the sizes of the values, because measuring the keys too would double the cost per message.
         self._measures.records["broker"] += len(messages)
-        size = sum(map(len, messages))
-        self._measures.byte_counts["broker"] += size
-        self._core.live.note_received(messages, size)
+        self._measures.byte_counts["broker"] += sum(map(len, messages))
         if messages:
+            size = _size_of(messages)
+            self._core.live.note_received(messages, size)
             self._usual_size = max(64, size // len(messages))
 
     def _is_current(self, partition: Partition) -> bool:
@@ -235,21 +235,23 @@ class Delivery:
             self._held.popleft()
         if messages:
             partition.commit.has_given = True
-            self._core.live.note_received(messages, sum(map(len, messages)))
+            self._core.live.note_received(messages, _size_of(messages))
         return messages
 
-    def _take_held_batch(self, partition: Partition, max_rows: int | None, columns: Sequence[str]) -> PartitionBatch:
+    def _take_held_batch(self, partition: Partition, max_rows: int | None, columns: MessageColumns) -> PartitionBatch:
         most = len(partition.held) if max_rows is None else min(max_rows, len(partition.held))
-        messages = [partition.held.popleft() for _ in range(most)]
+        messages = list(islice(partition.held, most))
+        # Build the batch before taking the messages, so that none is skipped if this fails.
+        records = columns.build(cast("list[Message]", messages))
+        for _ in messages:
+            partition.held.popleft()
         if partition.held:
             self._held.rotate(-1)
         else:
             self._held.popleft()
         partition.commit.has_given = True
-        self._core.live.note_received(messages, sum(map(len, messages)))
-        next_offset = messages[-1].offset() + 1
-        records = MessageColumns(columns).build(cast("list[Message]", messages))
-        return PartitionBatch(*partition.where, messages[0].offset(), next_offset, records)
+        self._core.live.note_received(messages, _size_of(messages))
+        return PartitionBatch(*partition.where, messages[0].offset(), messages[-1].offset() + 1, records)
 
     def _next_open(self) -> _OpenBatch | None:
         """Return the batch that is being delivered; if there is none, open the next batch."""
@@ -336,3 +338,12 @@ class Delivery:
             self._core.live.hear(partition, live)
         partition.commit.has_given = True
         return True
+
+
+def _size_of(messages: Sequence[Received]) -> int:
+    """Return the size in bytes of all values, plus an estimate for keys and headers: those of the last message.
+
+    Measuring each key would double the cost per message.
+    """
+    last: Any = messages[-1]
+    return sum(map(len, messages)) + len(messages) * (len(last.key() or b"") + headers_size(last))

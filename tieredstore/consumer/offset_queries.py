@@ -113,14 +113,12 @@ class OffsetQueries:
         logs.load({where[0]}, ids)
         if logs.listings == before:
             known = logs.lineage(where)
-            if known is not None and _begins_elsewhere(bucket, known):
-                # Retention has deleted the first known segment.
-                logs.refresh(where, from_start=True)
-            if logs.lineage(where) is None:
+            if known is None:
                 # The bucket lacked the partition before, and its first segments may have arrived since.
                 logs.reload(where[0], ids.get(where[0]))
-            elif fresh:
-                logs.refresh(where)
+            elif (begins_elsewhere := _begins_elsewhere(bucket, known)) or fresh:
+                # If retention has deleted the first known segment, list the whole partition.
+                logs.refresh(where, from_start=begins_elsewhere)
         lineage = logs.lineage(where)
         return bucket.until_cut(lineage) if self._is_remote and lineage is not None else lineage
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -40,8 +40,20 @@ def before(messages: Sequence[Message], stop: int) -> Sequence[Message]:
 
 
 def size_of(messages: Sequence[Message]) -> int:
-    """Return the total size of keys and values in bytes."""
-    return sum(map(len, messages)) + sum(len(key) for key in map(Message.key, messages) if key is not None)
+    """Return the total size of keys and values in bytes, plus an estimate for headers: those of the last message."""
+    if not messages:
+        return 0
+    keys = sum(len(key) for key in map(Message.key, messages) if key is not None)
+    return sum(map(len, messages)) + keys + len(messages) * headers_size(messages[-1])
+
+
+def headers_size(message: Message) -> int:
+    """Return the size of a message's headers in bytes; 0 if the client cannot return them."""
+    try:
+        (headers,) = _headers((message,))
+    except BatchCorruptError:
+        return 0
+    return sum(len(name) + len(value or b"") for name, value in headers or ())
 
 
 def next_count(count: int, size: int) -> int:
@@ -53,7 +65,7 @@ def pieces(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
     """Split the messages into sequences of at most ``TARGET_BYTES``. A larger message is a sequence by itself."""
     first, held = 0, 0
     for at, message in enumerate(messages):
-        size = size_of((message,))
+        size = len(message) + len(message.key() or b"")
         if held + size > TARGET_BYTES and at > first:
             yield messages[first:at]
             first, held = at, 0
@@ -80,8 +92,8 @@ def offset_of(message: Message) -> int:
     return offset
 
 
-def _headers(messages: Sequence[Message]) -> list[object]:
-    all_headers: list[object] = []
+def _headers(messages: Sequence[Message]) -> list[Any]:
+    all_headers: list[Any] = []
     # If a header's key is not UTF-8, confluent-kafka may return a value although it has set an error. Python notices
     # this only in calls by ``map``, and raises SystemError.
     try:
