@@ -151,8 +151,6 @@ class Depth:
         """Yield the segments that, by their manifests, may have records between start and stop. If no other listing is
         verified (``is_only``), check that the start is not beyond the ends of all logs.
         """
-        if self.start is None and self.stop is None:
-            return listed
         loaded = load_stream(opened.store, listed, rules=opened.manifest_rules)
         return (segment.objects for segment in within(loaded, self.start, self.stop, check_start=is_only))
 
@@ -204,7 +202,8 @@ def _check(opened: OpenBucket, scopes: Sequence[Scope], depth: Depth) -> Generat
             closing.enter_context(state)
         sample = None if depth.sample == 1 else Sample(depth.sample)
         selection = Selection(OfLevel(depth.level), sample, state=state)
-        narrow = partial(depth.narrow, opened, is_only=len(scopes) == 1)
+        is_narrow = (depth.start, depth.stop) != (None, None)
+        narrow = partial(depth.narrow, opened, is_only=len(scopes) == 1) if is_narrow else None
         for scope in scopes:
             yield from verify(opened, scope, selection, parallel=depth.parallel, narrow=narrow)
 

@@ -9,20 +9,23 @@ from pathlib import Path
 import pytest
 
 from tests.support.damage.planted_bucket import CHUNK, EVENTS, OFFSETS, SEGMENTS, PlantedBucket
-from tests.support.ops.tools import findings_of
+from tests.support.ops.tools import findings_of, found_in
 from tests.support.records.small_segments import memory_settings
 from tests.support.stores.catalog_stores import partition_of, run_of
 from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import StoreUnavailableError
+from tieredstore.catalog import load_catalog
+from tieredstore.errors import BatchCorruptError, DataLossError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification.findings import FindingKind
+from tieredstore.ops.verification.selection import Selection
 from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import verify
+from tieredstore.records import ReadSettings, RecordReader
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment
@@ -33,6 +36,14 @@ K = FindingKind
 @pytest.fixture
 def planted() -> PlantedBucket:
     return PlantedBucket.of("plain")
+
+
+def read_all(bucket: Bucket) -> None:
+    """Read the records of the topic's partition."""
+    with bucket.manager() as manager:
+        reader = RecordReader(manager, load_catalog(manager), ReadSettings())
+        with reader.read(EVENTS.topic, EVENTS.partition, None, None) as read:
+            assert all(batch.num_rows for batch in read)
 
 
 def kinds_in(bucket: Bucket, level: Level = Level.LISTING) -> list[FindingKind]:
@@ -77,10 +88,46 @@ def test_objects_without_a_manifest_are_a_notice_beside_the_gap(planted: Planted
 
 @pytest.mark.parametrize("level", [Level.INDEX, Level.DATA])
 def test_a_log_that_ends_before_its_segment_is_a_notice(planted: PlantedBucket, level: Level) -> None:
+    """Compaction may remove a segment's last records."""
+    end = 2 * OFFSETS - 1
+    planted.delete(*Suffix, number=2)
+    planted.edit_metadata(1, endOffset=end + 3)
+    early, gap = findings_of(planted.bucket, level)
+    assert (early.kind, early.offsets) == (K.ENDS_EARLY, (end + 1, end + 3))
+    assert (gap.kind, gap.offsets) == (K.GAP, (end + 4, 3 * OFFSETS - 1))
+
+
+@pytest.mark.parametrize("level", [Level.INDEX, Level.DATA])
+def test_a_log_that_ends_before_the_last_segment_does_is_damage_as_for_readers(
+    planted: PlantedBucket, level: Level
+) -> None:
     end = SEGMENTS * OFFSETS - 1
     planted.edit_metadata(SEGMENTS - 1, endOffset=end + 3)
     (finding,) = findings_of(planted.bucket, level)
-    assert (finding.kind, finding.offsets) == (K.ENDS_EARLY, (end + 1, end + 3))
+    assert (finding.kind, finding.offsets) == (K.END_OFFSET, (end + 1, end + 3))
+    with pytest.raises(DataLossError, match=f"offsets {end + 1} to {end + 3} are lost"):
+        read_all(planted.bucket)
+
+    # A run up to a certain offset does not know if a segment follows.
+    (cut,) = found_in(verify(planted.bucket, selection=Selection(level), narrow=iter))
+    assert cut.kind is K.ENDS_EARLY
+
+
+@pytest.mark.parametrize("level", [Level.INDEX, Level.DATA])
+def test_zeros_in_place_of_the_last_batch_are_damage_as_for_readers(tmp_path: Path, level: Level) -> None:
+    """The indexes and the greatest timestamp may know nothing of the last batch."""
+    store, settings = MemoryObjectStore(), memory_settings(CHUNK)
+    batches = [build_batch([Record(b"v" * 50, timestamp_ms=1000)], offset) for offset in range(8)]
+    segment = write_segment(tmp_path, batches, partition=EVENTS)
+    with RemoteStorageManager(settings, store=store) as manager:
+        manager.copy_log_segment_data(segment.to_metadata(Uuid.random(), event_timestamp_ms=0), segment.files)
+    (key,) = (info.key for info in store.list() if info.key.endswith(".log"))
+    log = store.get(key)
+    store.put(key, log[: -len(batches[-1])] + bytes(len(batches[-1])))
+    damage = [one for one in findings_of(Bucket(settings, store), level) if one.kind is not K.TRAILING_ZEROS]
+    assert [(one.kind, one.offsets) for one in damage] == [(K.BATCH_STRUCTURE, (7, 7))]
+    with pytest.raises(BatchCorruptError, match="only zeros from offset 7 on"):
+        read_all(Bucket(settings, store))
 
 
 def test_of_many_findings_of_a_segment_a_hundred_are_listed(tmp_path: Path) -> None:

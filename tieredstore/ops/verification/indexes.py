@@ -210,10 +210,12 @@ class _IndexCheck:
         self.result.findings.append(self._subject.finding(kind, detail, Suffix.INDEXES, extent))
 
 
-def end_findings(subject: Subject, said: int, last: int) -> Iterator[Finding]:
+def end_findings(subject: Subject, said: int, last: int, zeros: int) -> Iterator[Finding]:
     """Yield a finding if the manifest's end offset (``said``) is not the offset of the log's last record (``last``).
 
-    ``last`` is -1 for a log without batches.
+    ``last`` is -1 for a log without batches. ``zeros`` is the number of bytes after the last batch. Compaction may
+    remove the last records of a segment. But readers take zeros for a lost disk page, and after the last segment, only
+    the manifest claims that the offsets exist.
     """
     if said < 0 or last == said:
         return
@@ -224,7 +226,14 @@ def end_findings(subject: Subject, said: int, last: int) -> Iterator[Finding]:
     elif following is not None and last < following <= said:
         detail = f"the manifest says {said}, but the records end at {last}, and the next segment begins at {following}"
         yield subject.finding(FindingKind.END_OFFSET, detail, Suffix.MANIFEST, offsets=(last + 1, said))
+    elif subject.is_last and last >= 0 and not zeros:
+        detail = f"the manifest says {said}, but the records end at {last}, and no segment follows"
+        yield subject.finding(FindingKind.END_OFFSET, detail, Suffix.MANIFEST, offsets=(last + 1, said))
     else:
         first = max(last + 1, subject.objects.start_offset)
+        if zeros:
+            detail = f"the log has only zeros from offset {first} on, but the manifest says {said}"
+            yield subject.finding(FindingKind.BATCH_STRUCTURE, detail, Suffix.LOG, offsets=(first, said))
+            return
         detail = f"offsets {first} to {said} have no batch"
         yield subject.finding(FindingKind.ENDS_EARLY, detail, Suffix.LOG, offsets=(first, said))

@@ -398,8 +398,7 @@ class BatchChecks:
 
 def _marker_of(header: BatchHeader, log: LogWalk) -> bytes:
     """Return the first bytes of a control batch's records."""
-    stop = min(header.size_in_bytes, HEADER_SIZE + MARKER_BYTES)
-    return bytes(log.view(header.position)[HEADER_SIZE:stop])
+    return bytes(log.view(header.position)[HEADER_SIZE : min(header.size_in_bytes, HEADER_SIZE + MARKER_BYTES)])
 
 
 def _shown(entry: OffsetIndexEntry) -> str:
@@ -416,8 +415,7 @@ def _offsets(header: BatchHeader) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LogResult:
-    """The findings in a log. ``last_offset`` is the last offset of the last batch. It is -1 if the log has no batch,
-    and None if unknown."""
+    """The findings in a log. ``last_offset`` is that of the last batch: -1 without a batch, None if unknown."""
 
     findings: list[Finding]
     last_offset: int | None
@@ -430,10 +428,10 @@ def check_data(
     checks = BatchChecks(subject, stored, indexes)
     with manager.open(stored.metadata) as stream:
         log = LogWalk(stream, stored.metadata.segment_size_in_bytes)
-        _DataWalk(log, checks, indexes.offsets).run()
+        zeros = _DataWalk(log, checks, indexes.offsets).run()
     checks.finish()
     if checks.is_sound:
-        checks.findings.extend(end_findings(subject, stored.metadata.end_offset, checks.last_offset))
+        checks.findings.extend(end_findings(subject, stored.metadata.end_offset, checks.last_offset, zeros))
     return LogResult(checks.findings, checks.last_offset if checks.is_sound else None)
 
 
@@ -504,7 +502,8 @@ class _PointerLook:
             _chunk_finding(self._checks, self._log, error)
         else:
             self.last_offset = last
-            for finding in end_findings(self._checks.subject, self._metadata.end_offset, last):
+            zeros = self._size - position
+            for finding in end_findings(self._checks.subject, self._metadata.end_offset, last, zeros):
                 self._checks.add(finding)
 
     def _check_first(self, number: int, header: BatchHeader | None) -> bool:
@@ -520,7 +519,7 @@ class _PointerLook:
 
 
 class _DataWalk:
-    """Reads a whole log, and continues after damage."""
+    """Reads a whole log, and continues after damage. ``run`` returns the number of zeros at the end."""
 
     def __init__(self, log: LogWalk, checks: BatchChecks, index: OffsetIndex | None) -> None:
         self._log = log
@@ -529,7 +528,7 @@ class _DataWalk:
         self._index = index
         self._reached = 0
 
-    def run(self) -> None:
+    def run(self) -> int:
         position, tried = 0, -1
         while position < self._size:
             try:
@@ -545,10 +544,11 @@ class _DataWalk:
                 else:
                     position = self._pass_batches(tried, error)
             else:
-                if (reached := self._reached) < self._size:
-                    detail = f"the log ends in {self._size - reached} bytes of zeros"
-                    self._checks.report(FindingKind.TRAILING_ZEROS, detail, ByteRange(reached, self._size))
-                return
+                if zeros := self._size - self._reached:
+                    detail = f"the log ends in {zeros} bytes of zeros"
+                    self._checks.report(FindingKind.TRAILING_ZEROS, detail, ByteRange(self._reached, self._size))
+                return zeros
+        return 0
 
     def _take_from(self, position: int, *, is_out_of_order: bool) -> None:
         """Check all batches from ``position`` on. Where possible, check many in one call; check the others one by

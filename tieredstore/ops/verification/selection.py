@@ -65,7 +65,7 @@ class Selection:
                 yield _before(last, subject)
             last = subject
         if last is not None:
-            yield last
+            yield replace(last, is_last=True)
 
     def _level_of(self, objects: SegmentObjects) -> Level | None:
         manifest = objects.find(Suffix.MANIFEST)
@@ -86,7 +86,7 @@ class Selection:
 def _before(last: Subject, following: Subject) -> Subject:
     """Return ``last`` with the base offset of the next segment."""
     if last.objects.segment_id.topic_id_partition != following.objects.segment_id.topic_id_partition:
-        return last
+        return replace(last, is_last=True)
     # Read the manifest of the segment before a selected segment. Its end offset shows if there is a gap between the
     # two.
     is_context = last.level is None and last.sound is None and following.level is not None

@@ -56,7 +56,8 @@ class Subject:
     """A segment to verify. If ``level`` is None, only the presence of its objects is checked.
 
     ``sound`` are facts from an earlier run. ``next_start`` is the base offset of the partition's next listed segment,
-    None for the last one. ``shown`` formats a key for messages.
+    None for the last one. ``is_last`` is True if the partition certainly has no later segment. ``shown`` formats a key
+    for messages.
     """
 
     objects: SegmentObjects
@@ -64,6 +65,7 @@ class Subject:
     prefix: str
     shown: Callable[[str], str]
     next_start: int | None = None
+    is_last: bool = False
     sound: SoundSegment | None = None
 
     def key(self, suffix: Suffix) -> str:

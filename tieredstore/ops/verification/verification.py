@@ -91,12 +91,13 @@ def verify(
         check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
         pool = opened.enter_context(ThreadPool(count, "tieredstore-verify"))
         listed = list_in_scope(bucket.store, bucket.prefix, scope)
+        subjects = selection.subjects(listed if narrow is None else narrow(listed), bucket.prefix, bucket.shown)
         if narrow is not None:
-            listed = narrow(listed)
+            subjects = (dataclasses.replace(subject, is_last=False) for subject in subjects)
         results = in_parallel(
             pool,
             check.check,
-            _before(selection.subjects(listed, bucket.prefix, bucket.shown), stop_offset),
+            _before(subjects, stop_offset),
             at_once=4 * count,
             weigh=lambda subject: manifest_size(subject.objects),
             max_weight=MAX_MANIFESTS_IN_FLIGHT,
