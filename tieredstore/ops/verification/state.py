@@ -81,10 +81,11 @@ class VerifyState(Closing):
                 "WHERE path = ? AND depth >= ? AND checked_ms > ? AND checked_ms <= ?",
                 (objects.main_path, level.depth, now_ms - self._recheck_ms, now_ms),
             ).fetchone()
-        if row is None or not _matches(row[0], objects):
-            return None
-        epochs: list[tuple[int, int]] = json.loads(row[2])
-        return SoundSegment(Extent(row[1], tuple((epoch, start) for epoch, start in epochs)), row[3])
+            if row is None or not _matches(row[0], objects):
+                return None
+            epochs: list[tuple[int, int]] = json.loads(row[2])
+            known = tuple((int(epoch), int(start)) for epoch, start in epochs)
+            return SoundSegment(Extent(int(row[1]), known), int(row[3]))
 
     def keep(self, objects: SegmentObjects, level: Level, sound: SoundSegment) -> None:
         """Record that a segment is sound."""
@@ -140,7 +141,9 @@ class VerifyState(Closing):
     def _explained(self) -> Generator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except ConfigError:
+            raise
+        except (sqlite3.Error, ValueError, TypeError) as error:  # the last two: a damaged value in a row
             raise ConfigError(
                 f"{self._path} cannot be used as a state file ({error}): if no other run is using it, name another "
                 "file, or remove it to check everything again"
