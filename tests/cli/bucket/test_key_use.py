@@ -56,7 +56,7 @@ def _settings(root: Path, name: str, texts: dict[str, str]) -> Path:
 def let_caches_forget(root: Path) -> None:
     """Let an hour, in which caches expire, and a little more pass after the rotation."""
     (noted,) = root.rglob("!tieredstore/keys/rotated/*")
-    os.utime(noted, (noted.stat().st_mtime - 3661, noted.stat().st_mtime - 3661))
+    os.utime(noted, (noted.stat().st_mtime - 3911, noted.stat().st_mtime - 3911))
 
 
 def test_a_rotation_that_is_killed_is_remembered_for_as_long(

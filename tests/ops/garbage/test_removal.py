@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -181,6 +182,18 @@ def test_a_hold_that_comes_meanwhile_counts_after_ten_seconds(store: MemoryObjec
     hold = holds.on(FIRST, 0, 9)
     assert hold is not None
     assert hold.name == "late"
+
+
+def test_a_hold_that_comes_while_the_machine_is_suspended_counts(
+    store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, suspended_s = time.clock_gettime, 0.0
+    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + suspended_s)
+    holds = Holds(store, "")
+    assert holds.on(FIRST, 0, 9) is None
+    place_hold(store, "", LegalHold("late", "events"))
+    suspended_s = 3600.0
+    assert holds.on(FIRST, 0, 9) is not None
 
 
 def test_holds_are_kept_in_the_bucket(store: MemoryObjectStore) -> None:

@@ -5,6 +5,7 @@ at the same time.
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +31,8 @@ from tieredstore.errors import ConfigError, StoreUnavailableError, UnknownKeyErr
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.ops.keys.rotation import Rotation, RotationStep
-from tieredstore.ops.keys.use import RotationNotes, cached_until_ms
+from tieredstore.ops.keys.use import NeedReason, RotationNotes, cached_until_ms, needs_of
+from tieredstore.ops.listing import ListedSegment, load_stream
 from tieredstore.ops.steps import Outcome
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.transform.keyring import KeyPair, KeyRing
@@ -237,9 +239,35 @@ def test_a_replaced_pair_is_needed_until_caches_expire_and_a_margin_longer(store
     assert noted_ms is not None
     now_ms = noted_ms
     later = ScriptedStore(store).change("now_ms", change=lambda _: now_ms)
-    for passed_ms, until_ms in {0: noted_ms + 61_000, 60_999: noted_ms + 61_000, 61_000: None}.items():
+    for passed_ms, until_ms in {0: noted_ms + 311_000, 310_999: noted_ms + 311_000, 311_000: None}.items():
         now_ms = noted_ms + passed_ms
         assert cached_until_ms(later, "", "key1", 1000) == until_ms
+
+
+def test_a_machine_that_was_suspended_notes_a_replaced_pair_again(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, suspended_s = time.clock_gettime, 0.0
+    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + suspended_s)
+    scripted = ScriptedStore(store)
+    notes = RotationNotes(scripted, "")
+    for _ in range(2):
+        notes.before_write("key1")
+        assert len(scripted.keys_of("put")) == 1
+    suspended_s = 3600.0
+    notes.before_write("key1")
+    assert len(scripted.keys_of("put")) == 2
+
+
+def test_a_pair_that_is_replaced_while_its_use_is_looked_up_is_needed_by_caches(store: ObjectStore) -> None:
+    def listed() -> Iterator[ListedSegment]:
+        notes = RotationNotes(store, "")
+        list(Rotation(store, BOTH, dry_run=False, notes=notes).run(list_segments(store)))
+        yield from load_stream(store, list_segments(store))
+
+    needs = list(needs_of(store, "", listed(), "key1", cached_ms=3_600_000))
+    assert [need.reason for need in needs] == [NeedReason.CACHED]
+    assert list(needs_of(store, "", (), "key3", cached_ms=3_600_000)) == []
 
 
 @pytest.fixture(params=["bare", "metered", "limited", "delegating", "managed"])

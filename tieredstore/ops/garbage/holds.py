@@ -7,7 +7,6 @@ it repeatedly. An unreadable hold protects everything.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Final, cast
@@ -23,6 +22,7 @@ from tieredstore.errors import (
     PreconditionFailedError,
 )
 from tieredstore.model import TopicIdPartition
+from tieredstore.process.deadline import boot_clock_s
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.versions import HOLD
 
@@ -138,10 +138,10 @@ def list_holds(store: ObjectStore, prefix: str) -> Iterator[LegalHold]:
 class Holds:
     """A bucket's legal holds, for tools that delete. The holds are read again after ``LOOK_AGAIN_S``. Thread-safe."""
 
-    def __init__(self, store: ObjectStore, prefix: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: ObjectStore, prefix: str, clock: Callable[[], float] = boot_clock_s) -> None:
         self._store = store
         self._prefix = prefix
-        self._monotonic = monotonic
+        self._clock = clock
         self._lock = ForkSafeLock()
         self._holds: tuple[LegalHold, ...] = ()
         self._read_at_s = -float("inf")
@@ -149,7 +149,7 @@ class Holds:
     def on(self, where: TopicIdPartition, first: int, last: int | None) -> LegalHold | None:
         """Return a legal hold on these offsets, or None. Raise CorruptDataError if any hold is unreadable."""
         with self._lock:
-            now_s = self._monotonic()
+            now_s = self._clock()
             if now_s - self._read_at_s >= LOOK_AGAIN_S:
                 self._holds = tuple(list_holds(self._store, self._prefix))
                 self._read_at_s = now_s

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptDataError, ObjectNotFoundError
 from tieredstore.ops.listing import ListedSegment, SegmentTotals
 from tieredstore.ops.snapshots.storing import Snapshots
+from tieredstore.process.deadline import CALL_TIMEOUT_S, boot_clock_s
 from tieredstore.process.forks import ForkSafeLock
 
 
@@ -66,9 +66,9 @@ class KeyNeed:
 
 
 _RENEWED_S: Final = 10.0
-_MARGIN_MS: Final = 60_000
+_MARGIN_MS: Final = int(1000 * (_RENEWED_S + CALL_TIMEOUT_S))
 """Maximum time from a rotation's note to the rotation's last write. A rotation renews its note every ``_RENEWED_S``,
-but a single write may take longer.
+but a single write may take longer, because the store repeats it for up to ``CALL_TIMEOUT_S``.
 """
 
 
@@ -78,8 +78,8 @@ class RotationNotes:
     Readers need a replaced pair until their caches expire (see ``cached_until_ms``).
     """
 
-    def __init__(self, store: ObjectStore, prefix: str, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._store, self._prefix, self._monotonic = store, prefix, monotonic
+    def __init__(self, store: ObjectStore, prefix: str, clock: Callable[[], float] = boot_clock_s) -> None:
+        self._store, self._prefix, self._clock = store, prefix, clock
         self._lock = ForkSafeLock()
         self._noted_s: dict[str, float] = {}
 
@@ -90,7 +90,7 @@ class RotationNotes:
         time.
         """
         with self._lock:
-            now_s = self._monotonic()
+            now_s = self._clock()
             if now_s - self._noted_s.get(key_id, -math.inf) >= _RENEWED_S:
                 self._note(key_id)
                 self._noted_s[key_id] = now_s
@@ -137,16 +137,9 @@ def needs_of(
     """Yield everything that needs, or may need, the pair ``key_id``. If nothing is yielded, the pair can be retired.
 
     Unfinished writes are looked up before the first segment is taken from ``listed``. So a write that is committed in
-    the meantime appears in ``listed``.
+    the meantime appears in ``listed``. The note of a rotation is read last, because a rotation may replace the pair in
+    the meantime.
     """
-    until_ms = cached_until_ms(store, prefix, key_id, cached_ms)
-    if until_ms is not None:
-        if until_ms == math.inf:
-            until = "readers restart (then run this with fetch.manifest.cache.retention.ms=0)"
-        else:
-            end = datetime.fromtimestamp(until_ms / 1000, UTC)
-            until = end.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        yield KeyNeed(_rotated_key(prefix, key_id), NeedReason.CACHED, f"until {until}")
     for write in find_abandoned_writes(store, prefix):
         yield KeyNeed(write.key, NeedReason.UNFINISHED)
     snapshots = Snapshots(store, prefix, None)
@@ -161,3 +154,11 @@ def needs_of(
             yield KeyNeed(path, NeedReason.UNCOMMITTED)
         elif (wrapped := segment.loaded.manifest.encryption) is not None and wrapped.key_id == key_id:
             yield KeyNeed(path, NeedReason.WRAPPED)
+    until_ms = cached_until_ms(store, prefix, key_id, cached_ms)
+    if until_ms is not None:
+        if until_ms == math.inf:
+            until = "readers restart (then run this with fetch.manifest.cache.retention.ms=0)"
+        else:
+            end = datetime.fromtimestamp(until_ms / 1000, UTC)
+            until = end.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        yield KeyNeed(_rotated_key(prefix, key_id), NeedReason.CACHED, f"until {until}")
