@@ -15,6 +15,8 @@ import pytest
 from tests.support.cli.cli_process import tieredstore
 from tests.support.golden.segments import segments, settings_text
 from tests.support.paths import GOLDEN
+from tests.support.stores.versioned_store import VersionedStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.config import settings_from
 from tieredstore.config.properties import read_properties
@@ -71,6 +73,13 @@ def test_a_rotation_that_is_killed_is_remembered_for_as_long(
     monkeypatch.setattr(Rotation, "run", killed)
     assert tieredstore("keys", "rotate", "--yes", "-c", both).code == 1
     assert [path.name for path in root.rglob("!tieredstore/keys/rotated/*")] == ["key1"]
+
+
+def test_a_bucket_that_keeps_versions_may_need_a_retired_pair(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``restore undelete`` brings back manifests that were deleted before a rotation."""
+    assert "older versions" not in tieredstore("keys", "list", "key3", "-c", both).stderr
+    monkeypatch.setattr(FilesystemObjectStore, "versions", lambda _: VersionedStore().versions())
+    assert "older versions of manifests were not checked" in tieredstore("keys", "list", "key3", "-c", both).stderr
 
 
 def counted(settings: Path) -> dict[str | None, int]:

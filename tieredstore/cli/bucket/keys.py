@@ -14,6 +14,7 @@ import typer
 
 from tieredstore.api.outcomes import Outcome
 from tieredstore.api.rows import KeyUse
+from tieredstore.backends.base import BucketVersions, admin_of
 from tieredstore.cli.app.options import Apply, Json, Output, SettingsFile, Store, Topics, Work
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.cli.terminal.output import (
@@ -304,6 +305,16 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
             f"no segments found, so the use of key pair {key_id!r} is unknown: check the bucket and key.prefix"
         )
     complain(f"nothing needs key pair {key_id!r} any more: {counted(listed, 'segment')} checked")
+    _tell_of_versions(bucket)
+
+
+def _tell_of_versions(bucket: Bucket) -> None:
+    """Say that older versions of manifests may need a retired pair, if the bucket keeps versions."""
+    versions = admin_of(bucket.opened().store).versions()
+    if isinstance(versions, BucketVersions) and versions.obstacle() is None:
+        complain(
+            "older versions of manifests were not checked: keep the pair while you may bring back deleted segments"
+        )
 
 
 def _until(bucket: Bucket, old_keys: Sequence[str]) -> str:
