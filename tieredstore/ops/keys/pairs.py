@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.config.encryption import PAIRS
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.process.interruption import at_sudden_end
+from tieredstore.process.whole_files import sync_folder
 from tieredstore.remote.key_texts import passphrase_in, variable_content
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ def write_new(path: Path, content: bytes, *, mode: int) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
+            sync_folder(path.parent)  # a power failure must not lose the name of a key that settings already list
             undone.pop_all()
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
