@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.support.paths import GOLDEN
-from tests.support.stores.doubles import DelegatingObjectStore
+from tests.support.stores.doubles import DelegatingObjectStore, ScriptedStore
 from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
@@ -33,8 +33,10 @@ from tieredstore.format.cluster_snapshot import (
     SchemaVersion,
     TopicSettings,
 )
+from tieredstore.ops.keys.rotation import Rotation
 from tieredstore.ops.keys.use import KeyNeed, NeedReason, needs_of
 from tieredstore.ops.snapshots.storing import Snapshots
+from tieredstore.ops.steps import Outcome
 from tieredstore.transform.keyring import KeyPair, KeyRing
 
 KEYS = GOLDEN / "08-keyring" / "keys"
@@ -240,3 +242,25 @@ def test_a_key_pair_is_needed_by_the_snapshots_that_it_encrypts_and_by_damaged_o
     assert [need.reason for need in needs_of(store, "pre/", (), "key2", cached_ms=0)] == [NeedReason.SNAPSHOT]
     store.delete([stored.key])
     assert not snapshots.may_need(stored, "key1")
+
+
+def test_a_rotation_writes_no_snapshot_again_that_was_read_damaged() -> None:
+    """A bit may flip on the way from the store, and then the rotation would replace a sound snapshot."""
+    store = MemoryObjectStore()
+    snapshots = stored_of(store, RING)
+    snapshots.write(FULL, is_hourly=True)
+    (stored,) = snapshots.find_all()
+    before = store.get(stored.key)
+
+    def flip(body: bytes) -> bytes:
+        at = body.index(b'"content":"') + 40
+        return body[:at] + (b"A" if body[at : at + 1] != b"A" else b"B") + body[at + 1 :]
+
+    flipping = ScriptedStore(store).change("get", change=flip)
+    rotation = Rotation(flipping, KeyRing("key2", PAIRS), dry_run=False)
+    (step,) = rotation.run_snapshots(Snapshots(flipping, "pre/", RING))
+    assert (step.outcome, "checksum" in str(step.reason)) == (Outcome.DAMAGED, True)
+    assert store.get(stored.key) == before
+    (step,) = Rotation(store, KeyRing("key2", PAIRS), dry_run=False).run_snapshots(snapshots)
+    assert step.outcome is Outcome.ROTATED
+    assert snapshots.find() == FULL

@@ -191,6 +191,7 @@ class Snapshots:
             return CLUSTER_SNAPSHOT.to_bytes(fields)
 
         try:
+            _content_of(document)  # a rotation must not write damaged content, or content that was damaged by the read
             return (None if document.encryption is None else document.encryption.wrapped()), change
         except CorruptDataError as error:
             raise CorruptDataError(f"{where} is damaged: {error}") from error
