@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.paths import GOLDEN
 from tieredstore.errors import ManifestCorruptError
-from tieredstore.format.data_key_field import with_data_key
+from tieredstore.format.data_key_field import same_but_for_data_key, with_data_key
 from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
+from tieredstore.format.manifest_rules import ManifestRules
 
 MANIFESTS = sorted(GOLDEN.rglob("*.rsm-manifest"))
 ENCRYPTED = [path for path in MANIFESTS if SegmentManifest.from_bytes(path.read_bytes()).encryption is not None]
@@ -37,6 +38,21 @@ def test_a_manifest_without_encryption_has_nothing_to_change() -> None:
     plain = next(path for path in MANIFESTS if path not in ENCRYPTED)
     with pytest.raises(ManifestCorruptError, match="not encrypted"):
         with_data_key(plain.read_bytes(), "key1", b"x")
+
+
+def test_manifests_with_the_smallest_chunks_are_compared_too() -> None:
+    """The settings of a bucket may allow smaller chunks than the default rules."""
+    document = json.loads(next(raw for raw in map(Path.read_bytes, ENCRYPTED) if b'"fixed"' in raw))
+    size = 100_000
+    document["chunkIndex"] |= {
+        "originalChunkSize": 1, "originalFileSize": size, "transformedChunkSize": 29, "finalTransformedChunkSize": 29,
+    }  # fmt: skip
+    del document["remoteLogSegmentMetadata"]
+    raw = json.dumps(document).encode()
+    rules = ManifestRules(min_chunk_size=1)
+    assert same_but_for_data_key(raw, with_data_key(raw, "key-7", b"new", rules))
+    document["chunkIndex"]["originalFileSize"] = size + 1
+    assert not same_but_for_data_key(raw, json.dumps(document).encode())
 
 
 def spelled(name: str, escaped: frozenset[int]) -> str:

@@ -197,7 +197,7 @@ class VerbatimCopies:
             return
         if not same_but_for_data_key(raw, segment.raw):
             raise SegmentAlreadyExistsError(f"{name} in the target differs from the source's")
-        wrapped = SegmentManifest.from_bytes(raw).encryption
+        wrapped = SegmentManifest.from_bytes(raw, None, self._route.target.manifest_rules).encryption
         if wrapped is None:
             return
         if self._route.recoding.changes_encryption and not self._route.recoding.opens(wrapped):
