@@ -299,6 +299,19 @@ def test_records_that_stand_in_another_encoding_are_left_alone() -> None:
     assert content(target) == before
 
 
+@pytest.mark.parametrize("suffix", [Suffix.LOG, Suffix.INDEXES])
+def test_a_transcoded_copy_that_lost_bytes_is_named(suffix: Suffix) -> None:
+    target = MemoryObjectStore()
+    run(bucket(made()), bucket(target, ZSTD))
+    key = next(info.key for info in target.list() if info.key.endswith(suffix.value))
+    target.put(key, target.get(key)[:-1])
+    before = content(target)
+    steps = run(bucket(made()), bucket(target, ZSTD))
+    assert outcomes(steps) == {Outcome.FAILED: 1, Outcome.THERE: 1}
+    assert f"but its .{suffix.value} has another size than its manifest says" in errors(steps)[0]
+    assert content(target) == before
+
+
 def test_a_copy_that_lost_an_object_is_mended() -> None:
     target = MemoryObjectStore()
     run(bucket(made()), bucket(target))
@@ -315,6 +328,26 @@ def test_one_place_and_a_store_without_conditions_are_refused() -> None:
 
     with pytest.raises(ConfigError, match="mirror needs a store"):
         run(bucket(store), bucket(ScriptedStore(MemoryObjectStore(), conditional_writes=False)))
+
+
+def test_a_folder_is_one_place_as_a_root_and_as_a_prefix(tmp_path: Path) -> None:
+    (tmp_path / "kafka").mkdir()
+    outer, inner = FilesystemObjectStore(tmp_path), FilesystemObjectStore(tmp_path / "kafka")
+    MADE[0].put(inner)
+    with pytest.raises(ConfigError, match="the same place"):
+        run(bucket(inner), bucket(outer, ZSTD, "kafka/"))
+    assert len(content(inner)) == 3
+
+
+@pytest.mark.parametrize(("prefix", "copies"), [("kafka", "kafka-z"), ("kafka-z", "kafka"), ("", "z")])
+def test_prefixes_whose_keys_mix_are_refused(prefix: str, copies: str) -> None:
+    """Under the shorter prefix, the segments of the other look like another topic, which each run would copy too."""
+    store = MemoryObjectStore()
+    MADE[0].put(store, prefix)
+    before = content(store)
+    with pytest.raises(ConfigError, match=r"continues that of the other without a slash"):
+        run(bucket(store, prefix=prefix), bucket(store, prefix=copies))
+    assert content(store) == before
 
 
 CHANGES: dict[str, Callable[[bytes], bytes]] = {

@@ -345,6 +345,7 @@ class BucketCopy:
         """
         source, target = self.source, self.target
         require_target(source, target, "mirror")
+        _refuse_joined_prefixes(source, target)
         threads = target.settings.transform_thread_pool_size or os.cpu_count() or 1
         recoding = Recoding.between(
             source.settings, target.settings, threads, decrypt=self.decrypt, new_data_keys=self.new_data_keys
@@ -360,10 +361,30 @@ class BucketCopy:
 def require_target(source: Bucket, target: Bucket, tool: str) -> None:
     """Raise ConfigError if both buckets are the same place, or if the target's store lacks a feature that ``tool``
     needs."""
-    if (source.store.identity, source.prefix) == (target.store.identity, target.prefix):
+    if _root(source) == _root(target):
         raise ConfigError("source and target are the same place: nothing would be copied")
     require_conditional_writes(target.store, tool)
     refuse_other_layout(target.store, target.prefix)
+
+
+def _root(bucket: Bucket) -> str:
+    """Return the store and the prefix as one text, because a folder may be in the store's root or in the prefix."""
+    return f"{bucket.store.identity.rstrip('/')}/{bucket.prefix}"
+
+
+def _refuse_joined_prefixes(source: Bucket, target: Bucket) -> None:
+    """Raise ConfigError if, in one store, one prefix is the other and some letters without a slash.
+
+    The keys under the longer prefix would then be keys of other topics under the shorter prefix. Each copy would copy
+    the earlier copies again.
+    """
+    shorter, longer = sorted((_root(source), _root(target)), key=len)
+    if longer.startswith(shorter) and "/" not in longer[len(shorter) :]:
+        raise ConfigError(
+            "source and target are in one store, and the key.prefix of one continues that of the other without a "
+            "slash, so the segments of one would look like other topics of the other: end the target's key.prefix with "
+            "a slash, or choose another one"
+        )
 
 
 @dataclass(frozen=True, slots=True)

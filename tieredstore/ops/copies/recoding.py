@@ -36,6 +36,7 @@ from tieredstore.errors import (
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import FRAME_SIZE, CompressionType, first_batch_compression, first_batch_size
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.ops.inspection import inspect_objects
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.copy.content import InOrder, SegmentContent
 from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions
@@ -234,7 +235,8 @@ class Transcoder:
         """Return the id of a complete copy among the target's segments at the same offset; None if there is no complete
         copy.
 
-        Raise SegmentAlreadyExistsError if the existing copy was written with other settings than the present ones.
+        Raise SegmentAlreadyExistsError if the existing copy is damaged, or was written with other settings than the
+        present ones.
         """
         for objects in beside:
             if objects.missing:
@@ -249,6 +251,11 @@ class Transcoder:
                 raise SegmentAlreadyExistsError(
                     f"the target has {segment.objects.main_path} with the source's data key; copy to another prefix or "
                     "bucket, then delete this segment"
+                )
+            if damaged := [each.suffix.value for each in inspect_objects(copy) if each.is_damaged]:
+                raise SegmentAlreadyExistsError(
+                    f"the target has the records of {segment.objects.main_path} as segment {objects.segment_id.id}, "
+                    f"but its .{' and .'.join(damaged)} has another size than its manifest says; remove that segment"
                 )
             if not self._is_as_wanted(segment, copy):
                 raise SegmentAlreadyExistsError(
