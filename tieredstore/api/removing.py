@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from tieredstore.api.outcomes import Outcome, Plan, of_garbage, of_removal, status_of
 from tieredstore.api.rows import time_of
 from tieredstore.api.scopes import is_glob
-from tieredstore.backends.base import admin_of, store_time_ms
+from tieredstore.backends.base import admin_of
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, Uuid
 from tieredstore.ops.addresses import SegmentAddress, find_objects
 from tieredstore.ops.brokers import open_brokers
-from tieredstore.ops.garbage.collection import GarbageCollection
+from tieredstore.ops.garbage.collection import GarbageCollection, trusted_time_ms
 from tieredstore.ops.garbage.lifecycle import add_abort_rule
 from tieredstore.ops.garbage.removal import Before, Removal
 
@@ -100,7 +100,9 @@ def plan_removal(
 def plan_gc(bucket: Bucket, scopes: Scopes, min_age: timedelta, *, unknown_too: bool, parallel: int) -> Plan:
     """Return the plan to delete leftovers of at least ``min_age``."""
     opened = bucket.opened()
-    chosen, as_of_ms = list(scopes.of(opened.store, opened.prefix)), store_time_ms(opened.store)
+    min_age_ms, upload_max_age_ms = min_age // timedelta(milliseconds=1), opened.settings.upload_max_age_ms
+    chosen = list(scopes.of(opened.store, opened.prefix))
+    as_of_ms = trusted_time_ms(opened.store, min_age_ms, upload_max_age_ms)
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         opened = bucket.opened()
@@ -108,8 +110,8 @@ def plan_gc(bucket: Bucket, scopes: Scopes, min_age: timedelta, *, unknown_too: 
             collection = GarbageCollection(
                 opened.store,
                 opened.prefix,
-                min_age_ms=min_age // timedelta(milliseconds=1),
-                upload_max_age_ms=opened.settings.upload_max_age_ms,
+                min_age_ms=min_age_ms,
+                upload_max_age_ms=upload_max_age_ms,
                 brokers=brokers,
                 unknown_too=unknown_too,
                 as_of_ms=as_of_ms,

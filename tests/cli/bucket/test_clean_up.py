@@ -76,6 +76,17 @@ def test_gc_takes_the_greatest_age_of_the_settings(root: Path, tmp_path: Path) -
     assert tieredstore("gc", "-c", settings, "--min-age", "48h").code == 0
 
 
+def test_gc_deletes_nothing_by_a_clock_that_is_hours_ahead(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms, ahead_h = FilesystemObjectStore.now_ms, 13
+    monkeypatch.setattr(FilesystemObjectStore, "now_ms", lambda store: now_ms(store) + ahead_h * 3_600_000)
+    refused = run(root, "gc", "--yes")
+    assert (refused.code, count(root)) == (6, 20)
+    assert "is 13.0 h ahead of this machine's, so objects of running copies may look old" in refused.stderr
+    assert run(root, "gc", "--min-age", "26h").code == 0
+    ahead_h = 11
+    assert run(root, "gc").code == 0
+
+
 def test_gc_for_scripts_has_an_object_a_line_and_a_summary(root: Path) -> None:
     rows, summary = run(root, "gc", "--json").rows
     assert [(row["action"], row["status"], row["code"], row["kind"], row["name"]) for row in rows] == [

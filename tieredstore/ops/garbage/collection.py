@@ -12,6 +12,7 @@ copying.
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -99,6 +100,21 @@ _ANY_NAME: Final = f"{0:020d}-{'A' * 22}.{Suffix.LOG.value}"
 def least_age_ms(upload_max_age_ms: int) -> int:
     """Return the smallest safe ``min_age_ms`` for copies that commit within ``upload_max_age_ms``."""
     return AGES_APART * upload_max_age_ms
+
+
+def trusted_time_ms(store: ObjectStore, min_age_ms: int, upload_max_age_ms: int) -> int:
+    """Return the store's time, to plan a garbage collection. Raise StoreError if it is so far ahead of this machine's
+    clock that objects of a running copy would look older than ``min_age_ms``. Raise ConfigError for a store without a
+    clock.
+    """
+    now_ms = store_time_ms(store)
+    ahead_ms = now_ms - int(time.time() * 1000)
+    if ahead_ms > max(upload_max_age_ms, min_age_ms - upload_max_age_ms):
+        raise StoreError(
+            f"the clock of {store.identity} is {ahead_ms / 3_600_000:.1f} h ahead of this machine's, so objects of "
+            "running copies may look old: correct the wrong clock, or give a greater minimum age"
+        )
+    return now_ms
 
 
 @dataclass(frozen=True, slots=True)
