@@ -61,7 +61,7 @@ def test_from_stdin_to_a_groups_position(tmp_path: Path, monkeypatch: pytest.Mon
         ("g", "orders", 0),
         ("g", "orders", 1),
     }
-    assert max(row["position"] for row in groups) == [1, 0, 0]
+    assert max(row["position"] for row in groups) == [256, 0, 0]
     assert "one" in tieredstore("pubsub", "cat", "orders", "--store", tmp_path).text
     assert "\ng " in tieredstore(*topics).text
     assert "\ng " not in tieredstore(*topics[:-1]).text
@@ -90,7 +90,7 @@ def test_a_group_of_a_topic_that_was_created_again_is_an_error(tmp_path: Path, m
     produce(monkeypatch, tmp_path, b"3\n")
     done = tieredstore(*cat)
     assert (done.code, done.text) == (3, "")
-    assert "offset 257 is beyond the end, 256" in done.stderr
+    assert "offset 512 is beyond the end, 256" in done.stderr
 
 
 def test_topics_are_shown_and_grow(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_a_group_of_a_topic_that_was_created_again_hears_of_it(loss: Literal["fa
         consumer.commit()
     lose_queue(store)
     publish(topics, [b"c"])
-    lost = "queue orders/0: offset 257 is beyond the end, 256"
+    lost = "queue orders/0: offset 512 is beyond the end, 256"
     with BatchConsumer(topics, "orders", group="g", on_data_loss=loss) as consumer:
         if loss == "report":
             assert values_of(consumer, at_least=1) == [b"c"]

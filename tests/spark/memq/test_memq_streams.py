@@ -79,8 +79,17 @@ def test_a_stream_looks_once_a_second_and_sees_what_comes_and_new_partitions(tmp
     with closing(BatchWriter(BatchLog(topic.topics, grown))) as writer:
         writer.write([topic.message(9, 0)], Deadline.after(60), 2)
     last = reader.latestOffset(end, reader.getDefaultReadLimit())
-    assert last["offsets"]["2"] == 1
+    assert last["offsets"]["2"] == 256
     assert stream_values(pickle.loads(pickle.dumps(reader)), end, last) == values(range(9, 10), 1)
+
+
+def test_a_stream_that_has_read_all_that_was_freed_has_lost_nothing(tmp_path: Path) -> None:
+    topic = written_topic(tmp_path)
+    reader = stream_of(topic)
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    for partition in range(2):
+        topic.queue.free(partition, topic.queue.end(partition))
+    assert stream_of(topic).latestOffset(end, ReadAllAvailable()) == end
 
 
 def test_a_run_up_to_now_and_the_engines_own_limits(topic: Topic) -> None:

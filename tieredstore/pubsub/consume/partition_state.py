@@ -458,14 +458,14 @@ class PartitionState:
         self._shared.fetches.give_back(first.batch)
         if isinstance(first, OpenBatch):
             self._shared.counts.repeated_messages += len(first.repeated)
-        self.position = Position(first.batch.offset + 1)
+        self.position = Position(first.batch.next_offset)
 
     def pass_over(self) -> None:
         """Skip the cause of the last error: the first batch, or entries that retention has freed."""
         if self._ahead:
             self._exhaust()
         elif self._queued:
-            self.position = Position(self._queued.popleft().offset + 1)
+            self.position = Position(self._queued.popleft().next_offset)
         else:
             self.position = Position(self._shared.log.queue.start(self.partition))
             self.lookout.restart(self.position.offset)

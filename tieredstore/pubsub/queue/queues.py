@@ -24,11 +24,18 @@ from tieredstore.pubsub.settings import BatchSettings
 
 
 class QueuedNotification(NamedTuple):
-    """One notification and its offset; ``appended_ms`` is the time of the append by the writer's clock."""
+    """One notification and its offset; ``appended_ms`` is the time of the append by the writer's clock. The queue has
+    no notification at the next ``unused`` offsets, and will never have one there."""
 
     offset: int
     appended_ms: int
     raw: bytes
+    unused: int = 0
+
+    @property
+    def next_offset(self) -> int:
+        """The offset at which a reader continues."""
+        return self.offset + 1 + self.unused
 
 
 class Position(NamedTuple):
@@ -113,7 +120,7 @@ class QueueCursor:
         is."""
         entries = self._queue.read(self._partition, self.offset)
         if entries:
-            self.offset = entries[-1].offset + 1
+            self.offset = entries[-1].next_offset
         return entries
 
     def check_end(self) -> None:

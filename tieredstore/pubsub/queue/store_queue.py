@@ -317,9 +317,9 @@ class _StoredPartition:
         if entry is None:
             return None
         self._saw_taken(number)
-        first = number * ENTRY_NOTIFICATIONS
+        first, last = number * ENTRY_NOTIFICATIONS, len(entry.notifications) - 1
         return [
-            QueuedNotification(first + at, entry.appended_ms, raw)
+            QueuedNotification(first + at, entry.appended_ms, raw, ENTRY_NOTIFICATIONS - 1 - at if at == last else 0)
             for at, raw in enumerate(entry.notifications)
             if at >= place
         ]
@@ -474,7 +474,7 @@ class _EntryCursor(QueueCursor):
                 self._number, self._place, self._misses = self._number + 1, 0, 0
                 self._is_new = False
                 if found:
-                    self.offset = self._number * ENTRY_NOTIFICATIONS
+                    self.offset = found[-1].next_offset
                     return found
         at = self._number * ENTRY_NOTIFICATIONS + self._place
         if is_asking_start:

@@ -280,10 +280,12 @@ class QueuedBatch:
     """A batch and its place in the queue.
 
     Only :meth:`BatchLog.batch_of` creates a QueuedBatch, after a check that the notification points to an object of its
-    topic. ``appended_ms`` is the time of the append by the writer's clock."""
+    topic. ``next_offset`` is the place after it in the queue. ``appended_ms`` is the time of the append by the writer's
+    clock."""
 
     partition: int
     offset: int
+    next_offset: int
     appended_ms: int
     key: str
     notification: Notification
@@ -331,7 +333,7 @@ class BatchLog(Closing):
         where = self.place(partition, entry.offset)
         notification = parse_notification(entry.raw, where)
         key = self.topics.check_place(notification, self.topic, where)
-        return QueuedBatch(partition, entry.offset, entry.appended_ms, key, notification)
+        return QueuedBatch(partition, entry.offset, entry.next_offset, entry.appended_ms, key, notification)
 
     def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedBatch]:
         """Yield a partition's batches, over the same offsets as :meth:`NotificationQueue.walk`."""

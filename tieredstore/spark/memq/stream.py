@@ -92,7 +92,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offsets = dict(begun)
             for batch in planned:
                 if batch.queued is not None:
-                    offsets[batch.queued.partition] = batch.queued.offset + 1
+                    offsets[batch.queued.partition] = batch.queued.next_offset
             end = self._json(offsets)
             if start.get(_INITIAL) == start.get("offsets"):
                 end[_INITIAL] = _texts(begun)  # the first batch records the start of the stream
