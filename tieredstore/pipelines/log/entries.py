@@ -39,6 +39,10 @@ class Window:
     leader_epoch: int = -1
     """Leader epoch of the record before ``stop`` (or a later epoch), -1 if unknown."""
 
+    def __str__(self) -> str:
+        """Return the offsets in words, such as ``offsets 0 to 9 of orders-1``."""
+        return f"offsets {self.start} to {self.stop - 1} of {self.topic}-{self.partition}"
+
     @property
     def where(self) -> tuple[str, int]:
         """Topic and partition."""

@@ -328,8 +328,8 @@ class Driver:
             if fresh.keys() != {file.key for file in window.files}:
                 discard_files(self.store, again.files)
                 raise ConfigError(
-                    f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} now produce "
-                    "files that differ from the committed files: the records of the topic have changed"
+                    f"{window.window} now produce files that differ from the committed files: the records of the "
+                    "topic have changed"
                 )
             discard_files(self.store, [file for file in again.files if file.key not in missing])
             files = tuple(fresh[file.key] if file.key in missing else file for file in window.files)

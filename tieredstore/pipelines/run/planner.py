@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import DataLossError
@@ -156,11 +157,8 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
     log = snapshot.logs.get(window.where)
     is_there = log is not None and is_of(log, window.topic_id)
     if log is None or not is_there or window.start < log.earliest:
-        stop = min(window.stop, log.earliest) if log is not None and is_there else window.stop
-        raise DataLossError(
-            f"offsets {window.start} to {stop - 1} of {window.topic}-{window.partition} are neither in the bucket nor "
-            f"on the broker any more; {PAST_A_LOSS} to go on"
-        )
+        lost = replace(window, stop=min(window.stop, log.earliest)) if log is not None and is_there else window
+        raise DataLossError(f"{lost} are neither in the bucket nor on the broker any more; {PAST_A_LOSS} to go on")
     return log
 
 

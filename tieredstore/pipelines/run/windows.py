@@ -224,8 +224,8 @@ def find_unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition,
         start = reached.get(window.where, window.start)
         if window.start > start:
             raise DataLossError(
-                f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} cannot be written, "
-                f"since the commit log ends before offset {start}: was the log or a part of it deleted?"
+                f"{window} cannot be written, since the commit log ends before offset {start}: was the log or a part "
+                "of it deleted?"
             )
         if window.stop > start or (progress is None and window.start == window.stop == start):
             rest.append(replace(window, start=start))

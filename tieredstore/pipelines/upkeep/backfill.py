@@ -162,10 +162,7 @@ class Backfill:
         while rest := self._rest(entry):
             windows = self._source.cut_next(rest)
             if not windows:
-                raise DataLossError(
-                    f"offsets {rest[0].start} to {rest[0].stop - 1} of {rest[0].topic}-{rest[0].partition} are no "
-                    "longer in the source: its log ends before them"
-                )
+                raise DataLossError(f"{rest[0]} are no longer in the source: its log ends before them")
             batch = write_at_once(windows, write, self._store, self._threads)
             if replacement is not None:
                 replacement.withhold(entry)
@@ -271,17 +268,15 @@ class Replacement:
         redriven = (its for entry in self._family.find_redriven() for its in entry.windows)
         for its in filter(window.overlaps, redriven):
             raise ConfigError(
-                f"bad messages of generation {self._generation} at offsets {its.start} to {its.stop - 1} of "
-                f"{its.topic}-{its.partition} were written by a later generation: choose other "
-                f"offsets by --from and --to{self._removal_first(window)}"
+                f"bad messages of generation {self._generation} at {its.window} were written by a later generation: "
+                f"choose other offsets by --from and --to{self._removal_first(window)}"
             )
         held = self._family.holder(window, but={self._generation, self._number})
         if held is not None:
             other, piece = held
             raise ConfigError(
-                f"offsets {piece.start} to {piece.stop - 1} of {piece.topic}-{piece.partition} are held by generation "
-                f"{other}, not by generation {self._generation}: use --replace {other} for them, or choose other "
-                f"offsets by --from and --to{self._removal_first(window)}"
+                f"{piece} are held by generation {other}, not by generation {self._generation}: use --replace {other} "
+                f"for them, or choose other offsets by --from and --to{self._removal_first(window)}"
             )
 
     def _removal_first(self, window: Window) -> str:

@@ -149,9 +149,7 @@ class LogSource(RecordSource):
 
 def make_loss(window: Window, where: str) -> DataLossError:
     """Return the error for lost offsets. ``where`` completes the sentence "offsets 0 to 9 of orders-1 are ..."."""
-    return DataLossError(
-        f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are {where}"
-    )
+    return DataLossError(f"{window} are {where}")
 
 
 _BATCH_WINDOWS: Final = 64
@@ -238,15 +236,13 @@ class KeptFiles(RecordSource):
         held = Family(self._log).holder(given, but={own.generation})
         if held is None:
             return ConfigError(
-                f"offsets {given.start} to {given.stop - 1} of {given.topic}-{given.partition} were replaced by "
-                f"generation {piece.given_to} of {own.name}, which no longer holds them: choose other "
-                "offsets by --from and --to"
+                f"{given} were replaced by generation {piece.given_to} of {own.name}, which no longer holds them: "
+                "choose other offsets by --from and --to"
             )
         generation, its = held
         return ConfigError(
-            f"offsets {its.start} to {its.stop - 1} of {its.topic}-{its.partition} are held by generation {generation} "
-            f"of {own.name}, not by generation {own.generation}: set secor.generation={generation} in its settings "
-            "file, or choose other offsets by --from and --to"
+            f"{its} are held by generation {generation} of {own.name}, not by generation {own.generation}: set "
+            f"secor.generation={generation} in its settings file, or choose other offsets by --from and --to"
         )
 
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:

@@ -71,10 +71,7 @@ class PipelineBackup:
         for files in () if self._rows else self._files.values():
             for window, generation in files.holders():
                 if generation >= 0:
-                    yield (
-                        f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are not in "
-                        f"these files: generation {generation} has replaced them"
-                    )
+                    yield f"{window} are not in these files: generation {generation} has replaced them"
         if all(files.is_committed for files in self._files.values()):
             return
         yield "without a commit log, missing files cannot be detected, nor records of two topics that had the same name"

@@ -299,8 +299,7 @@ def join_results(
         if len(parts) > 1:
             discard_files(store, [file for one, _ in written for file in one.files])
             raise InvalidValueError(
-                f"the frame function returned offsets {window.start} to {window.stop - 1} of "
-                f"{window.topic}-{window.partition} in pieces or from several tasks: it must not join, sort, "
+                f"the frame function returned {window} in pieces or from several tasks: it must not join, sort, "
                 "repartition or aggregate"
             )
         ((filed, reasons),) = parts
