@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tieredstore.errors import ConfigError, FencedError, InvalidValueError, PreconditionFailedError, PreparedGoneError
 from tieredstore.pipelines.log.commit_log import Life, LogState
-from tieredstore.pipelines.log.entries import Entry, OutputFile, Window, WrittenWindow
+from tieredstore.pipelines.log.entries import Entry, EntryKind, OutputFile, Window, WrittenWindow
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.finalizing import Finalizer, Finished
 from tieredstore.pipelines.run.generation import Generation
@@ -149,26 +149,8 @@ class Driver:
 
         Raises InvalidValueError, and publishes nothing, if the batch has more bad messages than the settings allow.
         """
-        windows = [window for window, _ in written]
-        files = [file for window in windows for file in window.files]
-        try:
-            self._judge(written)
-            self.is_complete = False
-            self.generation.refuse_ended()
-            entry = self.log.append(
-                "batch", self.generation.fingerprint, windows, directories=self.finalizer.find_late(windows)
-            )
-        except (ConfigError, InvalidValueError, FencedError):
-            # These errors show that nothing was committed, so discard the files. After any other failure, the files
-            # may be committed although the response was lost.
-            discard_files(self.store, files)
-            raise
-        if entry.windows != tuple(windows):
-            # ``append`` has returned an earlier entry that this driver had already committed. So these offset windows
-            # were not committed, and their files are useless.
-            discard_files(self.store, files)
-        self._complete(entry)
-        return entry
+        self._judge(written)
+        return self._commit("batch", [window for window, _ in written])
 
     def finalize(self, limits: Mapping[str, int]) -> list[Finished]:
         """Write ``_SUCCESS`` to each directory whose period is over, oldest first. ``limits`` has a time for each
@@ -191,24 +173,29 @@ class Driver:
 
         The log entry names the generation that quarantined the messages, if it is another generation than this one.
         """
+        other = -1 if aside.generation == self.generation.number else aside.generation
+        return self._commit("redrive", [window], removed=[aside.file.key], other=other)
+
+    def _commit(
+        self, kind: EntryKind, windows: Sequence[WrittenWindow], *, removed: Sequence[str] = (), other: int = -1
+    ) -> Entry:
+        files = [file for window in windows for file in window.files]
         try:
             self.is_complete = False
             self.generation.refuse_ended()
-            late = self.finalizer.find_late([window])
-            other = -1 if aside.generation == self.generation.number else aside.generation
+            late = self.finalizer.find_late(windows)
             entry = self.log.append(
-                "redrive",
-                self.generation.fingerprint,
-                [window],
-                removed=[aside.file.key],
-                other=other,
-                directories=late,
+                kind, self.generation.fingerprint, windows, removed=removed, other=other, directories=late
             )
         except (ConfigError, FencedError):
-            discard_files(self.store, window.files)
+            # These errors show that nothing was committed, so discard the files. After any other failure, the files
+            # may be committed although the response was lost.
+            discard_files(self.store, files)
             raise
-        if entry.windows != (window,):
-            discard_files(self.store, window.files)
+        if entry.windows != tuple(windows):
+            # ``append`` has returned an earlier entry that this driver had already committed. So these offset windows
+            # were not committed, and their files are useless.
+            discard_files(self.store, files)
         self._complete(entry)
         return entry
 
@@ -223,6 +210,7 @@ class Driver:
         self._tell(entry)
 
     def _judge(self, written: Sequence[Written]) -> None:
+        """Discard the files and raise InvalidValueError if there are more bad messages than the settings allow."""
         bad = [
             (window.topic, window.partition, offset, reason)
             for window, reasons in written
@@ -231,6 +219,7 @@ class Driver:
         count = sum(window.quarantined for window, _ in written)
         most = self.generation.own.max_bad_messages
         if 0 <= most < count:
+            discard_files(self.store, [file for window, _ in written for file in window.files])
             shown = "; ".join(f"{topic}-{number} at {offset}: {why}" for topic, number, offset, why in bad[:_SHOWN])
             raise InvalidValueError(
                 f"{count} messages of a batch are bad, and secor.consumer.max_bad_messages is {most}, so the batch "
