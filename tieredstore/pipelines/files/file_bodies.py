@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,46 +50,6 @@ class Memory:
     buffers: int = 4
 
 
-class FileBody(ABC):
-    """Body of an object that is being written. When the body ends, the object is prepared: uploaded, but not yet
-    visible.
-    """
-
-    @property
-    @abstractmethod
-    def file(self) -> BinaryIO:
-        """The file object to write to."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise the error of the store, if there was one. ``write`` does not raise this error, because some file
-        writers cannot be closed after an error.
-        """
-
-    @abstractmethod
-    def end(self) -> None:
-        """End the body. No write may follow."""
-
-    @abstractmethod
-    def await_prepared(self) -> Prepared:
-        """Wait until the ended body is uploaded; return the prepared object. Raise the store's error."""
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """Stop the upload of the body without waiting. Later writes do nothing."""
-
-    @abstractmethod
-    def leftover(self, *, waits: bool) -> Prepared | None:
-        """Return the prepared object that an abandoned body left in the store, or None.
-
-        If ``waits`` is false, the result is None while the upload is still running.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release local memory and files."""
-
-
 class Bodies:
     """Bodies of one offset window. After an error, ``__exit__`` deletes the uploaded bodies from the store if it can.
 
@@ -130,12 +89,9 @@ class Bodies:
     def begin(self, key: str, *, writes_forward: bool) -> FileBody:
         """Return a new body. ``writes_forward`` promises that the file writer neither seeks nor reads back."""
         prepare = partial(self._store.prepare, key, staging_prefix=self._staging_prefix)
-        body: FileBody
-        if not writes_forward or self._held >= self._memory.held_files:
-            body = _Spooled(prepare, self.temporary())
-        else:
-            self._held += 1
-            body = _Growing(self, key, prepare, self._memory)
+        in_memory = writes_forward and self._held < self._memory.held_files
+        self._held += in_memory
+        body = FileBody(self, key, prepare, self._memory, in_memory=in_memory)
         self._bodies.append(body)
         return body
 
@@ -164,23 +120,16 @@ class Bodies:
         return cast("BinaryIO", tempfile.TemporaryFile(dir=self._local_path))
 
 
-class _Spooled(FileBody):
+class _Spooled:
     """A body in a temporary file."""
 
     def __init__(self, prepare: Prepare, file: BinaryIO) -> None:
-        self._prepare, self._file = prepare, file
+        self._prepare, self.file = prepare, file
         self._prepared: Prepared | None = None
 
-    @property
-    def file(self) -> BinaryIO:
-        return self._file
-
-    def check(self) -> None:
-        pass
-
     def end(self) -> None:
-        with self._file:
-            self._prepared = self._prepare(_pieces(self._file))
+        with self.file:
+            self._prepared = self._prepare(_pieces(self.file))
 
     def await_prepared(self) -> Prepared:
         assert self._prepared is not None
@@ -193,43 +142,44 @@ class _Spooled(FileBody):
         return self._prepared
 
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
 
 
-class _Growing(FileBody):
-    """A body that begins in memory. A large body moves to the window's upload stream, or to a temporary file if another
-    body uses the stream.
+class FileBody:
+    """Body of an object that is being written to ``file``. When the body ends, the object is prepared: uploaded, but
+    not yet visible.
+
+    A large body moves from memory to the window's upload stream, or to a temporary file if another body uses the
+    stream. A body that is not ``in_memory`` begins in a temporary file.
     """
 
-    def __init__(self, bodies: Bodies, key: str, prepare: Prepare, memory: Memory) -> None:
+    def __init__(self, bodies: Bodies, key: str, prepare: Prepare, memory: Memory, *, in_memory: bool) -> None:
         self._bodies, self._key, self._prepare, self._memory = bodies, key, prepare, memory
-        self._held: io.BytesIO | None = io.BytesIO()
+        self._held: io.BytesIO | None = None
         self._rest: _Stream | _Spooled | None = None
-        self._write: Callable[[Buffer], object] = self._held.write
         self._prepared: Prepared | None = None
         self._error: Exception | None = None
         self._is_abandoned = False
-        self._size = 0
-        # Some formats write single values, so collect small writes in a buffer.
-        self._file = io.BufferedWriter(_ForwardFile(self), _SMALL)
-
-    @property
-    def file(self) -> BinaryIO:
-        return cast("BinaryIO", self._file)
-
-    @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self._size
+        self.size = 0
+        """Bytes written to a body that began in memory."""
+        self._write: Callable[[Buffer], object] = _pass_over
+        if in_memory:
+            self._held = io.BytesIO()
+            self._write = self._held.write
+            # Some formats write single values, so collect small writes in a buffer.
+            self.file: BinaryIO = cast("BinaryIO", io.BufferedWriter(_ForwardFile(self), _SMALL))
+        else:
+            self._rest = _Spooled(prepare, bodies.temporary())
+            self.file = self._rest.file
 
     def write(self, data: Buffer) -> int:
         """Append all of ``data``."""
         with memoryview(data) as view:
             count = view.nbytes
         if not self._is_abandoned:
-            self._size += count
+            self.size += count
             try:
-                if self._held is not None and self._size > self._memory.held_bytes:
+                if self._held is not None and self.size > self._memory.held_bytes:
                     self._leave_memory(self._held)
                 self._write(data)
             except Exception as error:  # noqa: BLE001  ``check`` raises it later
@@ -238,11 +188,15 @@ class _Growing(FileBody):
         return count
 
     def check(self) -> None:
+        """Raise the error of the store, if there was one. ``write`` does not raise this error, because some file
+        writers cannot be closed after an error.
+        """
         if self._error is not None:
             raise self._error
 
     def end(self) -> None:
-        self._file.flush()
+        """End the body. No write may follow."""
+        self.file.flush()
         self.check()
         held = self._take_out()
         if self._rest is not None:
@@ -251,20 +205,27 @@ class _Growing(FileBody):
             self._prepared = self._prepare(held.getbuffer())
 
     def await_prepared(self) -> Prepared:
+        """Wait until the ended body is uploaded; return the prepared object. Raise the store's error."""
         prepared = self._prepared if self._rest is None else self._rest.await_prepared()
         assert prepared is not None
         return prepared
 
     def abandon(self) -> None:
+        """Stop the upload of the body without waiting. Later writes do nothing."""
         self._is_abandoned = True
         self._take_out()
         if self._rest is not None:
             self._rest.abandon()
 
     def leftover(self, *, waits: bool) -> Prepared | None:
+        """Return the prepared object that an abandoned body left in the store, or None.
+
+        If ``waits`` is false, the result is None while the upload is still running.
+        """
         return self._prepared if self._rest is None else self._rest.leftover(waits=waits)
 
     def close(self) -> None:
+        """Release local memory and files."""
         if self._rest is not None:
             self._rest.close()
 
@@ -290,7 +251,7 @@ def _pass_over(_: object) -> None:
 class _ForwardFile(io.RawIOBase):
     """A write-only file object over a body. Closing the file object does not end the body."""
 
-    def __init__(self, body: _Growing) -> None:
+    def __init__(self, body: FileBody) -> None:
         super().__init__()
         self._body = body
 
