@@ -329,7 +329,7 @@ def test_verifying_many_files_holds_less_than_a_kilobyte_of_each() -> None:
         log.append("batch", "f", [window])
     tracemalloc.start()
     try:
-        committed = Committed.of(commit_log_of(pipeline, store), prepared=False)
+        committed = Committed.of(commit_log_of(pipeline, store))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -5,8 +5,9 @@ entries link it.
 from __future__ import annotations
 
 import bisect
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
@@ -41,17 +42,17 @@ class Committed:
     topics: set[str] = field(default_factory=set[str])
 
     @classmethod
-    def of(cls, log: CommitLog, *, prepared: bool = True) -> Self:
+    def of(cls, log: CommitLog) -> Self:
         """Read the log to its end, and return the files of all its entries. A dropped generation of the output has no
         files.
 
-        ``prepared=False`` leaves out data about uploads, which is needed only to publish and commit. This halves the
-        memory for an output of many files.
+        Leave out data about uploads, which is needed only to publish and commit. This halves the memory for an output
+        of many files.
         """
         log.read()
         committed = cls()
         for entry in log.entries():
-            committed.take(entry if prepared else _without_prepared(entry))
+            committed.take(_without_prepared(entry))
         if log.state.life is Life.DROPPED:
             committed.files.clear()
         return committed
@@ -90,7 +91,7 @@ def _without_prepared(entry: Entry) -> Entry:
     return replace(entry, windows=tuple(windows))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Holding:
     """An offset window and the files that hold its records now. ``given_to`` is the generation that has replaced the
     window, or -1.
@@ -110,7 +111,7 @@ class Holdings:
     """All offset windows of a generation (a version of the output) by partition, in order of offsets. A dropped
     generation has no windows."""
 
-    windows: Mapping[TopicPartition, list[Holding]]
+    windows: dict[TopicPartition, list[Holding]]
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
@@ -118,82 +119,56 @@ class Holdings:
         entries in ``redriven`` are from later generations of the output, which moved messages from this generation's
         quarantine to data files.
         """
-        fold = _Fold()
-        for entry in log.entries():
-            if effects(entry).ends == "drop":
+        holdings, committed = cls({}), Committed()
+        for entry in itertools.chain(log.entries(), redriven):
+            does = effects(entry)
+            if does.ends == "drop":
                 return cls({})
-            fold.take(entry)
-        for entry in redriven:
-            fold.take(entry)
-        return cls(fold.holdings())
+            committed.take(entry)
+            for window in does.writes:
+                if window.start < window.stop:
+                    holdings.windows.setdefault(window.where, []).append(Holding(window))
+            for window in does.gives:
+                for one in holdings.between(window.where, window.start, window.stop):
+                    one.given_to = entry.other
+            for window in does.redrives:
+                # This window can be smaller than the written window.
+                for one in holdings.between(window.where, window.start, window.stop):
+                    one.window = replace(one.window, filtered=one.window.filtered + window.filtered)
+        holdings._take_files(committed)
+        return holdings
+
+    def _take_files(self, committed: Committed) -> None:
+        """Give each offset window the files that hold its records now."""
+        files: defaultdict[TopicPartition, list[OutputFile]] = defaultdict(list)
+        for committed_file in committed.files.values():
+            files[committed_file.window.where].append(committed_file.file)
+        for where, windows in self.windows.items():
+            files[where].sort(key=lambda file: (file.first_offset, file.key))
+            for one in windows:
+                first, behind = (
+                    bisect.bisect_left(files[where], at, key=lambda file: file.first_offset)
+                    for at in (one.window.start, one.window.stop)
+                )
+                inside = tuple(files[where][first:behind])
+                one.window = replace(
+                    one.window,
+                    files=inside,
+                    records=sum(file.records for file in inside if file.kind == "data"),
+                    quarantined=sum(file.records for file in inside if file.kind == "quarantine"),
+                )
 
     def between(self, where: TopicPartition, start: int, stop: int) -> Iterator[Holding]:
         """Yield the offset windows of a partition that overlap the offsets ``start`` to ``stop`` (exclusive)."""
         windows = self.windows.get(where, [])
-        for one in windows[bisect.bisect_right(windows, start, key=lambda one: one.window.stop) :]:
-            if one.window.start >= stop:
-                break
-            yield one
+        first = bisect.bisect_right(windows, start, key=lambda one: one.window.stop)
+        behind = bisect.bisect_left(windows, stop, key=lambda one: one.window.start)
+        yield from windows[first:behind]
 
     def iterate_held(self) -> Iterator[WrittenWindow]:
         """Yield all offset windows that no other generation has replaced, sorted by partition and offset."""
         for _, windows in sorted(self.windows.items()):
             yield from (one.window for one in windows if one.is_held)
-
-
-class _Fold:
-    """Offset windows of a generation, built by applying log entries in order."""
-
-    def __init__(self) -> None:
-        self._committed = Committed()
-        self._windows: dict[TopicPartition, list[WrittenWindow]] = {}
-        self._given: dict[tuple[TopicPartition, int], int] = {}
-        self._filtered: Counter[tuple[TopicPartition, int]] = Counter()
-
-    def take(self, entry: Entry) -> None:
-        self._committed.take(entry)
-        does = effects(entry)
-        for window in does.writes:
-            if window.start < window.stop:
-                self._windows.setdefault(window.where, []).append(window)
-        for window in does.gives:
-            for start in self._starts(window):
-                self._given[window.where, start] = entry.other
-        for window in does.redrives:
-            for start in self._starts(window):
-                self._filtered[window.where, start] += window.filtered
-
-    def _starts(self, window: WrittenWindow) -> list[int]:
-        """Return the starts of all written offset windows that ``window`` overlaps. If quarantined messages were parsed
-        again, ``window`` can be smaller than the written window.
-        """
-        windows = self._windows.get(window.where, [])
-        first = bisect.bisect_right(windows, window.start, key=lambda one: one.stop)
-        behind = bisect.bisect_left(windows, window.stop, key=lambda one: one.start)
-        return [one.start for one in windows[first:behind]]
-
-    def holdings(self) -> dict[TopicPartition, list[Holding]]:
-        files: dict[TopicPartition, list[tuple[int, str, OutputFile]]] = {}
-        for key, one in self._committed.files.items():
-            files.setdefault(one.window.where, []).append((one.file.first_offset, key, one.file))
-        for inside in files.values():
-            inside.sort(key=lambda one: one[:2])
-        return {
-            where: [self._holding(window, files.get(where, [])) for window in windows]
-            for where, windows in self._windows.items()
-        }
-
-    def _holding(self, window: WrittenWindow, files: list[tuple[int, str, OutputFile]]) -> Holding:
-        first, behind = (bisect.bisect_left(files, at, key=lambda one: one[0]) for at in (window.start, window.stop))
-        inside = tuple(file for _, _, file in files[first:behind])
-        now = replace(
-            window,
-            files=inside,
-            records=sum(file.records for file in inside if file.kind == "data"),
-            filtered=window.filtered + self._filtered[window.where, window.start],
-            quarantined=sum(file.records for file in inside if file.kind == "quarantine"),
-        )
-        return Holding(now, self._given.get((window.where, window.start), -1))
 
 
 class Family:

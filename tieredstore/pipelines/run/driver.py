@@ -290,7 +290,7 @@ class Driver:
         except FencedError:
             # Read with a second object. If ``self.log`` applied the other driver's entries, it would no longer raise
             # FencedError.
-            held = Committed.of(self.log.of_generation(self.generation.number), prepared=False).files
+            held = Committed.of(self.log.of_generation(self.generation.number)).files
             self.store.delete([file.key for file in entry.files if file.key not in held])
             raise
 

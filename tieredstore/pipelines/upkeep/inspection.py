@@ -221,7 +221,7 @@ class Verification:
         if not self.has_log:
             yield from self._faults_without_log()
             return
-        committed = Committed.of(log, prepared=False)
+        committed = Committed.of(log)
         for entry in family.find_redriven():
             # A later generation has written the messages of these quarantine files to data files. It deletes the
             # quarantine files, so they may be missing.
