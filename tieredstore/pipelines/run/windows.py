@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -151,7 +153,7 @@ def due_windows(
         end = next((loss.start for loss in losses_between(log, start, end) if loss.start > start), end)
         age_s = waiting.age_s(where, start, now_s)
         is_old = is_last or age_s >= policy.age_of(log.topic, wall_s)
-        waits.append((age_s, where, _cut(_Sized(log, progress), start, end, policy, with_rest=is_old)))
+        waits.append((age_s, where, _cut(log, progress, start, end, policy, with_rest=is_old)))
     # The partition that has waited longest comes first, because one large backlog could otherwise fill every batch.
     waits.sort(key=lambda one: (-one[0], one[1]))
     batch = islice(_in_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
@@ -240,42 +242,26 @@ def _other_life(topic: str) -> ConfigError:
     )
 
 
-class _Sized:
-    """A partition's log that can estimate the bytes in a range of offsets."""
-
-    def __init__(self, log: PartitionLog, progress: Progress) -> None:
-        self.log, self._progress = log, progress
-        # Keep the topic id that the commit log has, even if bucket and broker show another id for the same topic.
-        self.topic_id = progress.topic_id
-
-    def bytes_between(self, start: int, stop: int) -> int:
-        """Estimate the bytes of these offsets from the bucket's segments. If the partition has no segments in the
-        bucket, estimate from the sizes of the latest offset windows."""
-        progress = self._progress
-        if self.log.lineage is None and progress.recent_offsets:
-            return (stop - start) * progress.recent_bytes // progress.recent_offsets
-        return self.log.bytes_between(start, stop)
-
-
-def _cut(sized: _Sized, start: int, end: int, policy: Policy, *, with_rest: bool) -> Iterator[Window]:
-    log = sized.log
+def _cut(
+    log: PartitionLog, progress: Progress, start: int, end: int, policy: Policy, *, with_rest: bool
+) -> Iterator[Window]:
+    bytes_between = partial(_bytes_between, log, progress)
     while start < end:
         stop = min(end, start + policy.records) if policy.records else end
-        if sized.bytes_between(start, stop) > policy.window_bytes:
-            stop = _stop_by_bytes(sized, start, stop, policy.window_bytes)
+        if bytes_between(start, stop) > policy.window_bytes:
+            # End at the first offset at which the offset window would have at least ``window_bytes``.
+            ends = range(start + 1, stop)
+            stop = start + 1 + bisect_left(ends, policy.window_bytes, key=partial(bytes_between, start))
         elif stop == end and not with_rest and not (policy.records and stop - start >= policy.records):
             return
-        yield Window(log.topic, sized.topic_id, log.partition, start, stop, log.position(stop).epoch_number)
+        # Keep the topic id that the commit log has, even if bucket and broker show another id for the same topic.
+        yield Window(log.topic, progress.topic_id, log.partition, start, stop, log.position(stop).epoch_number)
         start = stop
 
 
-def _stop_by_bytes(log: _Sized, start: int, stop: int, most: int) -> int:
-    """Estimate the first offset at which an offset window from ``start`` would have at least ``most`` bytes."""
-    low, high = start + 1, stop
-    while low < high:
-        middle = (low + high) // 2
-        if log.bytes_between(start, middle) >= most:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+def _bytes_between(log: PartitionLog, progress: Progress, start: int, stop: int) -> int:
+    """Estimate the bytes of these offsets from the bucket's segments. If the partition has no segments in the bucket,
+    estimate from the sizes of the latest offset windows."""
+    if log.lineage is None and progress.recent_offsets:
+        return (stop - start) * progress.recent_bytes // progress.recent_offsets
+    return log.bytes_between(start, stop)
