@@ -12,32 +12,18 @@ Value: TypeAlias = "bool | int | float | str | bytes | list[Value] | dict[object
 
 _MAX_DEPTH: Final = 64
 _NUMBERS: Final[Mapping[int, struct.Struct]] = {
-    0xCA: struct.Struct(">f"),
-    0xCB: struct.Struct(">d"),
-    0xCC: struct.Struct(">B"),
-    0xCD: struct.Struct(">H"),
-    0xCE: struct.Struct(">I"),
-    0xCF: struct.Struct(">Q"),
-    0xD0: struct.Struct(">b"),
-    0xD1: struct.Struct(">h"),
-    0xD2: struct.Struct(">i"),
-    0xD3: struct.Struct(">q"),
+    code: struct.Struct(f">{layout}") for code, layout in enumerate("fdBHIQbhiq", 0xCA)
 }
+"""Layouts of numbers by their first byte."""
 _SIZED: Final[Mapping[int, tuple[str, struct.Struct]]] = {
-    0xC4: ("bytes", _NUMBERS[0xCC]),
-    0xC5: ("bytes", _NUMBERS[0xCD]),
-    0xC6: ("bytes", _NUMBERS[0xCE]),
-    0xC7: ("extension", _NUMBERS[0xCC]),
-    0xC8: ("extension", _NUMBERS[0xCD]),
-    0xC9: ("extension", _NUMBERS[0xCE]),
-    0xD9: ("text", _NUMBERS[0xCC]),
-    0xDA: ("text", _NUMBERS[0xCD]),
-    0xDB: ("text", _NUMBERS[0xCE]),
-    0xDC: ("list", _NUMBERS[0xCD]),
-    0xDD: ("list", _NUMBERS[0xCE]),
-    0xDE: ("map", _NUMBERS[0xCD]),
-    0xDF: ("map", _NUMBERS[0xCE]),
-}
+    code: (kind, struct.Struct(f">{layout}"))
+    for kind, first, layouts in (
+        ("bytes", 0xC4, "BHI"), ("extension", 0xC7, "BHI"), ("text", 0xD9, "BHI"), ("list", 0xDC, "HI"),
+        ("map", 0xDE, "HI"),
+    )
+    for code, layout in enumerate(layouts, first)
+}  # fmt: skip
+"""By the first byte: the kind of a value with a size, and the layout of the size."""
 _CONSTANTS: Final[Mapping[int, bool | None]] = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
