@@ -45,7 +45,7 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
     lost. Raises ConfigError too while another generation replaces files of this one.
     """
     generation = Generation(pipeline, store)
-    log, table = generation.log, None if dry_run else generation.table
+    log = generation.log
     state = log.read()
     if state.life is Life.FREE:
         raise ConfigError(
@@ -56,14 +56,14 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
         _find_replacement(generation)  # raises the same errors as the deletion
     else:
         withheld = _append_drop(generation)
-    # Discard committed files that are not yet published, so that they never become visible.
-    if not dry_run and state.written >= 0:
-        discard_files(store, log.entry(state.written).files)
-    if table is not None:
-        table.take_out(log)
+        # Discard committed files that are not yet published, so that they never become visible.
+        if state.written >= 0:
+            discard_files(store, log.entry(state.written).files)
+        if generation.table is not None:
+            generation.table.take_out(log)
     # Delete the _SUCCESS marks first, so that no reader takes a directory for complete while its files are being
-    # deleted.
-    marked = _find_marked(generation)
+    # deleted. A linked generation's mark may count this generation's files.
+    marked = sorted(state.finalized | (generation.family.finalized & with_those_above(state.directories)))
     yield from _drop_successes(generation, marked, dry_run=dry_run)
     files = _files(generation)
     for start in range(0, len(files), _AT_ONCE):
@@ -91,7 +91,14 @@ def _append_drop(generation: Generation) -> set[str]:
 
 
 def _try_drop(generation: Generation) -> set[str]:
-    withheld = _cancel_replacement(generation)
+    withheld = set[str]()
+    if (found := _find_replacement(generation)) is not None:
+        replaced, withheld = found
+        if replaced.log.state.giving_to == generation.number:
+            # Let the other generation keep its files. This entry in its log fences the backfill, whose process may only
+            # be suspended. Otherwise the backfill could later delete the other generation's files, when the files of
+            # this generation are already gone.
+            replaced.end_replacement(generation.number)
     if generation.log.state.life is not Life.DROPPED:
         if generation.table is not None:
             generation.table.refuse_rewritten(generation.log)
@@ -121,30 +128,6 @@ def _find_replacement(generation: Generation) -> tuple[Generation, set[str]] | N
             "backfill, by the same command"
         )
     return None if gives and not is_replacing else (replaced, {path for does in steps for path in does.withholds or ()})
-
-
-def _cancel_replacement(generation: Generation) -> set[str]:
-    """Let the other generation keep its files if this generation's backfill has begun to replace them. Return the
-    directories that have lost their ``_SUCCESS`` because of the cancelled replacement.
-
-    The entry in the other generation's log fences the backfill, whose process may only be suspended. Without this
-    entry, the backfill could later delete the other generation's files, when the files of this generation are already
-    gone.
-    """
-    found = _find_replacement(generation)
-    if found is None:
-        return set()
-    replaced, paths = found
-    if replaced.log.state.giving_to == generation.number:
-        replaced.end_replacement(generation.number)
-    return paths
-
-
-def _find_marked(generation: Generation) -> list[str]:
-    """Return the directories whose ``_SUCCESS`` may count this generation's files."""
-    state = generation.log.state
-    inside = with_those_above(state.directories)
-    return sorted(state.finalized | (generation.family.finalized & inside))
 
 
 def _drop_successes(generation: Generation, paths: Sequence[str], *, dry_run: bool) -> Iterator[Dropped]:
