@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -335,11 +336,8 @@ class Runner:
             if self._framed is None:
                 raise ConfigError(NEEDS_SPARK)
             return self._framed(window, self._planner.splits(self._parts.source, snapshot, window))
-        records = self._reader.read(log_of(snapshot, window), window.start, window.stop)
-        try:
+        with closing(self._reader.read(log_of(snapshot, window), window.start, window.stop)) as records:
             return write_window(window, records, recipe or self._recipe, self._parts.store, reached)
-        finally:
-            records.close()
 
 
 def _counted(count: int, noun: str) -> str:

@@ -5,7 +5,8 @@ beside the files of another generation, or replace them.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -74,8 +75,7 @@ class Backfill:
             for one in self._unwritten(extents, selected)
             if one.stop > stops.get(one.where, one.start)
         ]
-        spans = [*(one.window for one in begun), *new]
-        going = [] if self._replaces < 0 else self._replacement().find_going(spans)
+        going = [] if self._replaces < 0 else self._replacement().find_going([*begun, *new])
         return BackfillPlan(
             [one for one in extents if one.start < one.stop],
             [*([] if unfinished is None else self._rest(unfinished)), *new],
@@ -186,11 +186,8 @@ class Backfill:
     def write(self, window: Window, generation: Generation, reached: ReadUpTo | None = None) -> Written:
         """Write an offset window under the file names of ``generation``."""
         recipe = replace(self._recipe, naming=generation.naming)
-        records = self._source.records(window)
-        try:
+        with closing(self._source.records(window)) as records:
             return write_window(window, records, recipe, self._store, reached)
-        finally:
-            records.close()
 
     def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  interface
         """Raise ConfigError, because a backfill never parses quarantined messages again. Only the pipeline itself can
@@ -300,7 +297,7 @@ class Replacement:
                 # have to write its own _SUCCESS marks.
                 return
             if self._table is not None:
-                going = [file.key for window in self._find_going(backfill) for file in window.data_files]
+                going = [file.key for window in self.find_going(backfill.windows) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
             # Check again, because another backfill may have begun to replace files, or have replaced some of the offset
@@ -310,7 +307,7 @@ class Replacement:
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)
-            above = directories_of(self._find_going(backfill))
+            above = directories_of(self.find_going(backfill.windows))
             log.append("replacing", self._old.generation.fingerprint, other=self._number, directories=sorted(above))
             if self._new.log.of_generation(self._number).read().life is Life.DROPPED:
                 # The new generation was removed before this entry was written. Its removal could not cancel a
@@ -328,7 +325,7 @@ class Replacement:
         announced.
         """
         log = self._log
-        if not any(window.quarantined for window in self._find_going(backfill)):
+        if not any(window.quarantined for window in self.find_going(backfill.windows)):
             return
         while log.state.life is Life.SEALED and log.state.other >= 0:
             later = self._new.of_generation(log.state.other)
@@ -372,7 +369,7 @@ class Replacement:
         if log.read().giving_to == self._number:
             self._take_over()
             self.withhold(backfill)
-            going = self._find_going(backfill)
+            going = self.find_going(backfill.windows)
             for start in range(0, len(going), _ENTRY_WINDOWS):
                 piece = going[start : start + _ENTRY_WINDOWS]
                 removed = [file.key for window in piece for file in window.files]
@@ -402,19 +399,20 @@ class Replacement:
             self._old.begin([])
             self._old.mark_published()
 
-    def find_going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
+    def find_going(self, spans: Iterable[Window | WrittenWindow]) -> list[WrittenWindow]:
         """Return the offset windows to replace within ``spans``, each with its remaining files."""
         holdings = Holdings.of(self._log)
         windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))
         return [one.window for one in windows if one.is_held or one.window.files]
 
-    def _find_going(self, backfill: Entry) -> list[WrittenWindow]:
-        return self.find_going([one.window for one in backfill.windows])
-
     def _is_finished(self, backfill: Entry) -> bool:
         """Return True if the replacements of this backfill and of all earlier backfills are complete. A replacement
         that was cancelled before it replaced any file is not complete.
         """
+        wanted = sum(
+            bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number
+            for entry in self._new.log.entries()
+        )
         finished, gives = 0, False
         for entry in self._log.entries():
             does = effects(entry)
@@ -423,13 +421,4 @@ class Replacement:
             gives = gives or bool(does.gives)
             if does.releases is not None:
                 finished, gives = finished + gives, False
-        return finished >= self._count_wanted(backfill)
-
-    def _count_wanted(self, backfill: Entry) -> int:
-        """Return how many backfills of the new generation, up to the entry ``backfill``, replace files of the old
-        generation.
-        """
-        return sum(
-            bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number
-            for entry in self._new.log.entries()
-        )
+        return finished >= wanted
