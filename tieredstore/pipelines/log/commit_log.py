@@ -153,8 +153,9 @@ class LogState:
 
     @property
     def unpublished(self) -> int:
-        """Number of the last entry that publishes files, if some of the files may still be invisible; otherwise -1."""
-        return -1 if self.is_published else self.written
+        """Number of the last entry that publishes files, if some of the files may still be invisible; otherwise -1. A
+        dropped generation publishes nothing any more."""
+        return -1 if self.is_published or self.closed == "drop" else self.written
 
     def apply(self, entry: Entry) -> None:
         """Apply an entry; raise CommitLogCorruptError if it does not continue this state."""

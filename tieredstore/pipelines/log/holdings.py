@@ -225,11 +225,7 @@ class Family:
     def find_unpublished(self) -> list[WrittenWindow]:
         """Return the offset windows whose files may still be invisible, as of the last refresh."""
         logs = [self._log, *self.read_others().values()]
-        last = [
-            log.entry(log.state.unpublished)
-            for log in logs
-            if log.state.unpublished >= 0 and log.state.life is not Life.DROPPED
-        ]
+        last = [log.entry(log.state.unpublished) for log in logs if log.state.unpublished >= 0]
         return [window for entry in last for window in entry.windows]
 
     def read_predecessors(self) -> dict[int, CommitLog]:

@@ -13,7 +13,7 @@ from tieredstore.backends.base import DRAFT_PREFIX, find_abandoned_writes, store
 from tieredstore.errors import ConfigError
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.pipelines.filing.naming import OWN_FOLDER
-from tieredstore.pipelines.log.commit_log import CommitLog, Life
+from tieredstore.pipelines.log.commit_log import CommitLog
 from tieredstore.pipelines.run.generation import claimed_logs
 from tieredstore.pipelines.run.recipes import naming_of
 
@@ -107,7 +107,7 @@ def _discard(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Out
 def _waiting(log: CommitLog) -> set[str]:
     """Read a log; return the keys and the staging keys of its committed but unpublished files."""
     state = log.read()
-    if state.unpublished < 0 or state.life is Life.DROPPED:
+    if state.unpublished < 0:
         return set()
     files = log.entry(state.unpublished).files
     return {text for file in files for text in (file.key, file.prepared.place) if text}
