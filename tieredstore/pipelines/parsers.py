@@ -64,9 +64,6 @@ class Parser(ABC):
     same directories.
     """
 
-    columns: tuple[str, ...] = ("offset",)
-    """Columns of records that the parser reads."""
-
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Parser:
         """Return an instance of this class, if it is a user's own parser. ``options`` are the settings ``parser.*``
@@ -97,8 +94,6 @@ class Parser(ABC):
 
 class MessageParser(Parser):
     """Base class of users' parsers of single messages. The settings name a parser as ``module:Class``."""
-
-    columns: tuple[str, ...] = ("offset", "timestamp", "key", "value")
 
     @abstractmethod
     def parts(

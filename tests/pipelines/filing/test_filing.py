@@ -291,9 +291,7 @@ def test_a_parser_of_ones_own_chooses_no_path_and_its_faults_are_bad_messages() 
 
 
 class ByParity(Parser):
-    """Custom parser of whole Arrow batches, with the columns it requests."""
-
-    columns = ("offset", "value")
+    """Custom parser of whole Arrow batches."""
 
     def file(self, records: pa.RecordBatch) -> Filed:
         filed, untyped = Filed(), records
@@ -429,8 +427,6 @@ def test_reasons_have_nothing_of_a_message(changes: dict[str, str]) -> None:
 
 class AsTheyAre(Parser):
     """Custom parser whose directory is the message's value."""
-
-    columns = ("value",)
 
     def file(self, records: Any) -> Filed:
         filed = Filed()
