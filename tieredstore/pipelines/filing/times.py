@@ -131,14 +131,6 @@ def _read_leniently(payload: bytes) -> object:
     return json.loads(text, strict=False)
 
 
-def _text_of(field: Field, payload: bytes) -> str:
-    """Return the field's value. Raise BadMessageError if the value is not a text."""
-    content = field.of(payload)
-    if not isinstance(content, str):
-        raise BadMessageError(f"its field {field.name} is not a text")
-    return content
-
-
 @dataclass(frozen=True, slots=True)
 class EpochTime(_TimeInField):
     """A time since the epoch in a field, in s, ms, us or ns."""
@@ -203,7 +195,10 @@ class Iso8601Time(_TimeInField):
 
     def __call__(self, payload: bytes) -> int:
         """Return the time in ms."""
-        content = _text_of(self.field, payload).strip(" \t\r\n")
+        content = self.field.of(payload)
+        if not isinstance(content, str):
+            raise BadMessageError(f"its field {self.field.name} is not a text")
+        content = content.strip(" \t\r\n")
         try:
             if (parts := _XML_DATE.fullmatch(content)) is not None:
                 return _xml_millis(parts)
@@ -292,12 +287,9 @@ class RegexTime(Time):
     def __call__(self, payload: bytes) -> int:
         """Return the time in ms."""
         match = re.search(self.pattern.encode(), payload)
-        digits = match[1] if match is not None else None
-        number = (
-            None
-            if digits is None
-            else _whole_number(digits.decode("ascii", "replace").removeprefix("+"), is_strict=True)
-        )
+        # The group may be optional, and then match nothing.
+        digits = b"" if match is None else match[1] or b""
+        number = _whole_number(digits.decode("ascii", "replace").removeprefix("+"), is_strict=True)
         if number is None:
             raise BadMessageError("its value does not match message.timestamp.input.pattern")
         return to_millis(number)
