@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from tieredstore.backends.base import ObjectInfo
 from tieredstore.errors import ConfigError, FencedError
 from tieredstore.pipelines.log.commit_log import Life
 from tieredstore.pipelines.log.entries import effects
@@ -24,15 +25,7 @@ _AT_ONCE: Final = 500
 _ATTEMPTS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """A file of a dropped generation that is deleted, or that a dry run would delete."""
-
-    key: str
-    size: int
-
-
-def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = True) -> Iterator[Dropped]:
+def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = True) -> Iterator[ObjectInfo]:
     """Delete all files of the pipeline's generation. Yield each file after its deletion. A dry run yields the files but
     deletes nothing.
 
@@ -130,7 +123,7 @@ def _find_replacement(generation: Generation) -> tuple[Generation, set[str]] | N
     return None if gives and not is_replacing else (replaced, {path for does in steps for path in does.withholds or ()})
 
 
-def _drop_successes(generation: Generation, paths: Sequence[str], *, dry_run: bool) -> Iterator[Dropped]:
+def _drop_successes(generation: Generation, paths: Sequence[str], *, dry_run: bool) -> Iterator[ObjectInfo]:
     """Delete this generation's ``_SUCCESS`` marks. If a mark of another generation counts this generation's files,
     lower the counts.
     """
@@ -147,10 +140,10 @@ def _drop_successes(generation: Generation, paths: Sequence[str], *, dry_run: bo
             said = replace(ours, files=files, records=records) if stays else None
             change_success(store, path, said, family.has_said, log.check_alone)
         if not stays and len(success.statements) == 1:
-            yield Dropped(f"{path}/{SUCCESS}", success.size)
+            yield ObjectInfo(f"{path}/{SUCCESS}", success.size)
 
 
-def _files(generation: Generation) -> list[Dropped]:
+def _files(generation: Generation) -> list[ObjectInfo]:
     """Return the existing files that log entries name, and files that were uploaded but never published."""
     committed, own = Committed(), set[str]()
     for entry in generation.log.entries():
@@ -158,4 +151,4 @@ def _files(generation: Generation) -> list[Dropped]:
         own.update(file.key for file in entry.files)
     listed = list_output(generation, committed)
     staged = {info.key: info.size for info in generation.store.list(generation.log.staging_prefix)}
-    return [Dropped(key, size) for key, size in sorted((listed | staged).items()) if key in own or key in staged]
+    return [ObjectInfo(key, size) for key, size in sorted((listed | staged).items()) if key in own or key in staged]
