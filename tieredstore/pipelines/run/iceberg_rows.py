@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -56,11 +57,7 @@ class TableRows:
 
     def count(self, window: Window) -> int:
         """Return the number of different offsets in an offset window."""
-
-        def offsets_of(batch: pa.RecordBatch) -> pa.Array:
-            return batch.column("offset")
-
-        ranges = self._read(window, ("offset",), offsets_of)
+        ranges = self._read(window, ("offset",), methodcaller("column", "offset"))
         return sum(pc.count_distinct(pa.chunked_array(offsets)).as_py() for offsets in ranges)
 
     def _read(

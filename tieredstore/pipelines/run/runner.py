@@ -109,14 +109,9 @@ class Runner:
         self.check_topics(snapshot)
         while windows := self._find_due(snapshot, is_last=True):
             yield from self._write_batch(snapshot, windows)
-        if self.finalizes:
+        if self._own.finalize:
             self.finalize()
         self.driver.mark_published()
-
-    @property
-    def finalizes(self) -> bool:
-        """True if the settings request ``_SUCCESS`` objects, which mark directories as complete."""
-        return self._own.finalize
 
     def finalize(self) -> list[Finished]:
         """Mark directories of past periods as complete; return them, oldest first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, CorruptDataError, DataLossError, excerpt
@@ -135,15 +136,12 @@ def _in_zookeeper(groups: GroupSettings, wheres: Sequence[TopicPartition]) -> di
 
     above = f"{groups.zookeeper_path}/consumers/{groups.starting_group}/offsets"
     paths = {f"{above}/{topic}/{partition}": (topic, partition) for topic, partition in wheres}
-    session = ZooKeeperSession(groups.zookeeper, _SESSION_S, answer_s=_SESSION_S)
+    names = list(paths)
     standing: dict[TopicPartition, int] = {}
-    try:
-        names = list(paths)
+    with closing(ZooKeeperSession(groups.zookeeper, _SESSION_S, answer_s=_SESSION_S)) as session:
         for first in range(0, len(names), _AT_ONCE):
             for path, (raw, _) in session.get_all(names[first : first + _AT_ONCE]).items():
                 standing[paths[path]] = _offset(raw, path)
-    finally:
-        session.close()
     return standing
 
 

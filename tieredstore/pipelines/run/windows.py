@@ -47,17 +47,16 @@ class Policy:
     def age_of(self, topic: str, wall_s: float) -> float:
         """Return the age in seconds at which a topic's records are due. ``wall_s`` is the current time in s since the
         epoch."""
-        if not self.marked or re.fullmatch(self.marked, topic) is None:
-            return self.age_s
-        return min(self.age_s, self._since_mark_s(wall_s))
+        return min(self.age_s, self._since_mark_s(wall_s)) if self._is_marked(topic) else self.age_s
 
     def due_in_s(self, topic: str, age_s: float, wall_s: float) -> float:
         """Return the seconds until a topic's records, which are now ``age_s`` old, must be written. Ignore limits of
         size and number."""
         by_age_s = self.age_s - age_s
-        if not self.marked or re.fullmatch(self.marked, topic) is None:
-            return by_age_s
-        return min(by_age_s, 3600 - self._since_mark_s(wall_s))
+        return min(by_age_s, 3600 - self._since_mark_s(wall_s)) if self._is_marked(topic) else by_age_s
+
+    def _is_marked(self, topic: str) -> bool:
+        return bool(self.marked) and re.fullmatch(self.marked, topic) is not None
 
     def _since_mark_s(self, wall_s: float) -> float:
         return (wall_s - 60 * self.minute_mark) % 3600

@@ -102,7 +102,7 @@ class WindowSink:
         self._stopping = threading.Event()
         self._wrote_at = self._finalize_at = self._measure_at = self._alone_at = time.monotonic()
         self._away = _Away()
-        self._finalizes = runner.finalizes
+        self._finalizes = runner.driver.generation.own.finalize
         self._ahead: AheadBatch | None = None
         self.failure: BaseException | None = None
         """The error that ended the query, if this object raised it."""
