@@ -443,7 +443,7 @@ def _sort_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsRead
         if name in secor.WITHOUT_EFFECT:
             idle.append(name)
         elif (way_out := secor.entry_of(name, secor.REFUSED)) is not None:
-            reader.problems.append(SettingProblem(name, f"{name} is refused: {way_out}"))
+            reader.note(name, f"is refused: {way_out}")
         elif secor.entry_of(name, secor.WITHOUT_EFFECT) is not None:
             idle.append(name)
         elif name.startswith(_KAFKA):

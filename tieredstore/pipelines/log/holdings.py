@@ -184,8 +184,16 @@ class Family:
 
     def refresh(self) -> bool:
         """Read new entries of the linked generations' logs. Return False if there are no linked generations."""
-        self._others = self._read(self._others or {})
-        return bool(self._others)
+        known, waiting = self._others or {}, set(self._log.state.linked)
+        others: dict[int, CommitLog] = {}
+        while waiting:
+            generation = waiting.pop()
+            if generation == self._log.generation or generation in others:
+                continue
+            others[generation] = log = known.get(generation) or self._log.of_generation(generation)
+            waiting |= log.read().linked
+        self._others = others
+        return bool(others)
 
     def states(self) -> list[LogState]:
         """Return the states of this generation's log and of linked logs, as of the last refresh. Dropped generations of
@@ -293,20 +301,8 @@ class Family:
     def read_others(self) -> dict[int, CommitLog]:
         """Return the logs of the linked generations of the output, as of the last refresh."""
         if self._others is None:
-            self._others = self._read({})
-        return self._others
-
-    def _read(self, known: dict[int, CommitLog]) -> dict[int, CommitLog]:
-        others: dict[int, CommitLog] = {}
-        waiting = set(self._log.state.linked)
-        while waiting:
-            generation = waiting.pop()
-            if generation == self._log.generation or generation in others:
-                continue
-            log = known.get(generation) or self._log.of_generation(generation)
-            others[generation] = log
-            waiting |= log.read().linked
-        return others
+            self.refresh()
+        return self._others or {}
 
 
 def with_those_above(paths: Iterable[str]) -> set[str]:

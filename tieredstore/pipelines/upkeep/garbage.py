@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -64,8 +65,8 @@ def collect_garbage(
         if is_of_data and nested.has(inner, write.key.removesuffix(inner)):
             continue
         outcome = _outcome(write.started_ms, now_ms - min_age_ms, is_waiting=bool({write.key, name} & waiting))
-        if outcome is Outcome.DELETED:
-            outcome = _discard(store, write, dry_run=dry_run)
+        if outcome is Outcome.DELETED and not (write.removable and (dry_run or store.discard(write))):
+            outcome = Outcome.LEFT
         yield Step(write, outcome)
 
 
@@ -75,19 +76,15 @@ class _NestedRoots:
     """
 
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self._known: dict[str, bool] = {}
+        def is_root(folder: str) -> bool:
+            return next(iter(store.list(f"{folder}{OWN_FOLDER}/generations/")), None) is not None
+
+        self._is_root = functools.cache(is_root)
 
     def has(self, inner: str, root: str) -> bool:
         """Return True if the key ``inner`` below ``root`` is below the root of another pipeline."""
         folders = itertools.accumulate(f"{part}/" for part in inner.split("/")[:-1])
         return any(self._is_root(f"{root}{folder}") for folder in folders)
-
-    def _is_root(self, folder: str) -> bool:
-        if folder not in self._known:
-            claims = self._store.list(f"{folder}{OWN_FOLDER}/generations/")
-            self._known[folder] = next(iter(claims), None) is not None
-        return self._known[folder]
 
 
 def _outcome(modified_ms: int | None, older_than_ms: int, *, is_waiting: bool) -> Outcome:
@@ -95,12 +92,6 @@ def _outcome(modified_ms: int | None, older_than_ms: int, *, is_waiting: bool) -
         return Outcome.COMMITTED
     if modified_ms is None or modified_ms > older_than_ms:
         return Outcome.YOUNG
-    return Outcome.DELETED
-
-
-def _discard(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Outcome:
-    if not write.removable or (not dry_run and not store.discard(write)):
-        return Outcome.LEFT
     return Outcome.DELETED
 
 
