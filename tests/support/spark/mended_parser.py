@@ -18,7 +18,7 @@ from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.origins import Origin, origins_of
+from tieredstore.pipelines.upkeep.output_files import Origin, origins_of
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource, Selected
 from tieredstore.reading.survey import survey_logs
 

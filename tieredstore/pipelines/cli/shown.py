@@ -16,7 +16,7 @@ from tieredstore.pipelines.cli.items import open_pipeline
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tieredstore.pipelines.upkeep.origins import Origin
+    from tieredstore.pipelines.upkeep.output_files import Origin
     from tieredstore.reading.topic_backup import TopicBackup
 
 
@@ -48,8 +48,7 @@ def _show(asked: Asked) -> Generator[Shown]:
         return
     with open_pipeline(file) as (settings, parts):
         from tieredstore.pipelines.run.recipes import places_of
-        from tieredstore.pipelines.upkeep.origins import place_of
-        from tieredstore.pipelines.upkeep.output_files import read_records
+        from tieredstore.pipelines.upkeep.output_files import place_of, read_records
 
         topic, partition = place_of(places_of(settings), asked.name)
         batches = read_records(settings, parts.store, asked.name)
@@ -63,7 +62,7 @@ def _sources_of(asked: Asked, file: Path, stack: ExitStack) -> Rows[Origin]:
     from tieredstore.pipelines.log.holdings import Committed
     from tieredstore.pipelines.run.generation import commit_log_of
     from tieredstore.pipelines.run.selection import query_of
-    from tieredstore.pipelines.upkeep.origins import origins_of
+    from tieredstore.pipelines.upkeep.output_files import origins_of
     from tieredstore.reading.survey import survey_logs
 
     kept = [stack.enter_context(open_pipeline(path)) for path in asked.backups]
