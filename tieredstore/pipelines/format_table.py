@@ -13,7 +13,7 @@ import zstandard
 from tieredstore.config.named_class import named_class
 from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.pipelines.config.secor import WRITERS, delimiter_bytes
-from tieredstore.pipelines.files.columns import Columns, Decoder, OfOneSchema, OfRegistry
+from tieredstore.pipelines.files.columns import OfOneSchema, OfRegistry
 from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
 from tieredstore.pipelines.files.reading import (
     avro_records,
@@ -123,10 +123,9 @@ def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
     if own.columns == "none" or schemas is None:
         return inner
     taken = tuple(partition_names(own).items())
-    known: Decoder = OfOneSchema(schemas, own.columns, taken)
     if own.columns == "avro" and not schemas.avro and schemas.registry is not None:
-        known = OfRegistry(schemas.registry, taken)
-    return Columns(inner, known, own.local_path or None)
+        return OfRegistry(inner, schemas.registry, taken, own.local_path or None)
+    return OfOneSchema(inner, schemas, own.columns, taken)
 
 
 def read_output(

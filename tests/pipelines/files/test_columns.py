@@ -60,11 +60,11 @@ SCHEMAS: dict[int, Any] = {
 
 
 def json_columns(inner: Format, ddl: str = DDL) -> Columns:
-    return Columns(inner, OfOneSchema(Schemas(ddl=(("*", ddl),)), "json"))
+    return OfOneSchema(inner, Schemas(ddl=(("*", ddl),)), "json")
 
 
 def registry_columns(inner: Format) -> Columns:
-    return Columns(inner, OfRegistry(SCHEMAS.__getitem__))
+    return OfRegistry(inner, SCHEMAS.__getitem__)
 
 
 def values(messages: Sequence[bytes | None], start: int = 0) -> Any:
@@ -175,7 +175,7 @@ def test_versions_of_a_record_that_may_be_null_keep_the_fields_of_both(nullable:
         framed(1, written(first, {"id": 0, "old": "o", "kind": "A", "who": {"name": "w"}})),
         framed(2, written(second, {"id": 1, "kind": "B", "who": None, "score": 0.5, "more": {}})),
     ]
-    rows = rows_of(Columns(Parquet(), OfRegistry({1: first, 2: second}.__getitem__)), messages)
+    rows = rows_of(OfRegistry(Parquet(), {1: first, 2: second}.__getitem__), messages)
     assert [(row["old"], row["score"]) for row in rows] == [("o", None), (None, 0.5)]
 
 
@@ -233,7 +233,7 @@ def test_a_registry_that_is_away_is_asked_no_more_for_files_that_nobody_will_rea
         return SCHEMAS[number]
 
     with pytest.raises(RegistryUnavailableError):
-        write(Columns(Parquet(), OfRegistry(lookup)), values([v1(0)]), values([v2(1)], start=1))
+        write(OfRegistry(Parquet(), lookup), values([v1(0)]), values([v2(1)], start=1))
     assert asked[-1] == 2
 
 
@@ -280,7 +280,7 @@ def test_messages_of_protobuf() -> None:
     schemas = Schemas(descriptor_set=descriptor_set(), messages=(("events", EVENT),))
     full = event(id=2**63, at=1_405_970_352_123, name="", kind="CLICK", tags=["a", "b"], counts={"y": 2, "x": 1},
                  meta={"millis": 5, "small": 2**32 - 1}, body="AAE=")  # fmt: skip
-    how = Columns(Parquet(), OfOneSchema(schemas, "protobuf"))
+    how = OfOneSchema(Parquet(), schemas, "protobuf")
     data, reasons = data_and_reasons(how, [full, event(), None, b"\xff"])
     rows = [{name: row[name] for name in row if name != "kafka"} for row in parquet_rows(data)]
     assert rows[0] == {
@@ -299,7 +299,7 @@ def test_messages_of_protobuf() -> None:
     ):
         broken = Schemas(descriptor_set=descriptor_set(), messages=(("events", message),))
         with pytest.raises(ConfigError, match=words):
-            write(Columns(Parquet(), OfOneSchema(broken, "protobuf")), values([full]))
+            write(OfOneSchema(Parquet(), broken, "protobuf"), values([full]))
 
 
 def test_secors_classes_stand_for_a_format_and_its_columns() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, ClassVar, Final, cast
@@ -41,29 +40,31 @@ def _place(row: int) -> str:
     return f"the value of row {row}"
 
 
-class Decoder(ABC):
-    """Decoder of a topic's values; frozen and picklable."""
+@dataclass(frozen=True, slots=True)
+class Columns(Format):
+    """A format that writes columns other than those of ENVELOPE, into files of the format ``inner``.
 
-    @abstractmethod
-    def for_window(self, topic: str) -> Decoder:
-        """Return the decoder for a topic; raise ConfigError if the settings do not describe the topic's values."""
+    ``decode`` returns these columns as one column of structs. It returns None if their types are known only at the end
+    of a file.
+    """
 
-    @abstractmethod
-    def decode(self, values: pa.Array) -> tuple[pa.Array | None, dict[int, str]]:
-        """Return the decoded values as a column of structs. Also return, by row number, the reasons why rows could not
-        be decoded.
+    inner: Format
+    name: ClassVar[str] = "columns"
 
-        The returned column is None if the decoder learns the column's type only at the end of a file.
-        """
+    @property
+    def ending(self) -> str:
+        """The suffix of the inner format."""
+        return self.inner.ending
 
-    @abstractmethod
-    def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
-        """Return a writer. Its rows contain the column that ``decode`` returns."""
+    @property
+    def writes_forward(self) -> bool:
+        """True if the inner format's writer only appends to the file."""
+        return self.inner.writes_forward
 
 
 @dataclass(frozen=True, slots=True)
-class OfOneSchema(Decoder):
-    """Decoder that uses one schema per topic, which the settings name."""
+class OfOneSchema(Columns):
+    """Columns of values that one schema per topic describes. The settings name the schemas."""
 
     schemas: Schemas
     kind: str
@@ -72,7 +73,7 @@ class OfOneSchema(Decoder):
     rest: UnmappedFields | None = None
 
     def for_window(self, topic: str) -> OfOneSchema:
-        """Return the decoder with the topic's schema."""
+        """Return the format with the topic's schema."""
         match self.kind:
             case "json":
                 schema = self.schemas.ddl_of(topic)
@@ -90,9 +91,10 @@ class OfOneSchema(Decoder):
         _check_names(_fields_of(value_type.arrow_type), topic, self.taken)
         return replace(self, value_type=value_type)
 
-    def decode(self, values: pa.Array) -> tuple[pa.Array | None, dict[int, str]]:
+    def decode(self, records: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, str]]:
         """Decode all values by the topic's schema."""
         assert self.value_type is not None
+        values = records.column("value")
         column = self.value_type.convert(values, _place)
         faults = dict.fromkeys(
             _find_lost(values, column), f"its value does not match the topic's {_NAMES[self.kind]} schema"
@@ -113,13 +115,13 @@ class OfOneSchema(Decoder):
         arrays = [*column.flatten(), pa.array(rest, pa.string())]
         return pa.StructArray.from_arrays(arrays, fields=list(kind)), faults
 
-    def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:  # noqa: ARG002  no local file
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer that does not hold rows back, because their schema is known."""
         assert self.value_type is not None
         fields = _fields_of(self.value_type.arrow_type)
         rest = [pa.field(REST, pa.string())] if self.rest is not None else []
         schema = pa.schema([*fields, *rest, KAFKA_FIELD])
-        return ColumnsFile(inner.open_columns(file, schema), schema)
+        return ColumnsFile(self.inner.open_columns(file, schema), schema)
 
 
 _NAMES: Final = {"json": "JSON", "protobuf": "Protocol Buffers", "avro": "Avro"}
@@ -176,25 +178,27 @@ class ColumnsFile(FileWriter):
 
 
 @dataclass(frozen=True, slots=True)
-class OfRegistry(Decoder):
-    """Decoder of Avro values with schemas from a registry. A file has the columns of all its records' schemas."""
+class OfRegistry(Columns):
+    """Columns of Avro values with schemas from a registry. A file has the columns of all its records' schemas."""
 
     lookup: SchemaLookup
     taken: Taken = ()
+    local_path: str | None = None
     seen: _Seen | None = field(default=None, compare=False)
     """Schemas found so far in an offset window, merged in the order of its records."""
 
     def for_window(self, topic: str) -> OfRegistry:
-        """Return a decoder without any schemas, so that files depend only on the current offset window, not on earlier
+        """Return a format without any schemas, so that files depend only on the current offset window, not on earlier
         windows.
         """
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
-    def decode(self, values: pa.Array) -> tuple[pa.Array | None, dict[int, str]]:
+    def decode(self, records: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, str]]:
         """Return None as the column, because the columns are known only at the end of a file. Also return the faults of
         values that do not match their schema.
         """
         assert self.seen is not None
+        values = records.column("value")
         faults: dict[int, str] = {}
         rows_of: dict[int, list[int]] = {}
         for row, value in enumerate(values.to_pylist()):
@@ -212,9 +216,9 @@ class OfRegistry(Decoder):
             faults |= dict.fromkeys((rows[one] for one in lost), "its value does not match its Avro schema")
         return None, dict(sorted(faults.items()))
 
-    def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer that holds all rows until the file ends."""
-        return _UnitedFile(file, inner, self.lookup, local_path)
+        return _UnitedFile(file, self.inner, self.lookup, self.local_path)
 
 
 class _Seen:
@@ -307,46 +311,6 @@ class _UnitedFile(FileWriter):
         return whole
 
 
-@dataclass(frozen=True, slots=True)
-class _OfAnother(Format):
-    """A format that writes columns other than those of ENVELOPE, into files of the format ``inner``."""
-
-    inner: Format
-
-    @property
-    def ending(self) -> str:
-        """The suffix of the inner format."""
-        return self.inner.ending
-
-    @property
-    def writes_forward(self) -> bool:
-        """True if the inner format's writer only appends to the file."""
-        return self.inner.writes_forward
-
-
-@dataclass(frozen=True, slots=True)
-class Columns(_OfAnother):
-    """A file format with a column for each field of the decoded values."""
-
-    decoder: Decoder
-    local_path: str | None = None
-    name: ClassVar[str] = "columns"
-
-    def for_window(self, topic: str) -> Columns:
-        """Return a copy of the format with the topic's schema."""
-        return replace(self, decoder=self.decoder.for_window(topic))
-
-    def decode(self, records: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, str]]:
-        """Decode the values of records; return the columns and the faults by row number."""
-        return self.decoder.decode(records.column("value"))
-
-    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
-        """Return a writer of rows that have the columns of ENVELOPE, and the decoded column if its type is already
-        known.
-        """
-        return self.decoder.open(file, self.inner, self.local_path)
-
-
 NEEDS_SPARK: Final = (
     "frame needs Spark: run the pipeline without --once, or by tieredstore.spark.start_pipelines; backfill, redrive "
     "and --take-over do not support frame"
@@ -400,7 +364,7 @@ def of_rows(inner: Format, schema: pa.Schema) -> Format:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameColumns(_OfAnother):
+class FrameColumns(Columns):
     """A format whose files have the columns that a user's ``frame`` function added, and the struct ``kafka``."""
 
     own: pa.Schema
