@@ -8,7 +8,6 @@ import contextlib
 import importlib
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,28 +63,15 @@ _COLUMNS: Final[Mapping[str, str | tuple[str, ...]]] = {
 """Columns that a table needs to restore records unchanged, each with the beginning of its type's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class TablePlace:
-    """The URI prefix of the store's keys, and the properties with which pyiceberg accesses the store. The properties
-    may contain secrets."""
-
-    base: str
-    properties: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-
-    def path(self, key: str) -> str:
-        """Return the URI of an object; raise ConfigError if engines would parse the URI differently."""
-        if "#" in self.base + key or "?" in self.base + key:
-            raise ConfigError(f"{self.base}{key} cannot be in a table: engines read names with # or ? as other names")
-        return f"{self.base}{key}"
-
-
-def place_of(output: Settings) -> TablePlace:
-    """Return the TablePlace of an output in a local folder or S3 bucket; raise ConfigError for other stores."""
+def _find_store(output: Settings) -> tuple[str, dict[str, str]]:
+    """Return the URI prefix of the keys of an output in a local folder or S3 bucket, and the properties with which
+    pyiceberg accesses the store. The properties may contain secrets. Raise ConfigError for other stores.
+    """
     if output.s3 is None:
         root = output.storage_root
         if root is None:
             raise ConfigError("table=iceberg needs an output in a folder or on S3")
-        return TablePlace(f"file://{root.absolute()}/")
+        return f"file://{root.absolute()}/", {}
     s3 = output.s3
     properties = {"s3.region": s3.region}
     if s3.endpoint_url is not None:
@@ -99,7 +85,7 @@ def place_of(output: Settings) -> TablePlace:
     ):
         if secret is not None:
             properties[name] = secret.get_secret_value()
-    return TablePlace(f"s3://{s3.bucket_name}/", properties)
+    return f"s3://{s3.bucket_name}/", properties
 
 
 class IcebergTable:
@@ -110,10 +96,10 @@ class IcebergTable:
     number, and adds no file twice.
     """
 
-    def __init__(self, catalog: str, name: str, properties: Mapping[str, str], place: TablePlace) -> None:
-        """``catalog`` is the catalog's name. pyiceberg's own configuration may have more properties under this name."""
-        self._catalog, self._name, self._place = catalog, name, place
-        self._properties = {**place.properties, **properties}
+    def __init__(self, catalog: str, name: str, properties: Mapping[str, str], base: str) -> None:
+        """``catalog`` is the catalog's name. pyiceberg's own configuration may have more properties under this name.
+        ``base`` is the URI prefix of the store's keys."""
+        self._catalog, self._name, self._properties, self._base = catalog, name, properties, base
         self._entered: dict[str, int] = {}
 
     def check(self) -> None:
@@ -223,7 +209,7 @@ class IcebergTable:
         self._entered[log.folder] = last
 
     def _append(self, table: Table, keys: Sequence[str], number: int, log: CommitLog, *, is_first: bool) -> None:
-        paths = [self._place.path(key) for key in keys]
+        paths = [self._path(key) for key in keys]
         properties = {self._property(log): str(number)}
         if is_first:
             # Files that were replaced before this first commit never get into the table. So record that they are
@@ -239,7 +225,7 @@ class IcebergTable:
         self, table: Table, added: Sequence[str], going: Sequence[Any], properties: Mapping[str, str], log: CommitLog
     ) -> None:
         arrow = importlib.import_module("pyiceberg.io.pyarrow")
-        paths = [self._place.path(key) for key in added]
+        paths = [self._path(key) for key in added]
         with table.transaction() as transaction:
             _widen(transaction, table, paths)
             mapping = table.name_mapping() or table.schema().name_mapping
@@ -261,7 +247,7 @@ class IcebergTable:
         expected = _keys_between(log, number, self._number(table, log, _REMOVED))
         if keys is not None:
             expected &= set(keys)
-        paths = {self._place.path(key) for key in expected}
+        paths = {self._path(key) for key in expected}
         files = {task.file.file_path: task.file for task in table.scan().plan_files()} if paths else {}
         missing = sorted(paths - files.keys())
         if missing:
@@ -273,8 +259,14 @@ class IcebergTable:
             )
         return [files[path] for path in sorted(paths)]
 
+    def _path(self, key: str) -> str:
+        """Return the URI of an object; raise ConfigError if engines would parse the URI differently."""
+        if "#" in self._base + key or "?" in self._base + key:
+            raise ConfigError(f"{self._base}{key} cannot be in a table: engines read names with # or ? as other names")
+        return f"{self._base}{key}"
+
     def _property(self, log: CommitLog, kind: str = _NUMBER) -> str:
-        return f"{kind}{self._place.path(log.folder).rstrip('/')}"
+        return f"{kind}{self._path(log.folder).rstrip('/')}"
 
     def _number(self, table: Table | None, log: CommitLog, kind: str = _NUMBER) -> int:
         text = "-1" if table is None else table.properties.get(self._property(log, kind), "-1")
@@ -308,7 +300,7 @@ class IcebergTable:
     def _create(self, catalog: Catalog, keys: Sequence[str]) -> Table:
         io_module = importlib.import_module("pyiceberg.io")
         errors = importlib.import_module("pyiceberg.exceptions")
-        path = self._place.path(keys[0])
+        path = self._path(keys[0])
         schema = _arrow_schema(io_module.load_file_io(self._properties, path), path)
         namespace = self._name.rpartition(".")[0]
         with contextlib.suppress(errors.TableAlreadyExistsError):
@@ -413,10 +405,11 @@ class _ConflictError(StoreUnavailableError):
 
 def table_of(pipeline: Pipeline) -> IcebergTable | None:
     """Return the Iceberg table that the settings name, or None if they name none."""
-    if pipeline.own.table.kind == "none":
+    own = pipeline.own.table
+    if own.kind == "none":
         return None
-    own = pipeline.own
-    return IcebergTable(own.table.catalog, own.table.name, dict(pipeline.catalog), place_of(pipeline.output))
+    base, properties = _find_store(pipeline.output)
+    return IcebergTable(own.catalog, own.name, properties | dict(pipeline.catalog), base)
 
 
 def _last(log: CommitLog) -> int:
