@@ -128,8 +128,6 @@ class ParserKind:
     check_pattern: Callable[[str], object] | None = None
     """Function that raises ConfigError for an invalid time pattern. Only parsers with PatternSettings have this
     function."""
-    by_offset: bool = False
-    by_field: bool = False
     by_time: bool = True
     schemas: Literal["", "avro", "protobuf"] = ""
     """Kind of schema that the parser requires for each topic."""
@@ -207,12 +205,9 @@ def _check_expression(pattern: str) -> None:
 
 
 PARSERS: Final[Mapping[str, ParserKind]] = {
-    "offset": ParserKind(lambda own, _: _offsets(own), ("Offset",), OffsetSettings, by_offset=True, by_time=False),
+    "offset": ParserKind(lambda own, _: _offsets(own), ("Offset",), OffsetSettings, by_time=False),
     "daily-offset": ParserKind(
-        lambda own, _: TimeParser(_directories(own), None, _offsets(own)),
-        ("DailyOffset",),
-        OffsetSettings,
-        by_offset=True,
+        lambda own, _: TimeParser(_directories(own), None, _offsets(own)), ("DailyOffset",), OffsetSettings
     ),
     "kafka-timestamp": ParserKind(lambda own, _: TimeParser(_directories(own))),
     "json": ParserKind(_by_epoch(_json), ("Json",)),
@@ -231,12 +226,12 @@ PARSERS: Final[Mapping[str, ParserKind]] = {
         _PATTERN,
         check_pattern=_check_expression,
     ),
-    "split-by-field": ParserKind(_by_field(_json), ("SplitByField",), SplitSettings, _SPLIT_FIELD, by_field=True),
+    "split-by-field": ParserKind(_by_field(_json), ("SplitByField",), SplitSettings, _SPLIT_FIELD),
     "messagepack": ParserKind(_by_time(lambda own, _: MessagePackTime(own.filing.timestamp_name)), ("MessagePack",)),
     "avro": ParserKind(_by_epoch(_avro), ("Avro",), schemas="avro"),
     "avro-iso8601": ParserKind(_by_iso8601(_avro), ("AvroIso8601",), schemas="avro"),
     "avro-split-by-field": ParserKind(
-        _by_field(_avro), ("AvroSplitByField",), SplitSettings, _SPLIT_FIELD, by_field=True, schemas="avro"
+        _by_field(_avro), ("AvroSplitByField",), SplitSettings, _SPLIT_FIELD, schemas="avro"
     ),
     "protobuf": ParserKind(
         _by_epoch(lambda own, schemas: ProtobufField(own.filing.field_path(), schemas)),
@@ -288,10 +283,11 @@ def partition_names(own: PipelineSettings) -> dict[str, str]:
     kind, filing = kind_of(own), own.filing
     if kind is OWN_PARSER:
         return {}
-    settings = {
-        "partitioner.granularity.field.prefix": field_prefix_of(own) if kind.by_field else "",
-        "secor.offsets.prefix": own.of_parser(OffsetSettings).offsets_prefix if kind.by_offset else "",
-    }
+    settings: dict[str, str] = {}
+    if kind.settings is SplitSettings:
+        settings["partitioner.granularity.field.prefix"] = field_prefix_of(own)
+    if kind.settings is OffsetSettings:
+        settings["secor.offsets.prefix"] = own.of_parser(OffsetSettings).offsets_prefix
     if kind.by_time:
         settings["partitioner.granularity.date.prefix"] = filing.date_prefix
         settings["partitioner.granularity.hour.prefix"] = filing.hour_prefix if filing.hours or filing.minutes else ""

@@ -49,6 +49,7 @@ from tieredstore.pipelines.filing.schemas import (
 from tieredstore.pipelines.format_table import FACTORIES, FORMATS
 from tieredstore.pipelines.parser_table import (
     OWN_PARSER,
+    OffsetSettings,
     PatternSettings,
     ThriftSettings,
     kind_of,
@@ -227,7 +228,7 @@ def _broken_rules(own: PipelineSettings) -> Iterator[tuple[str, str]]:
     yield from _broken_parser(own)
     yield from _broken_files(own)
     yield from _broken_directories(own)
-    if own.finalize and own.naming.hashed and kind.by_offset and kind.by_time:
+    if own.finalize and own.naming.hashed and kind.settings is OffsetSettings and kind.by_time:
         yield "pipeline.finalize", "excludes secor.s3.prefix.md5hash with the parser daily-offset"
     if groups.starting_group and groups.group_storage == "zookeeper" and not groups.zookeeper:
         yield "zookeeper.quorum", "is missing; startingOffsets with kafka.offsets.storage=zookeeper needs it"

@@ -25,11 +25,10 @@ _NOTHING: Final = Prepared("", 0, "", "")
 
 @dataclass(slots=True)
 class CommittedFile:
-    """A file, its offset window, and the number of the entry that committed it."""
+    """A file and its offset window."""
 
     file: OutputFile
     window: WrittenWindow
-    number: int
 
 
 @dataclass(slots=True)
@@ -61,7 +60,7 @@ class Committed:
         """Apply an entry."""
         for window in entry.windows:
             self.topics.add(window.topic)
-            self.files |= {file.key: CommittedFile(file, window, entry.number) for file in window.files}
+            self.files |= {file.key: CommittedFile(file, window) for file in window.files}
         does = effects(entry)
         if does.gives:
             self.going |= set(entry.removed)
