@@ -119,13 +119,9 @@ def _show_window(outcome: WindowOutcome, verb: str) -> str:
         return f"{outcome.topic}-{outcome.partition} begins at offset {outcome.base_offset}"
     extent = f"{outcome.topic}-{outcome.partition} {outcome.base_offset} … {outcome.last_offset}"
     if outcome.status == "planned":
-        span = (outcome.base_offset, outcome.last_offset)
-        asked = (
-            " (requested: {} … {})".format(*outcome.asked)
-            if outcome.asked is not None and outcome.asked != span
-            else ""
-        )
-        return f"{verb}: {extent}{asked}"
+        span, asked = (outcome.base_offset, outcome.last_offset), outcome.asked
+        requested = "" if asked is None or asked == span else f" (requested: {asked[0]} … {asked[1]})"
+        return f"{verb}: {extent}{requested}"
     out = f", {outcome.filtered} dropped" if outcome.filtered else ""
     aside = f", {outcome.quarantined} quarantined" if outcome.quarantined else ""
     files = counted(len(outcome.output_keys or ()), "file")

@@ -451,16 +451,10 @@ class Reached:
             if time_ms >= 0:
                 self._earliest_ms = time_ms if self._earliest_ms < 0 else min(self._earliest_ms, time_ms)
                 self._latest_ms = max(self._latest_ms, time_ms)
-            if self._is_full():
+            is_long = 0 < self._limits.range_ms <= self._latest_ms - self._earliest_ms
+            if is_long or 0 < self._limits.payload_bytes <= self._bytes:
                 yield batch.slice(start, row + 1 - start), True
-                self._start_anew()
+                self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
                 start = row + 1
         if start < batch.num_rows:
             yield batch.slice(start), False
-
-    def _start_anew(self) -> None:
-        self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
-
-    def _is_full(self) -> bool:
-        by_bytes = 0 < self._limits.payload_bytes <= self._bytes
-        return by_bytes or 0 < self._limits.range_ms <= self._latest_ms - self._earliest_ms
