@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -37,18 +37,12 @@ class RowGroups:
         ``rows`` were made from ``records``. A group ends at a number of rows, or at a size of the records' keys and
         values. If ``records`` is None, only the number of rows ends a group.
         """
-        count, size = int(rows.num_rows), 0 if records is None else total_size(records)
-        if self._rows + count < GROUP_ROWS and self._bytes + size < GROUP_BYTES:
-            self._take(rows, size)
-            return
-        running, start, before = [0] * count if records is None else running_sizes(records), 0, 0
-        while start < count:
-            full = bisect_left(running, before + GROUP_BYTES - self._bytes, start) + 1
-            stop = min(count, start + GROUP_ROWS - self._rows, full)
-            self._take(rows.slice(start, stop - start), running[stop - 1] - before)
-            if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+        count = int(rows.num_rows)
+        pieces = divide(count, records, lambda _: (GROUP_ROWS - self._rows, GROUP_BYTES - self._bytes))
+        for start, stop, size, is_full in pieces:
+            self._take(rows.slice(start, stop - start), size)
+            if is_full:
                 yield self._group()
-            start, before = stop, running[stop - 1]
 
     def rest(self) -> pa.Table | None:
         """Return the last row group, or None if no rows are left."""
@@ -83,6 +77,28 @@ class RowGroups:
         group: pa.Table = pa.Table.from_batches(self._pieces, self._schema)
         self._pieces, self._rows, self._bytes = [], 0, 0
         return group
+
+
+def divide(
+    count: int, records: pa.RecordBatch | None, room: Callable[[int], tuple[int, int]]
+) -> Iterator[tuple[int, int, int, bool]]:
+    """Divide ``count`` rows, which were made from ``records``, into pieces that end with the row that reaches a limit.
+
+    Yield each piece's first row and end, the bytes of its keys and values, and True if it reaches a limit. ``room``
+    returns how many rows and how many bytes reach a limit from this row on. If ``records`` is None, only the number of
+    rows counts.
+    """
+    size, (most_rows, most_bytes) = 0 if records is None else total_size(records), room(0)
+    if count < most_rows and size < most_bytes:
+        yield 0, count, size, False
+        return
+    running, start, before = [0] * count if records is None else running_sizes(records), 0, 0
+    while start < count:
+        most_rows, most_bytes = room(start)
+        full = min(start + most_rows, bisect_left(running, before + most_bytes, start) + 1)
+        stop = min(full, count)
+        yield start, stop, running[stop - 1] - before, stop == full
+        start, before = stop, running[stop - 1]
 
 
 _BINARY: Final = pa.binary()

@@ -4,7 +4,6 @@ visible ("prepared" files).
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import CorruptDataError, DataLossError, TieredStoreError
+from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.files.container_formats import ParquetFile
 from tieredstore.pipelines.files.file_bodies import Bodies, FileBody
-from tieredstore.pipelines.files.row_groups import running_sizes, total_size
+from tieredstore.pipelines.files.row_groups import divide, total_size
 from tieredstore.pipelines.filing.naming import Naming
 from tieredstore.pipelines.log.entries import OutputFile, Window, WrittenWindow
 from tieredstore.pipelines.parsers import Parser
@@ -273,20 +273,18 @@ class _WindowWriting:
 
     def _write(self, directory: str, rows: pa.RecordBatch) -> None:
         """Write rows into the files of a directory. A file ends with the record that reaches one of its limits."""
+        recipe = self._recipe
         self.records += rows.num_rows
-        file, size = self._file_for(directory, rows), total_size(rows)
-        if self._has_room(file, rows.num_rows, size):
-            file.write(rows, size)
-            return
-        running, start, before = running_sizes(rows), 0, 0
-        while start < rows.num_rows:
+
+        def room(start: int) -> tuple[int, int]:
             file = self._file_for(directory, rows.slice(start))
-            full = self._end_of_file(file, running, before, start)
-            stop = min(full, rows.num_rows)
-            file.write(rows.slice(start, stop - start), running[stop - 1] - before)
-            if stop == full:
+            most_records = recipe.file_records - file.records if recipe.file_records else MAX_INT64
+            return most_records, recipe.file_bytes - file.bytes
+
+        for start, stop, size, is_full in divide(rows.num_rows, rows, room):
+            self._open[directory].write(rows.slice(start, stop - start), size)
+            if is_full:
                 self._end(self._open.pop(directory))
-            start, before = stop, running[stop - 1]
 
     def _file_for(self, directory: str, rows: pa.RecordBatch) -> _OpenFile:
         """Return the directory's open file. If none is open, begin a file that is named after the first of these
@@ -297,30 +295,12 @@ class _WindowWriting:
             file = self._open[directory] = self._begin("data", self._key(directory, rows.column("offset")[0]))
         return file
 
-    def _has_room(self, file: _OpenFile, records: int, size: int) -> bool:
-        """Return True if the file stays below its limits after ``records`` more records of ``size`` bytes."""
-        recipe = self._recipe
-        is_short = not recipe.file_records or file.records + records < recipe.file_records
-        return is_short and file.bytes + size < recipe.file_bytes
-
     def _key(self, directory: str, first: pa.Scalar) -> str:
         """Return the key of a directory's next file, whose first record has the offset ``first``."""
         naming, window = self._recipe.naming, self._window
         offset = naming.offset_in_name(first.as_py(), self._start, is_first=directory not in self._begun)
         self._begun.add(directory)
         return naming.data_key(window.topic, directory, window.partition, offset)
-
-    def _end_of_file(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
-        """Return the number of the first row that no longer belongs to the file. With the row before it, the file
-        reaches a limit.
-
-        If no row reaches a limit, the result is larger than the number of rows.
-        """
-        recipe = self._recipe
-        stop = bisect_left(running, before + recipe.file_bytes - file.bytes, start) + 1
-        if recipe.file_records:
-            stop = min(stop, start + recipe.file_records - file.records)
-        return stop
 
     def _make_room(self) -> None:
         """If the maximum number of files is open, end the file that was written least recently."""
