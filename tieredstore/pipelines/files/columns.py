@@ -4,6 +4,7 @@ then holds key, offset and other metadata of each record.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -212,7 +213,7 @@ class OfRegistry(Columns):
                 rows_of.setdefault(number, []).append(row)
         for number, rows in rows_of.items():
             taken = values.take(pa.array(rows, pa.int64()))
-            lost = _find_lost(taken, self.seen.reader(number).convert(taken, _place))
+            lost = _find_lost(taken, self.seen.readers[number].convert(taken, _place))
             faults |= dict.fromkeys((rows[one] for one in lost), "its value does not match its Avro schema")
         return None, dict(sorted(faults.items()))
 
@@ -226,26 +227,18 @@ class _Seen:
 
     def __init__(self, lookup: SchemaLookup, topic: str, taken: Taken) -> None:
         self._lookup, self._topic, self._taken = lookup, topic, taken
-        self._reasons: dict[int, str | None] = {}
-        self._readers: dict[int, Avro] = {}
+        self.reason_against: Callable[[int], str | None] = functools.cache(self._judge)
+        """Function that returns the reason why values of a schema are bad, or None if they are good."""
+        self.readers: dict[int, Avro] = {}
+        """Decoders of the good schemas."""
         self._united: AvroType | None = None
-
-    def reader(self, number: int) -> Avro:
-        """Return the decoder of the schema ``number``."""
-        return self._readers[number]
-
-    def reason_against(self, number: int) -> str | None:
-        """Return the reason why values of this schema are bad, or None if they are good."""
-        if number not in self._reasons:
-            self._reasons[number] = self._judge(number)
-        return self._reasons[number]
 
     def _judge(self, number: int) -> str | None:
         try:
             schema = self._lookup(number)
             parsed = parsed_schema(schema)
             _check_names(_fields_of(arrow_type_of(parsed)), self._topic, self._taken)
-            self._readers[number] = Avro(schema, self._lookup, on_invalid="null")
+            self.readers[number] = Avro(schema, self._lookup, on_invalid="null")
             whole = parsed if self._united is None else parsed_schema(unite_schemas(self._united, parsed))
             arrow_type_of(whole)
         except (SchemaNotFoundError, LookupError):
