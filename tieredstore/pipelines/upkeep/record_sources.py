@@ -5,10 +5,9 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -80,27 +79,7 @@ class Selected:
         return replace(window, start=start, stop=max(start, min(offset_of(self.stop, window.stop), window.stop)))
 
 
-class RecordSource(ABC):
-    """Source from which records are read by offset. Several threads may read at once."""
-
-    @abstractmethod
-    def extents(self, selected: Selected) -> list[Window]:
-        """Return the selected offsets that the source has, by partition. Raise DataLossError if the source has lost
-        some of them.
-        """
-
-    @abstractmethod
-    def cut_next(self, rest: Sequence[Window]) -> list[Window]:
-        """Divide the beginning of ``rest`` into offset windows that tasks can write in parallel. Return an empty list
-        if nothing is left to read.
-        """
-
-    @abstractmethod
-    def records(self, window: Window) -> Generator[pa.RecordBatch]:
-        """Yield the records of an offset window in order of offsets, each once."""
-
-
-class LogSource(RecordSource):
+class LogSource:
     """The bucket and the broker of a pipeline as one log. The source ends where the log ended when this object was
     made. Close it after use."""
 
@@ -129,7 +108,9 @@ class LogSource(RecordSource):
         return log.end if offset is None else offset
 
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:
-        """Return the next offset windows, divided by the pipeline's size limits."""
+        """Divide the beginning of ``rest`` into offset windows that tasks can write in parallel, by the pipeline's size
+        limits. Return an empty list if nothing is left to read.
+        """
         ends = {window.where: window for window in rest}
         logs = {where: replace(log_of(self._snapshot, one), end=one.stop) for where, one in ends.items()}
         positions = {where: Progress(one.topic_id, one.start) for where, one in ends.items()}
@@ -176,7 +157,7 @@ class _Piece:
     """Number of records in the files; 0 without a commit log."""
 
 
-class KeptFiles(RecordSource):
+class KeptFiles:
     """Output files of Secor, or of one generation (a version of the output) of a pipeline. The files must hold records
     unchanged."""
 
@@ -246,7 +227,7 @@ class KeptFiles(RecordSource):
         )
 
     def cut_next(self, rest: Sequence[Window]) -> list[Window]:
-        """Return the next offset windows. Each window ends where a file ends."""
+        """Divide the beginning of ``rest`` into offset windows. Each window ends where a file ends."""
         windows: list[Window] = []
         for one in rest:
             start = one.start
@@ -472,6 +453,10 @@ class KeptRows(KeptFiles):
             return [(window.start, window.stop)]
         held = (one.window for one in self._held_elsewhere(window))
         return sorted((max(window.start, one.start), min(window.stop, one.stop)) for one in held)
+
+
+RecordSource: TypeAlias = LogSource | KeptFiles
+"""Source from which a backfill reads records by offset. Several threads may read at once."""
 
 
 def _is_same(one: tuple[pa.RecordBatch, int], other: tuple[pa.RecordBatch, int]) -> bool:
