@@ -58,7 +58,8 @@ def test_the_files_are_those_of_the_broker(txn: ts.Bucket, tmp_path: Path) -> No
     before = tree(log_dir)
     assert restore(txn, log_dir, plan, dry_run=True)[0] == ("restored", 0, 604)
     assert tree(log_dir) == before
-    assert {code for code, *_ in restore(txn, log_dir, plan, RestoreOptions(producer_states="keep"))} == {"restored"}
+    keep = RestoreOptions(producer_states="keep")
+    assert {code for code, *_ in restore(txn, log_dir, plan, keep)} == {"restored"}
     original, restored = tree(TXN / "txn-0"), tree(log_dir / "txn-0")
     assert restored.pop("partition.metadata") != original.pop("partition.metadata")
     rolled = {f"{3047:020d}.{suffix}": b"" for suffix in ("index", "timeindex", "log")}
@@ -67,7 +68,7 @@ def test_the_files_are_those_of_the_broker(txn: ts.Bucket, tmp_path: Path) -> No
     assert not (log_dir / MARKER).exists()
     assert not (log_dir / ".lock").exists()
     after = tree(log_dir)
-    assert {code for code, *_ in restore(txn, log_dir, plan)} == {"there"}
+    assert {code for code, *_ in restore(txn, log_dir, plan, keep)} == {"there"}
     assert tree(log_dir) == after
 
 

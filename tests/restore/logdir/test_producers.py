@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from confluent_kafka import Producer as KafkaProducer
@@ -16,6 +18,7 @@ from tests.restore.logdir.test_real_broker import records
 from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import GOLDEN
 from tests.support.servers.kafka import KafkaServer, start_kafka
+from tieredstore.errors import ConfigError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import ProducerState, parse_producer_snapshot
 from tieredstore.model import TopicIdPartition, Uuid
@@ -106,6 +109,25 @@ def test_the_kept_state_is_that_of_the_cut(tmp_path: Path, stop: int) -> None:
     assert int(last.stem) == header.last_offset + 1
     assert set(parse_producer_snapshot(last.read_bytes())) == set(play(log).states)
     assert not play(log).in_transactions
+
+
+@pytest.mark.parametrize(("first", "then"), [("keep", "drop"), ("drop", "keep")])
+def test_a_whole_log_with_another_state_is_refused(
+    tmp_path: Path, first: Literal["keep", "drop"], then: Literal["keep", "drop"]
+) -> None:
+    """With a kept state, a broker of another cluster would acknowledge records without storing them. The second
+    restore must not report that all is there already."""
+    with fresh_bucket(tmp_path / "store", [GOLDEN / "07-txn" / "original"]) as bucket:
+        (topic,) = bucket.topics("txn")
+        log_dir, plan = (
+            make_log_dir(tmp_path / "logs", {"txn": 1}),
+            prepared(TopicIdPartition(topic.topic_id, "txn", 0)),
+        )
+        options = RestoreOptions(stop=700, producer_states=first, open_transactions="abort")
+        restore(bucket, log_dir, plan, options)
+        assert {code for code, *_ in restore(bucket, log_dir, plan, options)} == {"there", "left_out"}
+        with pytest.raises(ConfigError, match="another state of producers: use the --producer-state of the earlier"):
+            restore(bucket, log_dir, plan, replace(options, producer_states=then), dry_run=True)
 
 
 @pytest.mark.broker

@@ -24,7 +24,12 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.batches import read_batch_headers
-from tieredstore.kafka.checkpoints import ProducerState, format_leader_epochs, format_producer_snapshot
+from tieredstore.kafka.checkpoints import (
+    ProducerState,
+    format_leader_epochs,
+    format_producer_snapshot,
+    parse_producer_snapshot,
+)
 from tieredstore.kafka.end_markers import TransactionStep, format_end_marker, play_markers
 from tieredstore.kafka.indexes import IndexBuilder, format_txn_index
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
@@ -148,6 +153,21 @@ class PartitionRestore:
             held = human_bytes(sum(found.values()))
             raise ConfigError(f"{self.folder} has another log already ({held}): restore into a new topic")
         return bool(found)
+
+    def check_producers(self, source: SegmentSource, producer_states: ProducerStates) -> None:
+        """Raise ConfigError if the folder's whole log has another state of producers than ``producer_states`` says."""
+        snapshot = self.folder / f"{self.bounds[1]:020d}.snapshot"
+        if not snapshot.exists():
+            return
+        producers = Producers()
+        if producer_states == "keep":
+            producers = producers_at_end(source, self.spans)
+            self.markers.end_transactions(producers)
+        if {*parse_producer_snapshot(snapshot.read_bytes())} != {*producers.states}:
+            raise ConfigError(
+                f"{self.folder} has this log already, but with another state of producers: use the --producer-state of "
+                "the earlier restore, or restore into a new topic"
+            )
 
     def write(self, source: SegmentSource, producer_states: ProducerStates) -> Iterator[Part]:
         """Write the missing segments, then the leader epochs. Yield each of :attr:`parts` once it is written.

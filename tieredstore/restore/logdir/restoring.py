@@ -252,6 +252,7 @@ def _plan_topic(
         # ``is_complete`` refuses a folder with another log. Call it even if nothing is restored into the folder,
         # because a later call of ``_discard`` would delete the other log.
         if target.work is None and plan.is_complete():
+            plan.check_producers(source, options.producer_states)
             yield from (_outcome(plan, part, "there", "kept") for part in plan.parts)
         elif spans:
             target.plans.append(plan)
