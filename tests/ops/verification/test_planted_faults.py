@@ -67,6 +67,16 @@ def test_a_golden_bucket_has_no_findings(case: str) -> None:
     assert found_in(checked) == []
 
 
+@pytest.mark.parametrize(
+    "fault", [fault for fault in PLANTED_FAULTS if fault.level is not Level.DATA], ids=lambda fault: fault.name
+)
+def test_what_a_shallow_level_finds_ends_no_deep_run(fault: PlantedFault) -> None:
+    """The deep checks of the next segments read the damaged one again."""
+    kinds = {finding.kind for finding in findings_of(fault.planted().bucket, Level.DATA)}
+    # A deep run tells a wrong end offset in place of the gap or overlap that it makes.
+    assert kinds & {fault.kind, K.END_OFFSET}
+
+
 def test_a_batch_of_another_epoch_is_told_with_both_epochs() -> None:
     (finding,) = findings_of(fault_named("batch of another leader epoch").planted().bucket, Level.DATA)
     assert finding.detail.endswith("has the leader epoch 5, but 1 was in force")

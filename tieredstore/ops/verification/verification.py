@@ -222,8 +222,8 @@ class OpenTransactions:
                     )
                 if not pending:
                     break
-        # Ignore the error, because the previous segment has been deleted, or its damage was reported.
-        except (SegmentNotFoundError, CorruptDataError):
+        # Ignore the error, because the previous segment has been deleted, or its damage or key was reported.
+        except (SegmentNotFoundError, CorruptDataError, UnknownKeyError, WrongKeyError):
             pending = {}
         for producer, first in pending.items():
             detail = f"the producer snapshot lacks the transaction of producer {producer} that began at offset {first}"
