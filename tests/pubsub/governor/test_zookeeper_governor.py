@@ -228,8 +228,9 @@ def test_memqs_topics_are_assigned_to_both_kinds_by_their_traffic_and_others_to_
         clicks = directory.known("clicks")
         assert clicks is not None
         assert (clicks.load.input_mb, clicks.load.batch_bytes, clicks.load.partitions(1)) == (9.5, 1 << 20, 3)
-        assert clicks.topics is not None
-        assert (clicks.topics.batches.batch_ms, clicks.topics.batches.batch_bytes) == (250, 1 << 20)
+        assert clicks.stored is not None
+        stored, _ = clicks.stored
+        assert (stored.batches.batch_ms, stored.batches.batch_bytes) == (250, 1 << 20)
         assert [directory.look(name) for name in ("nothing", "a/b", "..", "bad")] == [None] * 4
         for member in all_members:
             member.topics = directory.all()
