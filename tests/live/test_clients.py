@@ -55,6 +55,7 @@ def test_a_fatal_error_that_only_a_bare_except_catches_is_kept(call: str) -> Non
         getattr(producer, call)(10)
     assert len(producer) >= 1  # the length includes statistics that are not delivered yet
     producer.purge()
+    producer.close()  # its statistics would pile up until the run ends
 
 
 @pytest.mark.parametrize(

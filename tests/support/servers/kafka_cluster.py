@@ -12,19 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.servers.kafka import CLUSTER_ID, answers, java_command
+from tests.support.servers.kafka import CLUSTER_ID, LIBS, SCRIPT, answers, format_log_dirs, java_command
 from tests.support.servers.process import Launch, ServerProcess, free_port
 
 _CONTROLLER: Final = 100
 _TIMEOUT_S: Final = 60
-KAFKA: Final = "kafka/libs"
+KAFKA: Final = LIBS
 KAFKA_39: Final = "kafka39/libs"
 """The last version that supports ZooKeeper."""
 
-_ZOOKEEPER_SCRIPT: Final = 'exec "$@" kafka.Kafka server.properties'
-_SCRIPT: Final = """
-"$@" kafka.tools.StorageTool format --cluster-id "$CLUSTER_ID" --config server.properties --ignore-formatted &&
-exec "$@" kafka.Kafka server.properties
+_OLD_SCRIPT: Final = f"""
+"$@" kafka.tools.StorageTool format --cluster-id {CLUSTER_ID} --config server.properties --ignore-formatted &&
+{SCRIPT}
 """
 _KRAFT: Final = {
     "controller.listener.names": "CONTROLLER",
@@ -59,7 +58,6 @@ class ClusterNode:
     port: int
     properties: Mapping[str, str]
     libs: str = KAFKA
-    script: str = _SCRIPT
     process: ServerProcess | None = field(default=None, repr=False)
 
     @property
@@ -78,10 +76,16 @@ class ClusterNode:
     def begin(self) -> None:
         """Start the node without waiting, so that others can start at the same time."""
         self.folder.mkdir(exist_ok=True)
-        text = "".join(f"{name}={value}\n" for name, value in self.properties.items())
-        (self.folder / "server.properties").write_text(f"{text}log.dirs={self.log_dir}\n")
-        command = java_command(self.folder, self.script, libs=self.libs)
-        launch = Launch(command, lambda: answers(self.port), {"CLUSTER_ID": CLUSTER_ID})
+        properties = {**self.properties, "log.dirs": str(self.log_dir)}
+        text = "".join(f"{name}={value}\n" for name, value in properties.items())
+        (self.folder / "server.properties").write_text(text)
+        script = SCRIPT
+        if "process.roles" in properties:
+            if self.libs == KAFKA:
+                format_log_dirs(properties)
+            else:  # it has older metadata
+                script = _OLD_SCRIPT
+        launch = Launch(java_command(self.folder, script, libs=self.libs), lambda: answers(self.port), {})
         self.process = ServerProcess(f"kafka-{self.node_id}", launch, self.folder.with_suffix(".log"))
 
     def wait(self) -> None:
@@ -150,7 +154,7 @@ class KafkaCluster:
 
 @contextmanager
 def start_kafka_cluster(brokers: int = 2, *, libs: str = KAFKA, **overrides: str) -> Generator[KafkaCluster]:
-    """Run this many brokers (about 10 s of processor time each) with these overrides; kill them after the block."""
+    """Run this many brokers (about 2 s of processor time each) with these overrides; kill them after the block."""
     root = Path(tempfile.mkdtemp(prefix="tieredstore-kafka-cluster-"))
     controller_port = free_port()
     common = {**_COMMON, **_KRAFT, "controller.quorum.voters": f"{_CONTROLLER}@127.0.0.1:{controller_port}"}
@@ -186,7 +190,7 @@ def start_zookeeper_cluster(hosts: str, brokers: int = 2, **overrides: str) -> G
         }
         properties = {**_COMMON, **own, **overrides}
         folder = root / f"broker-{number}"
-        nodes[number] = ClusterNode(number, folder, port, properties, KAFKA_39, _ZOOKEEPER_SCRIPT)
+        nodes[number] = ClusterNode(number, folder, port, properties, KAFKA_39)
     with _started(root, list(nodes.values())):
         yield KafkaCluster(nodes)
 
