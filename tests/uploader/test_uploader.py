@@ -11,7 +11,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.golden.records import rows_of
+from tests.support.records.topic_reads import read_topic
 from tests.support.stores.doubles import FaultyStore
+from tests.support.uploader.stoppable_broker import Belief
 from tests.support.uploader.uploader_disk import (
     STORE,
     BrokerDisk,
@@ -305,6 +307,59 @@ def test_an_unclean_election_of_a_broker_with_records_of_an_earlier_leader(
     assert written_by == [0] * 20 + [1] * 10 * kept + [3] * (end - 20 - 10 * kept)
     assert run_once(second.log_dir, store) == []
     assert len(watermark_of(store).moved_back) == 1
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_records_of_a_later_leader_that_an_unclean_election_removed_are_not_read(
+    tmp_path: Path, store: MemoryObjectStore, kept: int
+) -> None:
+    """The first broker's records were shipped, then those of the second broker, which was elected uncleanly. Then the
+    first broker, which was away, is elected uncleanly too. Readers prefer a later epoch.
+    """
+    first, second = BrokerDisk(tmp_path / "first", segments=4), BrokerDisk(tmp_path / "second", segments=3)
+    first.grow(kept)
+    run_once(first.log_dir, store)
+    second.lead(1)
+    second.grow(3)
+    run_once(second.log_dir, store)
+    first.lead(2)
+    first.grow()
+    assert run_once(first.log_dir, store) == []
+    assert [(move.to_offset, move.leader_epoch) for move in watermark_of(store).moved_back] == [(30, 1), (30, 2)]
+    assert watermark_of(store).next_offset == first.bases[-1]
+    with RemoteStorageManager(settings_from(STORE), store=store) as manager:
+        offsets = [offset for batch in read_topic(manager, "events") for offset in batch.column("offset").to_pylist()]
+    assert offsets == list(range(30))
+
+
+@pytest.mark.parametrize("is_led_before", [False, True])
+def test_an_unclean_leader_ships_its_records_before_they_reach_the_watermark(
+    tmp_path: Path, store: MemoryObjectStore, is_led_before: bool
+) -> None:
+    """The uploader knows the watermark, as a leader's or a follower's uploader. The new leader's log ends below it."""
+    former, disk = BrokerDisk(tmp_path / "former", segments=8), BrokerDisk(tmp_path / "logs", segments=2)
+    Belief.leads[1], now_s = is_led_before, [0.0]
+    belief = f"{Belief.__module__}.{Belief.__name__}"
+    if not is_led_before:
+        run_once(former.log_dir, store)
+    else:
+        disk.grow(6)
+    with uploader_of(disk.log_dir, store, SaidSettling(), lambda: now_s[0], leadership=belief) as uploader:
+        uploader.run_once()
+        uploader.follow()
+        if is_led_before:
+            disk.cut(20)
+        disk.lead(1)
+        disk.grow(3)
+        uploader.disk.touch(disk.folder)
+        uploader.sweep()
+        now_s[0] += 1000.0
+        uploader.follow()
+        Belief.leads[1] = True
+        uploader.disk.touch(disk.folder)
+        assert uploader.run_once() == []
+    assert [(move.from_offset, move.to_offset) for move in watermark_of(store).moved_back] == [(70, 20)]
+    assert watermark_of(store).next_offset == 40
 
 
 def test_an_unclean_election_in_the_middle_of_a_hole_leaves_the_part_before_it(

@@ -232,9 +232,10 @@ class Partition:
             # do nothing yet.
             return False
         with self.lock:
-            has_changed, self.epochs = epochs != self.epochs, epochs
+            has_changed, before, self.epochs = epochs != self.epochs, self.epochs, epochs
             if has_changed:
                 self.replicated_to = 0
+                self._go_back(before)
             named = {place.base_offset: place for place in listed}
             for base, segment in list(self.segments.items()):
                 if not self._is_kept(segment, named.get(base), live[0], live[-1], has_changed=has_changed):
@@ -250,6 +251,14 @@ class Partition:
             if self.first_active is None:
                 self.first_active = live[-1]
         return True
+
+    def _go_back(self, before: LeaderEpochs) -> None:
+        """If an epoch after those known ``before`` begins below ``shipped``, no longer count its offsets as stored. An
+        unclean election has replaced their records, perhaps with fewer, so that the log ends below ``shipped``.
+        """
+        began = (start for epoch, start in self.epochs if before and epoch > before[-1][0])
+        if self.shipped is not None:
+            self.shipped = min([self.shipped, *began])
 
     def _is_kept(
         self, segment: Segment, named: FoundSegment | None, first_live: int, active: int, *, has_changed: bool

@@ -11,6 +11,7 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.committed import CommittedSegments
+from tieredstore.catalog.lineage import ruling_segment
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segments
 from tieredstore.catalog.watermark import (
@@ -154,10 +155,9 @@ class WatermarkStore:
         in a hole of ``watermark`` or in a stored segment, with the same leader epoch, or in neither.
         """
         segments = [*self.segments(watermark.where, 0, until)]
+        differences = {segment: _find_difference_of(segment, history) for segment in segments}
         extents = [(hole.first_offset, _find_end_of_agreement(hole, history)) for hole in watermark.holes]
-        for segment in segments:
-            own, first, last = segment.segment_leader_epochs, segment.start_offset, segment.end_offset
-            extents.append((first, _find_difference(own, history, first, last)))
+        extents += [(segment.start_offset, stop) for segment, stop in differences.items()]
         known = [*watermark.missing_extents, *((segment.start_offset, segment.end_offset) for segment in segments)]
         end = 0
         for start, stop in sorted([*extents, (until, until)]):
@@ -165,6 +165,11 @@ class WatermarkStore:
             if start > end and any(first <= end <= last for first, last in known):
                 break
             end = max(end, stop)
+        ruler = ruling_segment(segments) if segments else None
+        if ruler is not None and differences[ruler] <= ruler.end_offset:
+            # Readers prefer the latest epoch, even if the store also has the log's own records of an earlier epoch.
+            later = (stop for segment, stop in differences.items() if _is_later(segment, history, stop))
+            end = min([end, *later])
         return min(end, until)
 
     def segments(
@@ -294,6 +299,16 @@ def _find_end_of_agreement(hole: Hole, history: LeaderEpochs) -> int:
         if epoch_at(history, start) not in (None, epoch):
             return hole.first_offset
     return _find_difference(hole.leader_epochs, history, hole.first_offset, hole.last_offset)
+
+
+def _find_difference_of(segment: RemoteLogSegmentMetadata, history: LeaderEpochs) -> int:
+    return _find_difference(segment.segment_leader_epochs, history, segment.start_offset, segment.end_offset)
+
+
+def _is_later(segment: RemoteLogSegmentMetadata, history: LeaderEpochs, offset: int) -> bool:
+    """Return True if the segment has the offset, and in a later leader epoch than ``history``."""
+    own, other = epoch_at(segment.segment_leader_epochs, offset), epoch_at(history, offset)
+    return offset <= segment.end_offset and own is not None and other is not None and own > other
 
 
 def _find_difference(own: LeaderEpochs, history: LeaderEpochs, first: int, last: int) -> int:
