@@ -10,9 +10,12 @@ from typing import Final
 
 import pytest
 
+from tests.support.examples import SOAK
 from tests.support.golden.records import rows_of
 from tests.support.stores.doubles import FaultyStore
-from tests.support.uploader.uploader_disk import STORE, BrokerDisk, run_once, watermark_of
+from tests.support.stores.operation_sweep import STRIDE
+from tests.support.uploader.uploader_disk import RECORDS, STORE, BrokerDisk, run_once, watermark_of
+from tests.uploader.test_two_machine import TwoUploaders
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.records import read_records
@@ -126,3 +129,179 @@ def test_two_at_once_do_no_harm(tmp_path: Path, second_log: Callable[[BrokerDisk
 def test_two_at_once_do_no_harm_in_many_orders(tmp_path: Path, second_log: Callable[[BrokerDisk], None]) -> None:
     for seed in range(60):
         ship_at_once(tmp_path / str(seed), second_log, seed)
+
+
+def at_each_operation(scenario: Callable[[TwoUploaders, int], bool], first: int = 0) -> None:
+    """Repeat a scenario, which stops an uploader before its operation with this number, until the uploader ends
+    before that. The scenario returns False then.
+
+    `make test` takes each fourth operation, from ``first`` on. `make soak` takes all.
+    """
+    for number in range(0 if SOAK else first, 1000, 1 if SOAK else STRIDE):
+        machine = TwoUploaders()
+        try:
+            has_stopped = scenario(machine, number)
+            # Close a segment of the last leader, because its uploader does nothing before it has one.
+            machine.grow(2)
+            machine.shrink_isr()
+        finally:
+            machine.teardown()
+        if not has_stopped:
+            assert number, "no operation: the test would check nothing"
+            return
+
+
+@pytest.mark.parametrize("faults", ["suspended", "failing", "answers lost"])
+@pytest.mark.parametrize(("old_count", "new_count", "is_clean"), [(1, 3, True), (1, 3, False), (3, 1, False)])
+@pytest.mark.parametrize("lacks", [None, "old", "new"])
+def test_a_deposed_leader_meets_the_next_one_at_each_operation(
+    faults: str, old_count: int, new_count: int, is_clean: bool, lacks: str | None
+) -> None:
+    """The deposed leader is suspended, or its store fails from one operation on. Meanwhile the next leader ships. One
+    of the two disks may lack a segment that the other one has. The deposed leader's log may end after the next one's.
+    """
+
+    def scenario(machine: TwoUploaders, number: int) -> bool:
+        machine.begin(ships=True)
+        old, new = machine.leader, 1 - machine.leader
+        machine.replicate(100, 0)
+        base = machine.brokers[old].disk.end - RECORDS
+        machine.grow(old_count)
+        if is_clean:
+            machine.replicate(old_count, 0)
+        machine.shrink_isr()
+        if lacks is not None:
+            machine.lose_log(old if lacks == "old" else new, base)
+        machine.believe(old, knows=True)
+        machine.act(old, "sweep", None, None, is_lost=False)
+        if faults == "suspended":
+            machine.act(old, "ship", number, None, is_lost=False)
+            has_stopped = machine.brokers[old].is_stopped
+        else:
+            machine.act(old, "ship", None, number, is_lost=faults == "answers lost")
+            has_stopped = machine.brokers[old].count > number
+        machine.elect_anyhow()
+        machine.grow(new_count)
+        machine.shrink_isr()
+        machine.work(new, "sweep", "ship", "ship")
+        machine.check()
+        machine.go_on(old, None, 0.0)
+        machine.check()
+        # Before it learns of its deposal, the old leader goes on for a while.
+        for what in ("ship", "sweep", "ship", "fill_holes"):
+            machine.act(old, what, None, None, is_lost=False)
+            machine.check()
+        machine.work(new, "fill_holes", "ship")
+        machine.check()
+        return has_stopped
+
+    at_each_operation(scenario, (old_count + 2 * is_clean + len(faults)) % STRIDE)
+
+
+@pytest.mark.parametrize("counts", [(3, 1, 1), (1, 2, 2), (2, 3, 1)])
+@pytest.mark.parametrize("lacks", [None, 0, 1])
+def test_uncleanly_elected_leaders_in_turn_ship_one_log(counts: tuple[int, int, int], lacks: int | None) -> None:
+    """The second leader is suspended while it ships. Then the first broker leads again, with its own records that the
+    second broker never had.
+    """
+
+    def scenario(machine: TwoUploaders, number: int) -> bool:
+        machine.begin(ships=True)
+        first, second = machine.leader, 1 - machine.leader
+        machine.replicate(100, 0)
+        base = machine.brokers[first].disk.end - RECORDS
+        machine.grow(counts[0])
+        machine.shrink_isr()
+        if lacks is not None:
+            machine.lose_log(lacks, base)
+        machine.work(first, "sweep", "ship")
+        machine.elect_anyhow()
+        machine.grow(counts[1])
+        machine.shrink_isr()
+        machine.work(second, "sweep")
+        machine.act(second, "ship", number, None, is_lost=False)
+        has_stopped = machine.brokers[second].is_stopped
+        machine.elect_anyhow()
+        machine.grow(counts[2])
+        machine.shrink_isr()
+        machine.work(first, "sweep", "ship", "ship")
+        machine.check()
+        machine.go_on(second, None, 0.0)
+        machine.check()
+        machine.act(second, "ship", None, None, is_lost=False)
+        machine.check()
+        return has_stopped
+
+    at_each_operation(scenario, sum(counts) % STRIDE)
+
+
+@pytest.mark.parametrize("what", ["fill_holes", "follow"])
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_follower_is_suspended_at_each_operation(what: str, is_clean: bool) -> None:
+    """The follower fills a hole, or reads how far the leader's uploader is. Meanwhile the roles change."""
+
+    def scenario(machine: TwoUploaders, number: int) -> bool:
+        machine.begin(ships=True)
+        leader, follower = machine.leader, 1 - machine.leader
+        machine.replicate(100, 0)
+        base = machine.brokers[leader].disk.end - RECORDS
+        machine.grow(3)
+        machine.replicate(2 if is_clean else 0, 0)
+        machine.shrink_isr()
+        machine.lose_log(leader, base)
+        machine.work(leader, "sweep", "ship", "ship")
+        machine.work(follower, "sweep")
+        machine.act(follower, what, number, None, is_lost=False)
+        has_stopped = machine.brokers[follower].is_stopped
+        machine.take_by_retention(leader, 4, are_gone=True)
+        machine.grow(1)
+        machine.shrink_isr()
+        machine.work(leader, "sweep", "ship")
+        machine.check()
+        machine.go_on(follower, None, 0.0)
+        machine.check()
+        machine.take_by_retention(follower, 4, are_gone=True)
+        machine.act(follower, "sweep", None, None, is_lost=False)
+        machine.elect_anyhow()
+        machine.grow(2)
+        machine.shrink_isr()
+        machine.work(follower, "sweep", "ship", "fill_holes", "follow", "ship")
+        machine.check()
+        return has_stopped
+
+    at_each_operation(scenario, is_clean if what == "fill_holes" else 0)
+
+
+@pytest.mark.parametrize("stops", ["old", "new"])
+def test_two_leaders_begin_at_each_operation(stops: str) -> None:
+    """The store is empty. The first leader's log begins after the next leader's. One of them is suspended."""
+
+    def scenario(machine: TwoUploaders, number: int) -> bool:
+        machine.begin(ships=False)
+        old, new = machine.leader, 1 - machine.leader
+        machine.grow(2)
+        machine.replicate(100, 0)
+        machine.shrink_isr()
+        machine.work(new, "sweep")
+        machine.brokers[old].disk.delete(2)
+        first, second = (old, new) if stops == "old" else (new, old)
+        machine.work(old, "sweep", *(() if stops == "old" else ("ship",)))
+        if stops == "new":
+            machine.elect_anyhow()
+            machine.grow(1)
+            machine.shrink_isr()
+            machine.work(new, "sweep")
+        machine.act(first, "ship", number, None, is_lost=False)
+        has_stopped = machine.brokers[first].is_stopped
+        if stops == "old":
+            machine.elect_anyhow()
+            machine.grow(1)
+            machine.shrink_isr()
+        machine.work(second, "sweep", "ship", "ship")
+        machine.go_on(first, None, 0.0)
+        machine.check()
+        machine.act(first, "ship", None, None, is_lost=False)
+        machine.check()
+        return has_stopped
+
+    at_each_operation(scenario)

@@ -66,7 +66,7 @@ class StoppableBroker:
         """Start a new process of the uploader."""
         self.is_stopped = self.is_dead = False
         self._stop_at = self._fail_at = -1
-        self._moment, self._count, self._goes_on = "before", 0, threading.Event()
+        self._moment, self.count, self._goes_on = "before", 0, threading.Event()
         scripted = ScriptedStore(self.store)
         scripted.on(do=lambda operation: self._reach(operation, "before"))
         scripted.on(do=lambda operation: self._reach(operation, "after"), moment="after")
@@ -81,20 +81,20 @@ class StoppableBroker:
 
     def _reach(self, _: Operation, moment: str) -> None:
         with self._lock:
-            self._count += moment == "before"
-            stops = moment == "before" and self._count - 1 == self._stop_at
+            self.count += moment == "before"
+            stops = moment == "before" and self.count - 1 == self._stop_at
         if stops:
             self._goes_on.clear()
             self._news.put(False)
             assert self._goes_on.wait(_DEADLINE_S)
         if self.is_dead:
             raise Killed
-        if 0 <= self._fail_at < self._count and moment == self._moment:
+        if 0 <= self._fail_at < self.count and moment == self._moment:
             raise StoreUnavailableError("the machine lets it fail")
 
     def run(self, work: Callable[[], object], stop_at: int = -1, fail_at: int = -1, moment: str = "before") -> None:
         """Run ``work`` until it ends, or until it is suspended before its operation with this number."""
-        self._stop_at, self._fail_at, self._moment, self._count = stop_at, fail_at, moment, 0
+        self._stop_at, self._fail_at, self._moment, self.count = stop_at, fail_at, moment, 0
         if stop_at < 0:
             work()
             return
@@ -113,7 +113,7 @@ class StoppableBroker:
 
     def go_on(self, stop_at: int = -1) -> None:
         """Continue suspended work, until it ends or is suspended again after this many further operations."""
-        self._stop_at = self._count + stop_at if stop_at >= 0 else -1
+        self._stop_at = self.count + stop_at if stop_at >= 0 else -1
         self._goes_on.set()
         self._wait()
 
