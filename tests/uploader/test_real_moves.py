@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -24,7 +24,7 @@ from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.servers.kafka import start_kafka
 from tests.support.servers.kafka_cluster import start_kafka_cluster
 from tests.support.stores.doubles import FaultyStore
-from tests.support.uploader.uploader_disk import STORE, watermark_of
+from tests.support.uploader.uploader_disk import STORE, stored, watermark_of
 from tests.support.uploader.uploader_runs import Written, until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
@@ -179,6 +179,58 @@ def test_a_replica_that_moves_between_log_directories_loses_nothing(
 def test_a_replica_that_moves_twenty_times_loses_nothing(tmp_path: Path, is_linked: bool) -> None:
     (tmp_path / "links").mkdir()
     move_between_log_directories(tmp_path, str(tmp_path / "links") if is_linked else "", 20)
+
+
+@pytest.mark.parametrize("is_linked", [False, True], ids=["held", "linked"])
+def test_a_topic_that_is_deleted_and_created_again_while_it_is_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_linked: bool
+) -> None:
+    """Under each topic id, the store has only records of this incarnation. The last incarnation is stored whole."""
+    monkeypatch.setattr(roles, "_DELETED_S", 1.0)
+    monkeypatch.setattr(module, "_FOLLOW_S", 0.5)
+    (hold_dir := tmp_path / "links").mkdir()
+    lives: dict[TopicIdPartition, dict[int, bytes]] = {}
+    with start_kafka() as server:
+        folder = server.log_dir / f"{TOPIC}-0"
+        run = Run(server.bootstrap_servers, tmp_path, 1)
+        with run.uploader([server.log_dir], 1, str(hold_dir) if is_linked else "") as uploader:
+            for rounds in (1, 2, 3, 2, 4):
+                if lives:
+                    _create_again(server.bootstrap_servers)
+                until(LONG_S, (folder / "partition.metadata").exists)
+                client = {"bootstrap.servers": server.bootstrap_servers, "batch.size": "4000", "log_level": "0"}
+                producer, run.written = Producer(client), Written(1)
+                for _ in range(rounds):
+                    run.written.write(producer, TOPIC, run.source, 100, None)
+                where = run.partition(folder)
+                assert where not in lives
+                lives[where] = run.written.values[TOPIC, 0]
+            end = max(segment.base_offset for segment in discover(folder).segments)
+            until(LONG_S, lambda: any(one.metadata.end_offset + 1 >= end for one in stored(run.inner, where)))
+            until(LONG_S, lambda: len(uploader.disk.partitions) == 1)
+            assert uploader.counts.holes == 0
+    with RemoteStorageManager(settings_from(STORE), store=run.inner) as manager:
+        for where, values in lives.items():
+            for segment in stored(run.inner, where):
+                start, stop = segment.metadata.start_offset, segment.metadata.end_offset + 1
+                rows = rows_of(read_records(manager, TOPIC, 0, start, stop, topic_id=where.topic_id))
+                expected = [(offset, values[offset]) for offset in range(start, stop)]
+                assert [(row["offset"], row["value"]) for row in rows] == expected
+
+
+def _create_again(servers: str) -> None:
+    """Delete the topic, and create it again as soon as the broker allows it."""
+    admin: Any = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    admin.delete_topics([TOPIC])[TOPIC].result(TIMEOUT_S)
+    new = NewTopic(TOPIC, 1, replica_assignment=[[1]], config=CONFIG)
+
+    def is_created() -> bool:
+        with contextlib.suppress(KafkaException):
+            admin.create_topics([new])[TOPIC].result(TIMEOUT_S)
+            return True
+        return False
+
+    until(LONG_S, is_created)
 
 
 class NoCollector:
