@@ -174,7 +174,7 @@ class TimeParser(Parser):
         return filed
 
     def _file_one_by_one(self, filed: Filed, records: pa.RecordBatch, directory_of: Callable[[int], str]) -> None:
-        offsets = _integers(records, "offset")
+        offsets = records.column("offset").to_pylist()
         for row, time_ms in enumerate(self._times(records)):
             second = None if isinstance(time_ms, str) else self.directories.second_of(time_ms)
             if second is None:
@@ -200,9 +200,9 @@ class TimeParser(Parser):
     def _times(self, records: pa.RecordBatch) -> list[int | str]:
         """Return each row's time, or the reason why it has none."""
         if self.time_of is None:
-            return [time_ms if time_ms > 0 else _NO_DIRECTORY for time_ms in _integers(records, "timestamp")]
+            return [time_ms if time_ms > 0 else _NO_DIRECTORY for time_ms in records.column("timestamp").to_pylist()]
         times: list[int | str] = []
-        for value in _values(records):
+        for value in records.column("value").to_pylist():
             try:
                 times.append(self.time_of(_some(value)))
             except BadMessageError as bad:
@@ -222,7 +222,7 @@ class FieldParser(Parser):
     def file(self, records: pa.RecordBatch) -> Filed:
         """Choose the directory of each row."""
         filed = Filed()
-        for value in _values(records):
+        for value in records.column("value").to_pylist():
             try:
                 payload = _some(value)
                 filed.add(f"{self._name(payload)}/{self.directories.of_second(self._second(payload))}")
@@ -268,11 +268,3 @@ def _some(value: bytes | None) -> bytes:
     if value is None:
         raise BadMessageError("its value is null")
     return value
-
-
-def _integers(records: pa.RecordBatch, name: str) -> list[int]:
-    return cast("list[int]", records.column(name).to_pylist())
-
-
-def _values(records: pa.RecordBatch) -> list[bytes | None]:
-    return cast("list[bytes | None]", records.column("value").to_pylist())
