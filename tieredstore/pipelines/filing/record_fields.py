@@ -18,17 +18,23 @@ _SECORS: Final = ("timestamp",)
 
 
 @dataclass(frozen=True, slots=True)
-class AvroField:
-    """A field of Avro records, found by a path of names."""
+class _NamedField:
+    """A field that is found by a path of names, in values with a schema."""
 
     path: tuple[str, ...]
     schemas: Schemas = field(default_factory=Schemas)
-    data: AvroData | None = None
 
     @property
     def name(self) -> str:
         """The path joined by dots, for error messages."""
         return ".".join(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class AvroField(_NamedField):
+    """A field of Avro records."""
+
+    data: AvroData | None = None
 
     def for_topic(self, topic: str) -> AvroField:
         """Return a copy of this field that uses the Avro schemas of a topic."""
@@ -62,17 +68,10 @@ def _plain(content: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class ProtobufField:
-    """A field of Protocol Buffers messages, found by a path of names."""
+class ProtobufField(_NamedField):
+    """A field of Protocol Buffers messages."""
 
-    path: tuple[str, ...]
-    schemas: Schemas = field(default_factory=Schemas)
     message: Protobuf | None = None
-
-    @property
-    def name(self) -> str:
-        """The path joined by dots, for error messages."""
-        return ".".join(self.path)
 
     def for_topic(self, topic: str) -> ProtobufField:
         """Return a copy of this field that uses the message type of a topic. Raise ConfigError if the type lacks the
