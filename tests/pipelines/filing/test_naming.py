@@ -277,7 +277,7 @@ def test_days_from_one_on_lie_below_another_root(topic: StoredTopic, store: Obje
         run_once(topic, store, of(HOURS, output__key__prefix="later/"))
     run_once(topic, store, pipeline)
     key = f"later/{TOPIC}/dt=2026-01-02/1_7_{0:020}.parquet"
-    staging = commit_log_of(pipeline, store).staging_prefix
+    staging = naming_of(pipeline).staging_prefix
     zombie = store.prepare(key, b"of a task that was killed", staging_prefix=staging)
     steps = list(
         collect_garbage(

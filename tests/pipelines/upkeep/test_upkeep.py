@@ -32,6 +32,7 @@ from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
 from tieredstore.pipelines.log.commit_log import CommitLog, changes_since
 from tieredstore.pipelines.log.entries import Entry as LogEntry
 from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.run.recipes import naming_of
 from tieredstore.pipelines.upkeep.comparison import Against
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.garbage import collect_garbage
@@ -345,7 +346,7 @@ def test_gc_takes_what_nobody_will_publish_and_leaves_what_is_committed(topic: S
     with pytest.raises(TieredStoreError):
         run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), SMALL)
     key = f"out/{TOPIC}/base_offset=0/1_7_{0:020}.parquet"
-    zombie = store.prepare(key, b"of a task that was killed", staging_prefix=commit_log_of(SMALL, store).staging_prefix)
+    zombie = store.prepare(key, b"of a task that was killed", staging_prefix=naming_of(SMALL).staging_prefix)
     later = ScriptedStore(store).change("now_ms", change=lambda now_ms: now_ms and now_ms + 2 * DAY_MS)
     young = list(collect_garbage(SMALL, store, min_age_ms=DAY_MS, dry_run=False))
     assert {step.outcome for step in young} == {Outcome.YOUNG, Outcome.COMMITTED}

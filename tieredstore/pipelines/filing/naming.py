@@ -97,6 +97,11 @@ class Naming:
         return own_folder(self.root, self.pipeline, self.generation)
 
     @property
+    def staging_prefix(self) -> str:
+        """Prefix of files that are uploaded but not yet published, in stores that cannot hide a finished upload."""
+        return f"{self.folder}staging/"
+
+    @property
     def _again(self) -> str:
         return f".r{self.redriven}" if self.redriven else ""
 

@@ -311,11 +311,6 @@ class CommitLog:
         yet."""
         return CommitLog(self.store, self.root, self.pipeline, generation)
 
-    @property
-    def staging_prefix(self) -> str:
-        """Prefix of files that are uploaded but not yet published, in stores that cannot hide a finished upload."""
-        return f"{self.folder}staging/"
-
     def read(self) -> LogState:
         """Apply all new entries. The first read starts from the latest snapshot."""
         if self.state.number < 0:

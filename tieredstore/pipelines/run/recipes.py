@@ -96,7 +96,7 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
     return Recipe(
         parser_of(own, pipeline.schemas), format_of(own, pipeline.schemas), naming,
         file_bytes, ends.max_file_records,
-        f"{naming.folder}staging/", own.local_path or None,
+        naming.staging_prefix, own.local_path or None,
         Transforming(own.transformer) if own.transformer else None, limits, max(0, ends.max_open_files),
     )  # fmt: skip
 

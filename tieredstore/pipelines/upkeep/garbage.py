@@ -14,13 +14,13 @@ from tieredstore.backends.base import DRAFT_PREFIX, find_abandoned_writes, store
 from tieredstore.errors import ConfigError
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.pipelines.filing.naming import OWN_FOLDER
-from tieredstore.pipelines.log.commit_log import CommitLog
 from tieredstore.pipelines.run.generation import claimed_logs
 from tieredstore.pipelines.run.recipes import naming_of
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import AbandonedWrite, ObjectInfo, ObjectStore
     from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.log.commit_log import CommitLog
 
 LEAST_AGE_MS: Final = 3_600_000
 """Minimum age of garbage, because a younger file may belong to a running task."""
@@ -48,8 +48,7 @@ def collect_garbage(
         for log in claimed_logs(store, root):
             waiting |= _waiting(log)
             folders.update(topic for topic, _ in log.state.positions)
-    log = CommitLog(store, naming.root, naming.pipeline, naming.generation)
-    for info in store.list(log.staging_prefix):
+    for info in store.list(naming.staging_prefix):
         outcome = _outcome(info.modified_ms, now_ms - min_age_ms, is_waiting=info.key in waiting)
         if not dry_run and outcome is Outcome.DELETED:
             store.delete([info.key])
