@@ -56,7 +56,8 @@ def init(
     except ConfigError as error:
         reason = f"The values of {sample} have no fields in common: {error}."
     client = dict(cluster.client() or {})
-    text = _text(topic, sample, schema, reason, _bucket_of(store), client, _output_of(output))
+    stored = {f"output.{name}": text for name, text in _properties_of(output).items() if name.startswith("storage.")}
+    text = _text(topic, sample, schema, reason, _bucket_of(store), client, stored)
     write_new(path, text.encode("latin-1"), mode=0o600)
     columns = "raw values" if schema is None else f"{counted(len(schema), 'column')} inferred from {sample}"
     print_lines([f"{path}: JSON to Parquet by hour, {columns}", f"next: tieredstore pipeline run {path} --once"])
@@ -67,10 +68,6 @@ def _bucket_of(store: Store) -> dict[str, str]:
 
     properties = {} if store.settings is None else bucket_properties(store.settings)[0]
     return properties if store.url is None else properties | _properties_of(store.url)
-
-
-def _output_of(url: str) -> dict[str, str]:
-    return {f"output.{name}": text for name, text in _properties_of(url).items() if name.startswith("storage.")}
 
 
 def _properties_of(url: str) -> dict[str, str]:

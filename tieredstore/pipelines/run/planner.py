@@ -139,11 +139,7 @@ def policy_of(limits: LimitSettings) -> Policy:
     With deterministic uploads, files end at Secor's limits of bytes and timestamps. The limits of size and age for
     offset windows are then raised, so that the files can reach Secor's limits. As in Secor, the minute mark is ignored.
     """
-    window_bytes, age_s, marked = (
-        limits.max_file_bytes,
-        float(limits.max_file_age_s),
-        limits.minute_mark_filter,
-    )
+    window_bytes, age_s, marked = limits.max_file_bytes, float(limits.max_file_age_s), limits.minute_mark_filter
     if limits.is_deterministic:
         window_bytes, marked = max(window_bytes, limits.max_payload_bytes), ""
         age_s = max(age_s, limits.max_range_ms / 1000)
@@ -154,12 +150,12 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
     """Return the log of an offset window. Raise DataLossError if the log, or the beginning of the window, no longer
     exists.
     """
-    log = snapshot.logs.get(window.where)
-    is_there = log is not None and is_of(log, window.topic_id)
-    if log is None or not is_there or window.start < log.earliest:
-        lost = replace(window, stop=min(window.stop, log.earliest)) if log is not None and is_there else window
-        raise DataLossError(f"{lost} are neither in the bucket nor on the broker any more; {PAST_A_LOSS} to go on")
-    return log
+    log, lost = snapshot.logs.get(window.where), window
+    if log is not None and is_of(log, window.topic_id):
+        if window.start >= log.earliest:
+            return log
+        lost = replace(window, stop=min(window.stop, log.earliest))
+    raise DataLossError(f"{lost} are neither in the bucket nor on the broker any more; {PAST_A_LOSS} to go on")
 
 
 def look_s(limits: LimitSettings) -> float:
