@@ -119,6 +119,25 @@ def test_the_disk_that_becomes_full_is_named(bucket: ts.Bucket, tmp_path: Path) 
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.parametrize("step", ["begin", "checkpoint"])
+def test_the_disk_without_room_for_small_files_is_named(
+    bucket: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    log_dirs = [make_log_dir(tmp_path / "empty", {}), make_log_dir(tmp_path / "full", {"orders": 1})]
+    real = getattr(LogDirectory, step)
+
+    def fail(directory: LogDirectory, *more: Any) -> None:
+        if directory.path == log_dirs[1]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(directory, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogDirectory, step, fail)
+        with pytest.raises(ConfigError, match=f"^{log_dirs[1]}: No space left on device"):
+            restore(bucket, log_dirs, PLAN)
+    assert restore(bucket, log_dirs, PLAN) == [("restored", 0, 15)]
+
+
 def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another restore ends, and deletes the lock file, after this one has opened it. A third one would make a new
     file, and lock that."""

@@ -89,10 +89,11 @@ def restore_logs(
         # Begin all directories first, and finish all directories at the end. Otherwise, the broker might start with one
         # directory restored and another still empty.
         for target, directory in pairs:
-            if target.work not in (None, work):
-                _discard(directory, prepared)
-            if plans:
-                directory.begin(work)
+            with disk_faults(target.path):
+                if target.work not in (None, work):
+                    _discard(directory, prepared)
+                if plans:
+                    directory.begin(work)
         for plan in plans:
             with disk_faults(plan.folder):
                 written = plan.write(source, options.producer_states)
@@ -103,7 +104,9 @@ def restore_logs(
 def _finish(pairs: Sequence[tuple[_Target, LogDirectory]]) -> None:
     for target, directory in pairs:
         if target.plans:
-            directory.checkpoint({(one.partition.topic, one.partition.partition): one.bounds for one in target.plans})
+            bounds = {(one.partition.topic, one.partition.partition): one.bounds for one in target.plans}
+            with disk_faults(target.path):
+                directory.checkpoint(bounds)
     for _, directory in pairs:
         directory.finish()
 
