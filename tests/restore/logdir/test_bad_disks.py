@@ -76,6 +76,8 @@ def test_a_plan_is_opened_before_the_work(tmp_path: Path) -> None:
     [
         ("recovery-point-offset-checkpoint", b"garbage\n", "recovery-point-offset-checkpoint: the checkpoint"),
         ("log-start-offset-checkpoint", b"0\n5\nx 0 1\n", "log-start-offset-checkpoint: the checkpoint"),
+        ("meta.properties", b"cluster.id=\xff", "/logs: the meta.properties is not UTF-8 text"),
+        ("meta.properties", b"node.id=one", "/logs: meta.properties has the broker id 'one'"),
         ("orders-0/partition.metadata", b"garbage", "orders-0: partition.metadata has the line"),
         ("orders-0", None, "orders-0/partition.metadata: Not a directory"),
     ],

@@ -211,11 +211,14 @@ def _used_by(log_dir: Path, prepared: PreparedRestore) -> int:
         raise ConfigError(
             f"{log_dir} has no meta.properties: it is not a log directory that a broker has used"
         ) from None
-    if parse_cluster_id(raw) != prepared.cluster_id:
+    try:
+        cluster_id, broker = parse_cluster_id(raw), parse_broker_id(raw)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{log_dir}: {error}") from None
+    if cluster_id != prepared.cluster_id:
         raise ConfigError(
             f"{path} belongs to another cluster; the restore was prepared for the cluster {prepared.cluster_id}"
         )
-    broker = parse_broker_id(raw)
     if broker is None:
         raise ConfigError(f"{path} names no broker (node.id)")
     return broker
