@@ -74,7 +74,7 @@ class Outcome(enum.StrEnum):
     REFERENCED = "referenced"
     """The segment has a manifest by now."""
     REFUSED = "refused"
-    """The store refuses to delete the item."""
+    """The store refuses to read, replace or delete the item."""
     UNKNOWN = "unknown"
     """The segment's last offset is unknown, or no record of the brokers ever named the segment."""
     UNKNOWN_KEY = "unknown_key"

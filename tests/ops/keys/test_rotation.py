@@ -19,7 +19,14 @@ from tests.support.golden.stored import metadata_of
 from tests.support.ops.tools import assert_read_back, content, die_at, golden_store, outcomes
 from tests.support.paths import GOLDEN
 from tests.support.records.small_segments import memory_settings
-from tests.support.stores.doubles import CountingStore, DelegatingObjectStore, Moment, Operation, ScriptedStore
+from tests.support.stores.doubles import (
+    CountingStore,
+    DelegatingObjectStore,
+    Moment,
+    Operation,
+    OperationName,
+    ScriptedStore,
+)
 from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
@@ -27,7 +34,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.wrappers.stack import LimitedStore, MeteredStore
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.config import Settings, settings_from
-from tieredstore.errors import ConfigError, StoreUnavailableError, UnknownKeyError
+from tieredstore.errors import AccessDeniedError, ConfigError, StoreUnavailableError, UnknownKeyError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.ops.keys.rotation import Rotation, RotationStep
@@ -177,6 +184,18 @@ def _touched(inner: ObjectStore, key: str) -> None:
 def test_a_manifest_that_changes_is_looked_at_once_more(store: ObjectStore) -> None:
     assert outcomes(run(meddling(store, _touched, 1), parallel=1))[Outcome.ROTATED] == len(OLD)
     assert sum(raw.endswith(b" ") for raw in manifests(store).values()) == 1
+
+
+@pytest.mark.parametrize("name", ["get", "replace"])
+def test_a_manifest_that_the_store_refuses_is_named_and_the_rest_is_rotated(
+    store: ObjectStore, name: OperationName
+) -> None:
+    refusing = ScriptedStore(store).on(name, f"{OLD[0].main_path}*", AccessDeniedError("the object is archived"))
+    steps = run(refusing)
+    assert outcomes(steps) == {Outcome.REFUSED: 1, Outcome.ROTATED: len(OLD) - 1, Outcome.ACTIVE: ALL - len(OLD)}
+    assert [step.reason for step in steps if step.reason] == [
+        f"{OLD[0].main_path}.rsm-manifest: the object is archived"
+    ]
 
 
 def test_a_manifest_that_changes_again_and_again_is_reported(store: ObjectStore) -> None:

@@ -54,10 +54,11 @@ _LEFT: Final = {
     "unknown_key": "with a key pair that is not on the ring",
     "wrong_key": "that the key pair with their key id cannot decrypt",
     "damaged": "in a damaged manifest or snapshot",
+    "refused": "that the store refuses to read or replace",
     "changed": "being changed by another process: run it again",
     "gone": "already deleted",
 }
-_EXIT_CODES: Final = dict.fromkeys(("unknown_key", "wrong_key", "damaged"), UnknownKeyError.exit_code) | {
+_EXIT_CODES: Final = dict.fromkeys(("unknown_key", "wrong_key", "damaged", "refused"), UnknownKeyError.exit_code) | {
     "changed": StoreUnavailableError.exit_code
 }
 _NEEDS: Final = {

@@ -18,6 +18,7 @@ from tieredstore.errors import (
     CorruptDataError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    StoreError,
     UnknownKeyError,
     WrongKeyError,
 )
@@ -85,8 +86,8 @@ class Rotation:
     def run(self, listed: Iterable[SegmentObjects]) -> Iterator[RotationStep]:
         """Yield a step for each listed segment that has a manifest, in the order of the listing.
 
-        Memory does not grow with the listing. Raise ConfigError for a store without atomic conditional writes. Errors
-        of the store end the run.
+        Memory does not grow with the listing. Raise ConfigError for a store without atomic conditional writes. A
+        refused read or write is a step. Any other error of the store ends the run.
         """
         require_conditional_writes(self.store, "key rotation")
         with_manifest = (objects for objects in listed if objects.find(Suffix.MANIFEST) is not None)
@@ -125,6 +126,10 @@ class Rotation:
                 return RotationStep(one.item, Outcome.GONE)
             except PreconditionFailedError:
                 etag = None  # the listed etag is out of date
+            except StoreError as error:
+                if error.retryable:
+                    raise
+                return RotationStep(one.item, Outcome.REFUSED, f"{one.name}: {error}")
         return RotationStep(one.item, Outcome.CHANGED, reason=f"{one.name} is being changed by another process")
 
     def _rotate_once(self, one: _Wrapped, etag: str | None) -> RotationStep:
