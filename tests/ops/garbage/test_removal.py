@@ -296,6 +296,21 @@ def test_the_manifest_goes_first_wherever_the_store_fails(number: int) -> None:
     assert content(inner).keys() == {segment.key(suffix) for suffix in suffixes}
 
 
+def test_a_copy_that_commits_while_its_leftover_is_removed_leaves_no_half(store: MemoryObjectStore) -> None:
+    segment = MadeSegment(FIRST, 40, 49)
+    segment.put(store)
+    store.delete([segment.key()])
+    committing = ScriptedStore(store).on(
+        "list", "events*", lambda _: store.put(segment.key(), segment.manifest()), moment="after", times=1
+    )
+    listed = [objects for objects in list_segments(committing, topic="events") if objects.start_offset == 40]
+    assert [objects.missing for objects in listed] == [(Suffix.MANIFEST,)]
+    (step,) = Removal(committing, "", leftovers_too=True, dry_run=False).run(listed, ALL)
+    assert step.outcome is Outcome.DELETED
+    assert_no_half(store)
+    assert segment.key() not in content(store)
+
+
 @pytest.mark.parametrize("absent", list(Suffix))
 def test_the_remains_of_a_segment_are_removed(absent: Suffix) -> None:
     segment, store = MadeSegment(FIRST, 0, 9), MemoryObjectStore()

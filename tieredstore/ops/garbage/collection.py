@@ -244,5 +244,11 @@ def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
 
 
 def delete_objects(store: ObjectStore, objects: SegmentObjects) -> None:
-    """Delete a segment's objects, the manifest first. Then readers never see half a segment."""
-    delete_manifest_first(store, [info.key for _, info in objects.objects])
+    """Delete a segment's objects, the manifest first. Then readers never see half a segment.
+
+    Delete the manifest even if the listing lacks it, because a copy may have committed the segment since then.
+    """
+    keys = [info.key for _, info in objects.objects]
+    if objects.find(Suffix.MANIFEST) is None:
+        keys.append(f"{keys[0].rpartition('.')[0]}.{Suffix.MANIFEST.value}")
+    delete_manifest_first(store, keys)
