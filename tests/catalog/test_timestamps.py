@@ -26,8 +26,6 @@ from tieredstore.catalog import (
     OffsetAndTimestamp,
     load_catalog,
     offset_for_time,
-    offset_range,
-    offsets_for_times,
 )
 from tieredstore.catalog.lineage import trace_lineage
 from tieredstore.catalog.log_sections import time_index_of
@@ -85,32 +83,6 @@ def test_times_before_and_after_all_records_give_the_first_and_none() -> None:
     times = times_of("01-none", 0)
     assert offset_for_time(manager, lineage, -1) == OffsetAndTimestamp(*times[0])
     assert offset_for_time(manager, lineage, max(t for _, t in times) + 1) is None
-
-
-def test_many_partitions_are_looked_up_at_once() -> None:
-    with RemoteStorageManager(settings_of("01-none")) as manager:
-        catalog = load_catalog(manager)
-        logs = [catalog.lineage("none", partition) for partition in (0, 1)]
-        timestamp = times_of("01-none", 1)[1000][1]
-        looked_up = offsets_for_times(manager, [(log, timestamp) for log in logs])
-        assert looked_up == {log.partition: first_from(times_of("01-none", p), timestamp) for p, log in enumerate(logs)}
-        assert offsets_for_times(manager, []) == {}
-
-
-@given(st.integers(0, 4000), st.integers(0, 4000))
-@settings(max_examples=20, deadline=None)
-def test_a_range_of_times_gives_the_offsets_that_a_seek_by_time_would(first: int, second: int) -> None:
-    manager, lineage = log_of("06-codec-none-createtime")  # this log's timestamps are not in order
-    base = min(t for _, t in times_of("06-codec-none-createtime", 0))
-
-    def sought(timestamp: int) -> int:
-        record = first_from(times_of("06-codec-none-createtime", 0), timestamp)
-        return lineage.end_offset if record is None else record.offset
-
-    start, stop = sought(base + first), sought(base + second)
-    assert offset_range(manager, lineage, base + first, base + second) == (start, max(start, stop))
-    assert offset_range(manager, lineage, None, base + second) == (0, stop)
-    assert offset_range(manager, lineage, base + first, None) == (start, lineage.end_offset)
 
 
 @pytest.fixture

@@ -101,6 +101,23 @@ def test_of_a_deleted_topic_nothing_is_listed(topic: Topic) -> None:
     assert outcomes(remove(aged(), topic, Before())) == ["deleted"] * len(MADE)
 
 
+@pytest.mark.parametrize(
+    ("moves", "state"),
+    [
+        ("CFC", SegmentState.COPY_SEGMENT_FINISHED),
+        ("CFDF", SegmentState.DELETE_SEGMENT_STARTED),
+        ("CFDXD", SegmentState.DELETE_SEGMENT_FINISHED),
+        ("F", None),
+    ],
+)
+def test_records_that_come_twice_or_late_change_nothing(moves: str, state: SegmentState | None) -> None:
+    states = dict(zip("CFDX", SegmentState, strict=True))
+    topic = Topic(record_of(MADE[0], states[move]) for move in moves)
+    with topic.view() as brokers:
+        assert list(brokers.read_behind(["seen"])) == ["seen"]
+        assert brokers.state_of(MADE[0].metadata.remote_log_segment_id) is state
+
+
 @pytest.mark.parametrize("tool", ["rm", "gc"])
 @pytest.mark.parametrize("copied_before", range(0, 21, 4))
 def test_segments_copied_during_the_listing_stay(

@@ -1,4 +1,4 @@
-"""The records of ``__remote_log_metadata``, Kafka's topic about all remote segments, and the state that they describe.
+"""The records of ``__remote_log_metadata``, Kafka's topic about all remote segments.
 
 A value is a frame and one message of Kafka's flexible encoding. Integers are big-endian. Lengths and counts are stored
 as the number plus one, in unsigned LEB128; 0 means null. Tagged fields are the exception: they store the number
@@ -19,16 +19,12 @@ itself::
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-import itertools
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from tieredstore.catalog.lineage import check_segment
-from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.errors import CorruptDataError, excerpt
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
@@ -262,67 +258,3 @@ def _txn_index_empty(fields: dict[int, bytes]) -> bool:
             f"a record of the metadata topic has a field txnIdxEmpty of {len(flag)} bytes instead of 1"
         )
     return flag != b"\0"
-
-
-_PROBLEMS: Final = {
-    SegmentState.COPY_SEGMENT_STARTED: ProblemKind.UNFINISHED,
-    SegmentState.DELETE_SEGMENT_STARTED: ProblemKind.BEING_DELETED,
-}
-
-
-class SegmentStates:
-    """States of all segments, from the records of the metadata topic. Not thread-safe.
-
-    As in Kafka, a segment is readable only between the end of its copy and the start of its deletion. Repeated records
-    change nothing. If retention has deleted a segment's first record from the topic, later updates of the segment are
-    ignored.
-    """
-
-    def __init__(self) -> None:
-        self._segments: defaultdict[TopicIdPartition, dict[RemoteLogSegmentId, SegmentRecord]] = defaultdict(dict)
-
-    def apply(self, value: bytes) -> None:
-        """Apply the value of the next record. Raise CorruptDataError if Kafka did not write the value."""
-        record = parse_metadata_record(value)
-        if isinstance(record, SegmentRecord):
-            known = self._segments[record.metadata.topic_id_partition]
-            known.setdefault(record.metadata.remote_log_segment_id, record)
-        elif isinstance(record, SegmentUpdate):
-            self._update(record)
-        else:
-            # Drop the partition's segments, because the partition must not be read any more. Its topic id is never used
-            # again.
-            self._segments.pop(record.partition, None)
-
-    def readable_segments(self) -> Iterator[RemoteLogSegmentMetadata]:
-        """Yield the readable segments."""
-        return (
-            record.metadata
-            for known in self._segments.values()
-            for record in known.values()
-            if record.state is SegmentState.COPY_SEGMENT_FINISHED
-        )
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield the segments that are not yet readable, and those that are no longer readable."""
-        for segment_id, record in itertools.chain(*(known.items() for known in self._segments.values())):
-            if (kind := _PROBLEMS.get(record.state)) is not None:
-                yield Problem(
-                    kind, segment_id, record.metadata.start_offset, f"{kind.value}, according to the metadata topic"
-                )
-
-    def _update(self, update: SegmentUpdate) -> None:
-        segments = self._segments[update.segment_id.topic_id_partition]
-        known = segments.get(update.segment_id)
-        if known is None or update.state.value < known.state.value:
-            return  # a state never goes back
-        if update.state is SegmentState.DELETE_SEGMENT_FINISHED:
-            del segments[update.segment_id]
-            return
-        metadata = dataclasses.replace(
-            known.metadata,
-            broker_id=update.broker_id,
-            event_timestamp_ms=update.event_timestamp_ms,
-            custom_metadata=update.custom_metadata,
-        )
-        segments[update.segment_id] = SegmentRecord(metadata, update.state)

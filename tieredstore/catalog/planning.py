@@ -1,4 +1,4 @@
-"""Creation of a catalog from a store, or from the broker's records in ``__remote_log_metadata``."""
+"""Creation of a catalog from a store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.catalog_file import CatalogFile, LoadedRows, Origin, RowCursor, SegmentRow, Stamp
 from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
-from tieredstore.catalog.metadata_topic import SegmentStates
 from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.stored import StoredSegment, load_batch, load_each, look_again
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
@@ -78,26 +77,6 @@ def load_catalog(
         if survey.changed or gone:
             _save(file, loaded, origin, survey, gone)
     return catalog_of(traced, survey.problems)
-
-
-def catalog_of_metadata_topic(
-    source: SegmentSource, values: Iterable[bytes | None], *, readers: int = READERS
-) -> Catalog:
-    """Make the catalog that ``__remote_log_metadata`` describes, from the values of its records in order.
-
-    Records of several partitions of the metadata topic may be mixed, if the records of each partition are in order. The
-    call lists nothing. A partition costs two requests if it has older leader epochs than its newest segment. Each
-    overlapping segment costs three.
-
-    Raise CorruptDataError for a record that Kafka did not write.
-    """
-    states = SegmentStates()
-    for value in values:
-        if value is not None:
-            states.apply(value)
-    with ThreadPool(readers, "tieredstore-catalog") as pool:
-        traced = trace_partitions(source, states.readable_segments(), KnownProofs(), pool, at_once=_AHEAD * readers)
-    return catalog_of(traced, states.problems())
 
 
 @dataclass(slots=True)

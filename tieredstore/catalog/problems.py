@@ -15,8 +15,6 @@ class ProblemKind(enum.Enum):
     """Reason why a segment cannot be used. The value is a clause for messages."""
 
     INCOMPLETE = "not all of its objects are there"
-    UNFINISHED = "its copy was not finished"
-    BEING_DELETED = "it is being deleted"
     DAMAGED = "its description is damaged"
     UNREADABLE = "its description cannot be decrypted"
 

@@ -5,7 +5,7 @@ Only a small part of a log is read, because the wanted record lies between two e
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -16,9 +16,7 @@ from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.installation import Extra
 from tieredstore.kafka.batches import BatchHeader, TimestampType
 from tieredstore.limits import MAX_INT64
-from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tieredstore.process.parallel import READERS, in_parallel
-from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.model import RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,18 +81,6 @@ def offset_for_time(
     return _search_doubtful(source, passed, timestamp_ms, decoding)
 
 
-def offsets_for_times(
-    source: SegmentSource,
-    times: Sequence[tuple[Lineage, int]],
-    *,
-    readers: int = READERS,
-) -> dict[TopicIdPartition, OffsetAndTimestamp | None]:
-    """Call :func:`offset_for_time` for many partitions, for up to ``readers`` of them in parallel."""
-    with ThreadPool(readers, "tieredstore-times") as pool:
-        jobs = in_parallel(pool, lambda item: offset_for_time(source, *item), times, at_once=len(times))
-        return dict(zip((lineage.partition for lineage, _ in times), jobs, strict=True))
-
-
 def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> int | None:
     """Return the timestamp (ms) of the segment's first record; None if the segment has no record, or the record has no
     timestamp.
@@ -129,21 +115,6 @@ def _chunk_by_chunk(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
         if start < stop:
             with source.fetch_log_segment(segment, start, stop - 1) as stream:
                 yield from stream.chunks()
-
-
-def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, stop_ms: int | None) -> tuple[int, int]:
-    """Return the offsets (half-open) from the first record at ``start_ms`` or later to the first at ``stop_ms`` or
-    later.
-
-    These are the offsets that a Kafka consumer gets when it seeks by time. None means the earliest offset or the end. A
-    time after all records means the end. The range is empty if the second offset would come before the first.
-    """
-    bounds = [lineage.earliest_offset, lineage.end_offset]
-    for at, time in enumerate((start_ms, stop_ms)):
-        if time is not None:
-            record = offset_for_time(source, lineage, time)
-            bounds[at] = lineage.end_offset if record is None else record.offset
-    return bounds[0], max(bounds)  # timestamps need not ascend with offsets
 
 
 def _search_doubtful(
