@@ -31,7 +31,8 @@ from pathlib import Path
 
 from benchmarks.measuring import machine
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.catalog import CatalogFile, load_catalog
+from tieredstore.catalog.catalog_file import CatalogFile
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.config import settings_from
 from tieredstore.format.chunk_index import VariableChunkIndex
 from tieredstore.format.keys import Suffix, main_path, object_key

@@ -48,7 +48,7 @@ from benchmarks.process_tree import ProcessTree
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
-from tieredstore.records import read_records
+from tieredstore.records.topic_records import read_records
 from tieredstore.remote import RemoteStorageManager
 
 _CONSUME: Final = 10_000

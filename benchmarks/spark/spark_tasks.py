@@ -13,7 +13,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tieredstore.records import ReadSettings, read_split
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import read_split
 from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source.batch import BatchReader
 from tieredstore.spark.source.options import SourceOptions, parse_options

@@ -22,7 +22,7 @@ from tieredstore.errors import ConfigError, InvalidValueError
 from tieredstore.model import TopicIdPartition
 from tieredstore.polars import scan
 from tieredstore.query.topic_columns import ColumnTypes
-from tieredstore.reading import LogTail
+from tieredstore.reading.tail import LogTail
 from tieredstore.schema_registry import SchemaRegistry
 from tieredstore.testing.segments import Record, build_batch, write_segment
 from tieredstore.values import Json, Text

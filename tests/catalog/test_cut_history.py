@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.stores.doubles import CountingStore
 from tests.support.uploader.uploader_disk import STORE, BrokerDisk, run_once
-from tieredstore.catalog import Lineage, load_catalog
+from tieredstore.catalog.lineage import Lineage
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.config import settings_from
 from tieredstore.format.keys import parse_key

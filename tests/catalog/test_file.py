@@ -18,7 +18,10 @@ from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import Catalog, CatalogFile, catalog_file, load_catalog
+from tieredstore.catalog import catalog_file
+from tieredstore.catalog.catalog import Catalog
+from tieredstore.catalog.catalog_file import CatalogFile
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.catalog_file import Origin, SegmentRow, Stamp, StoredRows, decode_rows
 from tieredstore.catalog.listing import Scope
 from tieredstore.errors import AccessDeniedError

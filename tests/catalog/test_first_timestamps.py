@@ -16,7 +16,7 @@ from tests.support.records.record_batches import compressed_batch, message, mess
 from tests.support.records.small_segments import ENC, ZSTD, memory_settings, new_metadata, write_segment
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import first_timestamp
+from tieredstore.catalog.timestamps import first_timestamp
 from tieredstore.errors import BatchCorruptError, EncryptionError
 from tieredstore.kafka.batches import HEADER_SIZE, CompressionType
 from tieredstore.model import RemoteLogSegmentMetadata

@@ -18,7 +18,7 @@ from tests.support.golden.segments import CASES, case_path, segments
 from tests.support.golden.stored import metadata_of, settings_of
 from tests.support.records.metadata_records import encode, segment_record, uvarint
 from tests.support.stores.catalog_stores import MadeSegment, partition_of
-from tieredstore.catalog import load_catalog
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.metadata_topic import (
     PartitionDelete,
     PartitionDeleteState,

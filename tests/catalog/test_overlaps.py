@@ -8,10 +8,17 @@ from dataclasses import replace
 import pytest
 
 from tests.support.records.stored_records import StoredTopic
-from tieredstore.catalog import CatalogFile, Lineage, ProblemKind, load_catalog
+from tieredstore.catalog.catalog_file import CatalogFile
+from tieredstore.catalog.lineage import Lineage
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.problems import ProblemKind
 from tieredstore.errors import DataLossError
 from tieredstore.kafka.indexes import AbortedTransaction
-from tieredstore.records import LostOffsets, PartitionRead, ReadSettings, plan_splits, read_records, read_split
+from tieredstore.records.partition import PartitionRead
+from tieredstore.records.report import LostOffsets
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import plan_splits, read_split
+from tieredstore.records.topic_records import read_records
 from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer

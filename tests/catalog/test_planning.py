@@ -14,7 +14,9 @@ from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment,
 from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import Catalog, ProblemKind, load_catalog
+from tieredstore.catalog.catalog import Catalog
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.problems import ProblemKind
 from tieredstore.errors import (
     ConfigError,
     CorruptDataError,

@@ -20,13 +20,9 @@ from tests.support.records.record_batches import with_field
 from tests.support.records.small_segments import memory_settings
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import (
-    BatchDecoding,
-    Lineage,
-    OffsetAndTimestamp,
-    load_catalog,
-    offset_for_time,
-)
+from tieredstore.catalog.lineage import Lineage
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.timestamps import BatchDecoding, OffsetAndTimestamp, offset_for_time
 from tieredstore.catalog.lineage import trace_lineage
 from tieredstore.catalog.log_sections import time_index_of
 from tieredstore.errors import BatchCorruptError, ConfigError

@@ -30,7 +30,7 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live import Isolation, LiveCluster
-from tieredstore.records import ReadSettings
+from tieredstore.records.settings import ReadSettings
 
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 

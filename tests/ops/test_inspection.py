@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.stores.catalog_stores import MadeSegment, partition_of
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import StoredSegment, list_segments, load_segment
+from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.stored import StoredSegment, load_segment
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.inspection import StoredChunkSizes, inspect_objects

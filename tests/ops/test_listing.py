@@ -9,7 +9,7 @@ import pytest
 from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import list_segments
+from tieredstore.catalog.listing import list_segments
 from tieredstore.catalog.stored import load_segment
 from tieredstore.errors import ConfigError, ManifestCorruptError, StoreUnavailableError
 from tieredstore.format.keys import Suffix

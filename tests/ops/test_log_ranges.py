@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.records.disk_segments import manager_of, write_segments
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import StoredSegment, list_segments, load_segment
+from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.stored import StoredSegment, load_segment
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.model import ByteRange
 from tieredstore.ops.copies.shipping import Shipper

@@ -8,7 +8,8 @@ from tests.support.records.disk_segments import write_segments
 from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import list_segments, load_catalog
+from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.absence import absence
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError

@@ -13,7 +13,8 @@ from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import ProblemKind, load_catalog
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.problems import ProblemKind
 from tieredstore.catalog.watermark import MoveBack, Watermark
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ObjectNotFoundError, StoreError
@@ -23,9 +24,9 @@ from tieredstore.model import IndexType
 from tieredstore.partitions import Subscribe
 from tieredstore.places.entropy_bits import entropy_bits
 from tieredstore.places.opening import place_store
-from tieredstore.reading import LogQuery
+from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
-from tieredstore.records import read_records
+from tieredstore.records.topic_records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
 from tieredstore.testing.segments import write_segment

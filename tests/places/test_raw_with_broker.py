@@ -35,7 +35,8 @@ from tieredstore.live import LiveCluster
 from tieredstore.model import Uuid
 from tieredstore.partitions import Subscribe
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.reading import LogQuery, LogTail
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.tail import LogTail
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager

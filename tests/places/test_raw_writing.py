@@ -15,16 +15,16 @@ from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling
 from tieredstore.api.outcomes import Outcome
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import load_catalog
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import ConfigError, SegmentConflictError
 from tieredstore.kafka.logdir import PARTITION_METADATA, LogSegment, describe, discover
 from tieredstore.model import Isolation, TopicIdPartition, Uuid
 from tieredstore.partitions import Subscribe
 from tieredstore.places.opening import place_store
-from tieredstore.reading import LogQuery
+from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
-from tieredstore.records import read_records
+from tieredstore.records.topic_records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader import Uploader
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.records.disk_segments import write_segments
 from tieredstore.backends.base import admin_of
-from tieredstore.catalog import load_catalog
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.logdir import describe

@@ -17,7 +17,8 @@ from tests.support.records.topic_buckets import Bucket, fill
 from tieredstore.query.export import export_files, plan_export
 from tieredstore.query.topic_read import ReadPlan
 from tieredstore.query.writers import WRITERS
-from tieredstore.reading import LogQuery, TopicReader
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.reader import TopicReader
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,8 @@ from tieredstore.query.export_folder import export_folder
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_read import ReadPlan
 from tieredstore.query.writers import RowFormat
-from tieredstore.reading import LogQuery, TopicReader
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.survey import survey_logs
 from tieredstore.testing.segments import Record, build_batch
 from tieredstore.values import Text

@@ -36,7 +36,8 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.query.topic_columns import TOPIC_COLUMNS
-from tieredstore.records import AtTime, read_records
+from tieredstore.model import AtTime
+from tieredstore.records.topic_records import read_records
 from tieredstore.values import Json, Text
 
 __all__ = ["managers_are_closed"]

@@ -16,8 +16,9 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import Earliest, Latest, Uuid
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicColumns
 from tieredstore.query.topic_scan import TopicScan
-from tieredstore.reading import LogQuery, TopicReader
-from tieredstore.records import ReadSettings
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.reader import TopicReader
+from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
 from tieredstore.transform.chunks import ChunkDecoder

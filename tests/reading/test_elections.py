@@ -34,7 +34,8 @@ from tieredstore.errors import DataLossError
 from tieredstore.model import TopicPartition as Where
 from tieredstore.partitions import Position, Subscribe
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.reading import LogQuery, LogTail
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.tail import LogTail
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.streaming import StreamReader

@@ -35,7 +35,8 @@ from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.polars import scan
-from tieredstore.reading import LogQuery, LogTail
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.tail import LogTail
 from tieredstore.spark.source.streaming import StreamOffsets
 from tieredstore.values import Binary
 

@@ -17,10 +17,13 @@ from tieredstore.live import EpochEnd, LiveEnd, LiveReader, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut
-from tieredstore.reading import LiveSplit, LogQuery, TopicReader, split_reads
+from tieredstore.reading import split_reads
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.reader import TopicReader
+from tieredstore.reading.split_reads import LiveSplit
 from tieredstore.reading.query import QueryWords
 from tieredstore.reading.split_reads import StoredRead
-from tieredstore.records import ReadSettings
+from tieredstore.records.settings import ReadSettings
 
 ORDERS = TopicIdPartition(FIRST_ID, "orders", 0)
 QUERY = LogQuery(Subscribe(("orders",)), client={"bootstrap.servers": "localhost:1"}, on_data_loss="report")

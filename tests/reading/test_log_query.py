@@ -12,7 +12,8 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.partitions import Assign, Subscribe, SubscribePattern
 from tieredstore.partitions.selections import is_selected, named_topics, selected_topics
-from tieredstore.reading import LogQuery, open_reader
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.split_reads import open_reader
 
 CLIENT = {"bootstrap.servers": "broker:9092", "sasl.password": "hidden"}
 QUERY = LogQuery(Subscribe(("orders",)), topic_ids={"orders": Uuid(bytes(16))}, client=CLIENT)

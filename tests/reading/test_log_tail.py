@@ -28,8 +28,9 @@ from tests.support.servers.process import unanswered_port
 from tieredstore.errors import BrokerUnavailableError, DataLossError
 from tieredstore.model import TopicPartition
 from tieredstore.partitions import Subscribe
-from tieredstore.reading import LogQuery, LogTail, TailRecords
-from tieredstore.records import ReadSettings
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.tail import LogTail, TailRecords
+from tieredstore.records.settings import ReadSettings
 
 COUNT = 600
 SETTINGS = ReadSettings(columns=("value",))

@@ -17,7 +17,8 @@ from tieredstore.config import settings_from
 from tieredstore.live import LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import Subscribe
-from tieredstore.reading import LogQuery, LogSnapshot
+from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Record, build_batch, write_segment

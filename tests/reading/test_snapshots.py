@@ -12,9 +12,10 @@ from tests.support.records.stored_records import StoredTopic
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.partitions import Subscribe
-from tieredstore.reading import LogQuery, survey
+from tieredstore.reading import survey
+from tieredstore.reading.query import LogQuery
 from tieredstore.reading.snapshots import LogSnapshots
-from tieredstore.records import decided_end
+from tieredstore.records.splits import decided_end
 from tieredstore.remote.source import SegmentSource
 from tieredstore.testing.segments import PARTITION, Producer, Record, build_batch, build_end_marker
 

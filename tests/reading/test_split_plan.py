@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from tests.support.records.small_segments import memory_settings
 from tieredstore.model import Uuid
 from tieredstore.partitions import PartitionLog, Subscribe
-from tieredstore.reading import LogQuery, LogSnapshot, SplitLimits, plan_windows
+from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.plan import SplitLimits, plan_windows
+from tieredstore.reading.query import LogQuery
 from tieredstore.reading.split_reads import LiveSplit
 from tieredstore.remote import RemoteStorageManager
 

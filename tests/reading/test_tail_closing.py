@@ -12,7 +12,8 @@ from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore import live
 from tieredstore.errors import AlreadyClosedError, BrokerUnavailableError
 from tieredstore.partitions import Subscribe
-from tieredstore.reading import LogQuery, LogTail
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.tail import LogTail
 from tieredstore.reading.survey import survey_logs
 
 ASKED = LogQuery(Subscribe(("orders",)), on_data_loss="report", client={"bootstrap.servers": "nowhere:1"})

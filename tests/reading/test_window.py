@@ -16,9 +16,10 @@ from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.partitions import Assign, PartitionLog, Subscribe
-from tieredstore.reading import LogQuery, TopicReader
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.survey import survey_logs
-from tieredstore.records import ReadSettings
+from tieredstore.records.settings import ReadSettings
 
 COUNT = 1000
 SETTINGS = ReadSettings(columns=("offset", "value"))

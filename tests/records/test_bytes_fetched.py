@@ -13,8 +13,10 @@ import pytest
 from tests.support.records.small_segments import MODES
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_reads import read_topic
-from tieredstore.catalog import load_catalog
-from tieredstore.records import ReadSettings, plan_splits, read_records, read_split
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import plan_splits, read_split
+from tieredstore.records.topic_records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, Record, build_batch
 

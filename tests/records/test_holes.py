@@ -14,7 +14,9 @@ from tests.support.golden.records import rows_of
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tieredstore.errors import BatchCorruptError, CorruptDataError, DataLossError, IndexesCorruptError
 from tieredstore.kafka.batches import read_batch_headers
-from tieredstore.records import AtTime, ReadSettings, RecordReader
+from tieredstore.model import AtTime
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.topic_records import RecordReader
 from tieredstore.testing.segments import PARTITION
 
 REPORT = ReadSettings(on_data_loss="report")

@@ -13,7 +13,9 @@ from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import settings_of
 from tests.support.records.split_reads import check_window, read_of, read_plan
 from tieredstore.kafka.batches import read_batch_headers
-from tieredstore.records import Isolation, ReadSettings, decided_end, plan_splits
+from tieredstore.model import Isolation
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import decided_end, plan_splits
 from tieredstore.remote import RemoteStorageManager
 
 pytestmark = pytest.mark.slow

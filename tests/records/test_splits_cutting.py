@@ -15,10 +15,12 @@ from tests.support.records.split_reads import broker_index, check_window, copy_w
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import Lineage, load_catalog
+from tieredstore.catalog.lineage import Lineage
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import Uuid
-from tieredstore.records import ReadSettings, SplitPlan, plan_splits, read_split
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import SplitPlan, plan_splits, read_split
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Record, build_batch, build_segment
 from tieredstore.transform import chunks

@@ -15,7 +15,9 @@ from tests.support.records.split_reads import check_window, lineage_of, read_of,
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.transaction_scripts import STEPS, Step, store
 from tieredstore.model import Uuid
-from tieredstore.records import Isolation, ReadSettings, decided_end, plan_splits
+from tieredstore.model import Isolation
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import decided_end, plan_splits
 from tieredstore.testing.segments import Record, build_batch, write_segment
 
 pytestmark = pytest.mark.slow

@@ -34,7 +34,7 @@ from tests.support.records.stored_records import StoredTopic
 from tests.support.spark.spark_tasks import reader_of, rows_of_reader
 from tieredstore.errors import BatchCorruptError, TieredStoreError
 from tieredstore.kafka.batches import CompressionType
-from tieredstore.records import ReadSettings
+from tieredstore.records.settings import ReadSettings
 from tieredstore.testing.segments import Record, build_batch
 
 pytestmark = pytest.mark.slow

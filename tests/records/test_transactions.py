@@ -21,7 +21,8 @@ from tests.support.records.transaction_scripts import STEPS, Step, store
 from tieredstore.errors import IndexesCorruptError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
-from tieredstore.records import ReadSettings, RecordReader, read_records
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.topic_records import RecordReader, read_records
 from tieredstore.remote import RemoteStorageManager
 
 COMMITTED = ReadSettings(isolation="read_committed")

@@ -13,9 +13,13 @@ from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.topic_reads import read_topic
 from tieredstore.errors import DataLossError, ResourceNotFoundError
 from tieredstore.partitions import Subscribe
-from tieredstore.reading import LogQuery, Losses
+from tieredstore.reading.losses import Losses
+from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
-from tieredstore.records import AtTime, ReadSettings, RecordReader, plan_splits
+from tieredstore.model import AtTime
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import plan_splits
+from tieredstore.records.topic_records import RecordReader
 from tieredstore.records.columns import int64_values
 from tieredstore.testing.segments import PARTITION
 

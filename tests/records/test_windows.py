@@ -17,11 +17,14 @@ from tests.support.records.small_segments import memory_settings
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import load_catalog
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import AlreadyClosedError, ConfigError, ResourceNotFoundError, SegmentNotFoundError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.records import AtTime, Isolation, PartitionRead, ReadSettings, RecordReader, read_records
+from tieredstore.model import AtTime, Isolation
+from tieredstore.records.partition import PartitionRead
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.topic_records import RecordReader, read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, build_segment
 

@@ -17,7 +17,8 @@ from tests.support.stores.s3_stores import options_for
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.s3.options import Compatibility
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.catalog import list_segments, load_segment
+from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.stored import load_segment
 from tieredstore.errors import ResourceNotFoundError
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager

@@ -17,13 +17,16 @@ from tests.support.cli.cli_process import tieredstore, write_settings
 from tests.support.records.small_segments import ENC, memory_settings, new_metadata
 from tests.support.records.small_segments import write_segment as write_small_segment
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import ProblemKind, list_segments, load_catalog, load_segment
+from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.problems import ProblemKind
+from tieredstore.catalog.stored import load_segment
 from tieredstore.config import Settings, load_settings
 from tieredstore.errors import SegmentCorruptError
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.keys import Suffix, main_path
 from tieredstore.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
-from tieredstore.records import ReadSettings
+from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.udf import StoredSegments, key_of_path
 from tieredstore.testing.batches import Record, build_batch

@@ -25,11 +25,11 @@ from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.uploader.uploader_disk import watermark_of
 from tests.support.uploader.uploader_runs import Written, until, uploader_process
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.catalog import list_segments
+from tieredstore.catalog.listing import list_segments
 from tieredstore.config import settings_from
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.records import read_records
+from tieredstore.records.topic_records import read_records
 from tieredstore.remote import RemoteStorageManager
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]

@@ -27,13 +27,13 @@ from tests.support.golden.records import rows_of
 from tests.support.uploader.stoppable_broker import NAME, Belief, StoppableBroker
 from tests.support.uploader.uploader_disk import RECORDS, STORE, shipped_to, stored, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import list_segments
+from tieredstore.catalog.listing import list_segments
 from tieredstore.catalog.watermark import Watermark
 from tieredstore.config import settings_from
 from tieredstore.errors import ObjectNotFoundError
 from tieredstore.kafka.logdir import discover_deleted
 from tieredstore.ops.garbage.removal import Before, Removal
-from tieredstore.records import read_records
+from tieredstore.records.topic_records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader.disk import Disk

@@ -17,7 +17,8 @@ from tieredstore.remote.stores import StoreLike, settings_of
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
-    from tieredstore.records import LostOffsets, OnDataLoss
+    from tieredstore.records.report import LostOffsets
+    from tieredstore.records.settings import OnDataLoss
 
 PREFIX: Final = "tiered.storage."
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.settings import ConsumerSettings
-    from tieredstore.records import LostOffsets, SkippedInSegment
+    from tieredstore.records.report import LostOffsets, SkippedInSegment
     from tieredstore.remote.source import SegmentSource
 
 UNREADABLE: Final = (CorruptDataError, UnknownKeyError, WrongKeyError)

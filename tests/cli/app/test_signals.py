@@ -96,7 +96,7 @@ def check(case: Case, ended: Ended | None, folder: Path) -> Ended:
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
     folder = tmp_path_factory.mktemp("commands")
-    with ForkedCommands(folder, ("boto3", "tieredstore.remote", "tieredstore.reading")) as forked:
+    with ForkedCommands(folder, ("boto3", "tieredstore.remote", "tieredstore.reading.reader")) as forked:
         yield forked
 
 
@@ -249,7 +249,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 def test_every_command_ends_soon_wherever_it_waits(cloud: Cloud, signum: signal.Signals, tmp_path: Path) -> None:
     table = [*READING.items(), *WRITING[cloud].items()]
     cases = [Case(words, place, signum) for words, places in table for place in places]
-    modules = (MODULES[cloud], "tieredstore.remote", "tieredstore.reading")
+    modules = (MODULES[cloud], "tieredstore.remote", "tieredstore.reading.reader")
     (tmp_path / "commands").mkdir()
     with ForkedCommands(tmp_path / "commands", modules) as commands:
         stage = Stage(cloud, tmp_path, commands)

@@ -38,7 +38,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
-    with ForkedCommands(tmp_path_factory.mktemp("commands"), ("tieredstore.reading",)) as forked:
+    with ForkedCommands(tmp_path_factory.mktemp("commands"), ("tieredstore.reading.reader",)) as forked:
         yield forked
 
 

@@ -26,7 +26,7 @@ PLAIN = {"TERM": "xterm-256color", "COLORTERM": "", "NO_COLOR": ""}
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
-    modules = ("tieredstore.remote", "tieredstore.cli.terminal.bars", "tieredstore.reading")
+    modules = ("tieredstore.remote", "tieredstore.cli.terminal.bars", "tieredstore.reading.reader")
     with ForkedCommands(tmp_path_factory.mktemp("commands"), modules) as forked:
         yield forked
 

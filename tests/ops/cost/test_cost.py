@@ -10,7 +10,7 @@ import pytest
 from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition_of
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import list_segments
+from tieredstore.catalog.listing import list_segments
 from tieredstore.config import settings_from
 from tieredstore.format.chunk_index import FixedChunkIndex
 from tieredstore.format.keys import Suffix

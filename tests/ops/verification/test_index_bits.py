@@ -10,7 +10,7 @@ import pytest
 from tests.support.damage.planted_bucket import EVENTS, OFFSETS, SEGMENTS, PlantedBucket
 from tests.support.ops.tools import kinds_of
 from tests.support.records.small_segments import memory_settings
-from tieredstore.catalog import load_catalog
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.timestamps import OffsetAndTimestamp, offset_for_time
 from tieredstore.errors import TieredStoreError
 from tieredstore.format.keys import Suffix
@@ -19,7 +19,9 @@ from tieredstore.ops.verification.findings import FindingKind
 from tieredstore.ops.verification.selection import Selection
 from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import verify
-from tieredstore.records import ReadSettings, RecordReader, decided_end
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import decided_end
+from tieredstore.records.topic_records import RecordReader
 from tieredstore.remote import RemoteStorageManager
 
 COMMITTED: Final = ReadSettings(columns=["offset", "value"], isolation="read_committed")

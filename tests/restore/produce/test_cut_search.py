@@ -18,7 +18,7 @@ from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import TopicIdPartition
 from tieredstore.partitions.selections import Subscribe
-from tieredstore.reading import TopicReader
+from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.query import LogQuery
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings

@@ -29,7 +29,8 @@ from tests.support.servers.process import unanswered_port
 from tests.support.spark.spark_session import read
 from tests.support.spark.spark_stream_topics import Query
 from tests.support.spark.spark_tasks import as_texts, error_of, reader_of, rows_in, rows_of_task, tasks_of
-from tieredstore.catalog import Catalog, load_catalog
+from tieredstore.catalog.catalog import Catalog
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import BrokerUnavailableError, ConfigError, DataLossError, ResourceNotFoundError
 from tieredstore.live import LiveCluster
 from tieredstore.model import Uuid

@@ -20,7 +20,8 @@ from tests.support.spark.spark_session import read
 from tests.support.spark.spark_tasks import reader_of, rows_of_task, splits_of
 from tieredstore.config import settings_from
 from tieredstore.model import Uuid
-from tieredstore.records import ReadSettings, read_split
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import read_split
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.options import DEFAULT_SPLIT_BYTES
 from tieredstore.spark.source.tasks import SplitTask

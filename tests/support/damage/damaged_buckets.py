@@ -14,10 +14,14 @@ from tests.support.golden.segments import GoldenSegment, case_path, segments
 from tests.support.golden.stored import settings_of
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import Catalog, load_catalog
+from tieredstore.catalog.catalog import Catalog
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.batches import HEADER_SIZE, read_batch_headers
-from tieredstore.records import AtTime, ReadSettings, RecordReader, plan_splits, read_split
+from tieredstore.model import AtTime
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import plan_splits, read_split
+from tieredstore.records.topic_records import RecordReader
 from tieredstore.remote import RemoteStorageManager
 
 RIGHT: Final = "right"

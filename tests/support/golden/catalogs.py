@@ -8,7 +8,8 @@ from functools import cache
 import pytest
 
 from tests.support.golden.stored import settings_of
-from tieredstore.catalog import Catalog, load_catalog
+from tieredstore.catalog.catalog import Catalog
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.remote import RemoteStorageManager
 
 _managers: list[RemoteStorageManager] = []

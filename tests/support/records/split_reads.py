@@ -10,10 +10,12 @@ from pathlib import Path
 
 from tests.support.golden.records import Row, rows_of
 from tests.support.records.stored_records import StoredTopic
-from tieredstore.catalog import Lineage
+from tieredstore.catalog.lineage import Lineage
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import Uuid
-from tieredstore.records import PartitionRead, ReadSettings, RecordSplit, SplitPlan, plan_splits, read_split
+from tieredstore.records.partition import PartitionRead
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import RecordSplit, SplitPlan, plan_splits, read_split
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, IndexBuilder, write_segment
 

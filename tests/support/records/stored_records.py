@@ -8,11 +8,13 @@ from pathlib import Path
 from tests.support.records.small_segments import PLAIN, memory_settings
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import Catalog, load_catalog
+from tieredstore.catalog.catalog import Catalog
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
-from tieredstore.records import ReadSettings, RecordReader
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.topic_records import RecordReader
 from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, Record, build_batch, write_segment

@@ -20,8 +20,9 @@ from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
 from tieredstore.model import Uuid
 from tieredstore.partitions import Subscribe
-from tieredstore.reading import LogQuery, LogTail
-from tieredstore.records import ReadSettings
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.tail import LogTail
+from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 
 PREFERENCES: Final = ("kafka_preferred", "remote_preferred")

@@ -13,7 +13,8 @@ import pytest
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import list_segments, load_segment
+from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.stored import load_segment
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.catalog.watermark import Watermark, watermark_key
 from tieredstore.config import settings_from

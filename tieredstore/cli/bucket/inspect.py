@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from tieredstore.api.rows import index_type
-from tieredstore.catalog import StoredSegment
+from tieredstore.catalog.stored import StoredSegment
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.cli.app.options import Address, Output, Store
 from tieredstore.cli.bucket.decoded_indexes import IndexName, decode_rows, row_of

@@ -39,7 +39,7 @@ from tieredstore.model import TopicPartition
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.process.whole_files import read_named
-from tieredstore.reading import TopicReader
+from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
 from tieredstore.restore.logdir.planning import stored_producers
 from tieredstore.versions import RESTORE_CUT

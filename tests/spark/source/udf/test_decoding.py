@@ -21,7 +21,8 @@ from tieredstore.errors import BatchCorruptError, ConfigError, ManifestCorruptEr
 from tieredstore.format.keys import ObjectKey, Suffix, main_path
 from tieredstore.model import RemoteLogSegmentMetadata as Metadata
 from tieredstore.model import Uuid
-from tieredstore.records import Isolation, ReadSettings
+from tieredstore.model import Isolation
+from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.rows import KAFKA_ROWS, RowShape
 from tieredstore.spark.source.udf import LogName, StoredSegments, key_of_path, rows_of_logs, segment_keys

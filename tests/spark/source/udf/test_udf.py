@@ -15,7 +15,7 @@ from tests.support.cli.cli_process import tieredstore
 from tests.support.golden.records import Row, expected_rows
 from tests.support.golden.segments import case_path, segments, settings_text
 from tieredstore.errors import ConfigError
-from tieredstore.records import Isolation
+from tieredstore.model import Isolation
 from tieredstore.spark.source.rows import COLUMNS, KAFKA_ROWS
 from tieredstore.spark.source.store_source import StoreSource
 from tieredstore.spark.source.udf import RECORD_COLUMNS, decode_batches, decode_segments
