@@ -48,7 +48,9 @@ from benchmarks.process_tree import ProcessTree
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
-from tieredstore.records.topic_records import read_records
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.records.partition import PartitionRead
+from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 
 _CONSUME: Final = 10_000
@@ -90,7 +92,8 @@ class Contest:
         log, rows = self._log, 0
         with RemoteStorageManager(settings_from(log.settings)) as manager:
             for partition, seam in log.seams.items():
-                read = read_records(manager, log.topic, partition, 0, seam, isolation="read_committed")
+                lineage = load_catalog(manager, topic=log.topic, partition=partition).lineage(log.topic, partition)
+                read = PartitionRead(manager, lineage, 0, seam, ReadSettings(isolation="read_committed"))
                 rows += sum(batch.num_rows for batch in read)
         assert rows == log.copied
 

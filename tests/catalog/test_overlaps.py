@@ -18,7 +18,7 @@ from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import plan_splits, read_split
-from tieredstore.records.topic_records import read_records
+from tests.support.records.record_reader import read_records
 from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer

@@ -26,7 +26,7 @@ from tieredstore.places.entropy_bits import entropy_bits
 from tieredstore.places.opening import place_store
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
-from tieredstore.records.topic_records import read_records
+from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
 from tieredstore.testing.segments import write_segment

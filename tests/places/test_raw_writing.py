@@ -24,7 +24,7 @@ from tieredstore.partitions import Subscribe
 from tieredstore.places.opening import place_store
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
-from tieredstore.records.topic_records import read_records
+from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader import Uploader
 

@@ -50,7 +50,7 @@ def isolations() -> dict[str, list[str]]:
 def test_every_signature_has_the_one_default() -> None:
     found = isolations()
     assert {module: defaults for module, defaults in found.items() if not set(defaults) <= ALLOWED} == {}
-    readers = {"polars", "duckdb", "query.topic_table", "records.topic_records", "records.settings", "reading.query"}
+    readers = {"polars", "duckdb", "query.topic_table", "records.settings", "reading.query"}
     assert {f"tieredstore.{name}" for name in readers} < found.keys()
 
 

@@ -16,7 +16,7 @@ from tests.support.golden.segments import CASES, segments
 from tests.support.records.topic_reads import read_topic
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan
-from tieredstore.records.topic_records import read_records
+from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.values import Binary
 

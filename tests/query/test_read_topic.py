@@ -37,7 +37,7 @@ from tieredstore.errors import (
 )
 from tieredstore.query.topic_columns import TOPIC_COLUMNS
 from tieredstore.model import AtTime
-from tieredstore.records.topic_records import read_records
+from tests.support.records.record_reader import read_records
 from tieredstore.values import Json, Text
 
 __all__ = ["managers_are_closed"]

@@ -79,11 +79,11 @@ def test_late_copies_are_read_as_the_rest_of_the_bucket_is(bucket: Bucket, monke
     monkeypatch.setattr(split_reads, "StoredRead", Watched)
     bucket.write(12)
     log = PartitionLog("orders", 0, FIRST_ID, None, seam=0, earliest=0, end=12, live_start=0)
-    settings = ReadSettings(columns=("offset",), on_corrupt="skip", max_batch_bytes=1 << 20, check_crc=False)
+    settings = ReadSettings(columns=("offset",), on_corrupt="skip", piece_bytes=1 << 20, target_bytes=5)
     batches: list[Any] = list(TopicReader(lambda: bucket.manager, QUERY, settings, live=broker()).read(log, 3, 12))
     assert [offset for batch in batches for offset in batch.to_pydict()["offset"]] == list(range(3, 12))
     (chosen,) = settings_of_reads
-    assert (chosen.on_corrupt, chosen.max_batch_bytes, chosen.check_crc) == ("skip", 1 << 20, False)
+    assert (chosen.on_corrupt, chosen.piece_bytes, chosen.target_bytes) == ("skip", 1 << 20, 5)
 
 
 class ElectedBroker(HurriedBroker):

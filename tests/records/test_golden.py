@@ -15,7 +15,7 @@ from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.model import AtTime, Isolation
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.topic_records import RecordReader, read_records
+from tests.support.records.record_reader import RecordReader, read_records
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from tieredstore.errors import BatchCorruptError, CorruptDataError, DataLossErro
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import AtTime
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.topic_records import RecordReader
+from tests.support.records.record_reader import RecordReader
 from tieredstore.testing.segments import PARTITION
 
 REPORT = ReadSettings(on_data_loss="report")

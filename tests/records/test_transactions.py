@@ -22,7 +22,7 @@ from tieredstore.errors import IndexesCorruptError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.topic_records import RecordReader, read_records
+from tests.support.records.record_reader import RecordReader, read_records
 from tieredstore.remote import RemoteStorageManager
 
 COMMITTED = ReadSettings(isolation="read_committed")

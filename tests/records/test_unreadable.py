@@ -19,7 +19,7 @@ from tieredstore.reading.survey import survey_logs
 from tieredstore.model import AtTime
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import plan_splits
-from tieredstore.records.topic_records import RecordReader
+from tests.support.records.record_reader import RecordReader
 from tieredstore.records.columns import int64_values
 from tieredstore.testing.segments import PARTITION
 

@@ -24,7 +24,7 @@ from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.model import AtTime, Isolation
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.topic_records import RecordReader, read_records
+from tests.support.records.record_reader import RecordReader, read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, build_segment
 
@@ -104,15 +104,6 @@ def test_closing_a_read_early_ends_it(topic: StoredTopic) -> None:
         assert first.column("offset")[0].as_py() == 0
     with pytest.raises(AlreadyClosedError):
         next(read)
-
-
-@pytest.mark.parametrize(
-    ("start", "stop"), [(-1, None), (None, -1), (2**63, None), (5, 4)], ids=["minus", "stop", "huge", "reversed"]
-)
-def test_an_invalid_window_is_refused(topic: StoredTopic, start: int | None, stop: int | None) -> None:
-    topic.copy_plain(0, 10)
-    with pytest.raises(ConfigError):
-        topic.offsets(OFFSETS, start, stop)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tieredstore.catalog.listing import list_segments
 from tieredstore.config import settings_from
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.records.topic_records import read_records
+from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]

@@ -31,7 +31,7 @@ from tieredstore.config import settings_from
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.records.topic_records import read_records
+from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader import Uploader, roles
 from tieredstore.uploader import service as module

@@ -26,7 +26,7 @@ from tieredstore.config import settings_from
 from tieredstore.kafka.checkpoints import parse_leader_epochs
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.records.topic_records import read_records
+from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 
 pytestmark = [pytest.mark.soak, pytest.mark.broker, pytest.mark.timeout(3600)]

@@ -33,7 +33,7 @@ from tieredstore.config import settings_from
 from tieredstore.errors import ObjectNotFoundError
 from tieredstore.kafka.logdir import discover_deleted
 from tieredstore.ops.garbage.removal import Before, Removal
-from tieredstore.records.topic_records import read_records
+from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader.disk import Disk

@@ -18,7 +18,7 @@ from tests.support.uploader.uploader_disk import RECORDS, STORE, BrokerDisk, run
 from tests.uploader.test_two_machine import TwoUploaders
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
-from tieredstore.records.topic_records import read_records
+from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 
 _DEADLINE_S: Final = 120.0

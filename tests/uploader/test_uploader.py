@@ -30,7 +30,7 @@ from tieredstore.catalog.watermark import watermark_key
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.records.topic_records import read_records
+from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, write_segment
 from tieredstore.uploader import metrics

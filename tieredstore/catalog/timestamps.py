@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.log_sections import LogSection, open_log, sections_for_time, time_index_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tieredstore.kafka.records import RecordDecoder
     from tieredstore.remote.source import SegmentSource
 
-_MIB: Final = 1024 * 1024
+_PIECE_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +35,7 @@ class OffsetAndTimestamp:
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDecoding:
-    """Settings for decoding batches in a look-up, as in ``ReadSettings``."""
-
-    check_crc: bool = True
-    on_corrupt: Literal["fail", "skip"] = "fail"
-    piece_bytes: int = 4 * _MIB
-    max_batch_bytes: int = 256 * _MIB
-
-
-_CHECKED: Final = BatchDecoding()
-
-
-def offset_for_time(
-    source: SegmentSource, lineage: Lineage, timestamp_ms: int, decoding: BatchDecoding = _CHECKED
-) -> OffsetAndTimestamp | None:
+def offset_for_time(source: SegmentSource, lineage: Lineage, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """Return the record with the smallest offset among those at ``timestamp_ms`` or later; None if there is none.
 
     As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts as a
@@ -70,15 +55,15 @@ def offset_for_time(
         if 0 <= span.segment.max_timestamp_ms < timestamp_ms:
             passed = span
             continue
-        record = _search(source, span, timestamp_ms, decoding)
+        record = _search(source, span, timestamp_ms)
         if record is not None:
             # The manifest of the skipped segment may be wrong, so check that segment if the found record is the first
             # of its span. Otherwise, the records between the skipped segment and the found record are earlier than
             # ``timestamp_ms``, which agrees with the manifest.
             doubtful = passed if record.offset == span.start else None
-            return _search_doubtful(source, doubtful, timestamp_ms, decoding) or record
+            return _search_doubtful(source, doubtful, timestamp_ms) or record
         passed = None
-    return _search_doubtful(source, passed, timestamp_ms, decoding)
+    return _search_doubtful(source, passed, timestamp_ms)
 
 
 def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> int | None:
@@ -95,7 +80,7 @@ def first_timestamp(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
     batch.
     """
     # Decode only up to the first record. With this setting, the decoder returns records as soon as it has any.
-    decoder = _decoder(_CHECKED, "reading the times of first records", target_bytes=1)
+    decoder = _decoder("reading the times of first records", target_bytes=1)
     try:
         with (
             closing(_chunk_by_chunk(source, segment)) as pieces,
@@ -117,9 +102,7 @@ def _chunk_by_chunk(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
                 yield from stream.chunks()
 
 
-def _search_doubtful(
-    source: SegmentSource, span: Span | None, timestamp_ms: int, decoding: BatchDecoding
-) -> OffsetAndTimestamp | None:
+def _search_doubtful(source: SegmentSource, span: Span | None, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """Search a skipped span if its time index shows a late enough record.
 
     The span was skipped because of the greatest timestamp in its manifest. A manifest has no checksum, so one wrong
@@ -130,29 +113,27 @@ def _search_doubtful(
     times = time_index_of(source, span.segment)
     # The last entry of a broker's time index has the segment's greatest timestamp.
     is_hidden = len(times) > 0 and times[-1].timestamp >= timestamp_ms
-    return _search(source, span, timestamp_ms, decoding) if is_hidden else None
+    return _search(source, span, timestamp_ms) if is_hidden else None
 
 
-def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: BatchDecoding) -> OffsetAndTimestamp | None:
+def _search(source: SegmentSource, span: Span, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """Return the first record in the span whose timestamp is ``timestamp_ms`` or later, or None."""
     # Use the time index first. It limits the bytes to read, however long the segment is.
     for section in sections_for_time(source, span, timestamp_ms):
-        record = _search_section(source, section, timestamp_ms, decoding)
+        record = _search_section(source, section, timestamp_ms)
         if record is not None:
             return record
     return None
 
 
-def _search_section(
-    source: SegmentSource, section: LogSection, timestamp_ms: int, decoding: BatchDecoding
-) -> OffsetAndTimestamp | None:
+def _search_section(source: SegmentSource, section: LogSection, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """Return the first record in the section whose timestamp is ``timestamp_ms`` or later, or None."""
     segment, start, stop = section.segment, section.start_offset, section.stop_offset
     try:
-        decoder = _decoder(decoding)
+        decoder = _decoder()
     except ConfigError as missing:  # without pyarrow, search the headers
         return _search_headers(source, section, timestamp_ms, missing)
-    with section.open(source, decoding.piece_bytes) as buffers:
+    with section.open(source, _PIECE_BYTES) as buffers:
         batches = decoder.decode(
             buffers,
             start_offset=start,
@@ -237,17 +218,8 @@ def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | N
     return None
 
 
-def _decoder(
-    decoding: BatchDecoding, doing: str = "looking offsets up by time", *, target_bytes: int = 4 * _MIB
-) -> RecordDecoder:
+def _decoder(doing: str = "looking offsets up by time", *, target_bytes: int = _PIECE_BYTES) -> RecordDecoder:
     """Return a decoder. Without pyarrow, raise ConfigError, which says that ``doing`` needs pyarrow."""
     with Extra(doing, "arrow"):
         from tieredstore.kafka.records import RecordDecoder  # noqa: PLC0415
-    return RecordDecoder(
-        ("offset", "timestamp"),
-        check_crc=decoding.check_crc,
-        on_corrupt=decoding.on_corrupt,
-        keep_headers=True,
-        target_bytes=target_bytes,
-        max_batch_bytes=decoding.max_batch_bytes,
-    )
+    return RecordDecoder(("offset", "timestamp"), keep_headers=True, target_bytes=target_bytes)

@@ -14,13 +14,12 @@ from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.timestamps import offset_for_time
 from tieredstore.consumer.client import refusal
 from tieredstore.consumer.settings import Mode
 from tieredstore.format.keys import Suffix
 from tieredstore.process.futures import OverdueError, outcome
-from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import decided_end
-from tieredstore.records.topic_records import offset_at
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -43,7 +42,6 @@ class OffsetQueries:
         self._client = client
         self._core = core
         self._is_remote = settings.mode is Mode.REMOTE_ONLY
-        self._read = ReadSettings(columns=("offset",), isolation=settings.isolation, on_data_loss="report")
 
     def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool) -> tuple[int, int] | None:
         """Return a partition's first offset and its end; None on timeout."""
@@ -140,8 +138,8 @@ class OffsetQueries:
             return self._stored_bound(bucket, lineage, moment)
         if lineage is None:
             return None
-        offset = offset_at(bucket.source, lineage, max(0, moment), self._read)
-        return offset if offset < self._seam(bucket, lineage) else None
+        record = offset_for_time(bucket.source, lineage, max(0, moment))
+        return None if record is None or record.offset >= self._seam(bucket, lineage) else record.offset
 
     def _stored_bound(self, bucket: BucketInquiry, lineage: Lineage | None, moment: int) -> int | None:
         if lineage is None:

@@ -12,14 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from tieredstore.catalog.timestamps import offset_for_time
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import AtTime, Earliest, Last, Latest, Place, Places, TopicPartition, check_offset, name_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.losses import Losses, StartsBeyond
-from tieredstore.records.settings import ReadSettings
-from tieredstore.records.topic_records import offset_at
 
 if TYPE_CHECKING:
     from tieredstore.live import LiveCluster
@@ -33,7 +32,6 @@ _logger: Final = logging.getLogger(__name__)
 _SHOWN: Final = 5
 
 _END: Final = Latest()
-_TIMES: Final = ReadSettings(columns=("offset",))
 
 OffsetAtTime: TypeAlias = Callable[["PartitionLog", int], int | None]
 """Returns the offset of a log's first record at or after a time (ms). Returns None if the log has no such record before
@@ -52,9 +50,9 @@ def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: Partiti
     before its end.
     """
     if log.lineage is not None:
-        offset = offset_at(source, log.lineage, timestamp_ms, _TIMES)
-        if offset < log.seam:
-            return offset
+        record = offset_for_time(source, log.lineage, timestamp_ms)
+        if record is not None and record.offset < log.seam:
+            return record.offset
     if cluster is None or not log.on_broker:
         return None
     live_offset = cluster.offsets_for_times({log.where: timestamp_ms})[log.where]

@@ -284,8 +284,7 @@ def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Proble
     """Return the unreadable segments that may have records of these offsets, or are next to them.
 
     An unreadable segment next to the window's start or stop is no loss if the user gave that start or stop as an
-    offset. The caller must remove such a segment from ``lineage.problems`` before the call, as ``RecordReader.read``
-    does.
+    offset. The caller must remove such a segment from ``lineage.problems`` before the call.
     """
     return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
 

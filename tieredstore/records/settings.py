@@ -8,7 +8,6 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
-from tieredstore.catalog.timestamps import BatchDecoding
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS, RecordDecoder
 from tieredstore.model import DEFAULT_ISOLATION, Isolation
@@ -24,8 +23,7 @@ class ReadSettings:
     """Settings of a read. ``columns`` are the columns to return, in this order; all are in ``kafka.records.COLUMNS``.
 
     ``on_corrupt`` decides if a damaged batch is an error, or is skipped and reported. The log is decoded in pieces of
-    at most ``piece_bytes`` into record batches of about ``target_bytes``. ``max_batch_bytes`` limits both the stored
-    and the decompressed size of a Kafka batch.
+    at most ``piece_bytes`` into record batches of about ``target_bytes``.
 
     With ``decode_ahead``, the manager's threads decrypt and decompress chunks ahead of the reader. Without it, the
     reader's own thread does so, which saves processor time and memory if there are as many parallel readers as
@@ -37,10 +35,8 @@ class ReadSettings:
     isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
     on_corrupt: Literal["fail", "skip"] = "fail"
-    check_crc: bool = True
     piece_bytes: int = 4 * _MIB
     target_bytes: int = 4 * _MIB
-    max_batch_bytes: int = 256 * _MIB
     decode_ahead: bool = True
     accept_loss: str = 'set on_data_loss="report"'
 
@@ -58,17 +54,10 @@ class ReadSettings:
         """The schema of the requested columns."""
         return self.decoder().schema
 
-    @property
-    def decoding(self) -> BatchDecoding:
-        """The decoding settings of a search by time."""
-        return BatchDecoding(self.check_crc, self.on_corrupt, self.piece_bytes, self.max_batch_bytes)
-
     def decoder(self, *more_columns: str) -> RecordDecoder:
         """Return a decoder of the requested columns, followed by those of ``more_columns`` that are not requested."""
         return RecordDecoder(
             (*self.columns, *(name for name in more_columns if name not in self.columns)),
-            check_crc=self.check_crc,
             on_corrupt=self.on_corrupt,
             target_bytes=self.target_bytes,
-            max_batch_bytes=self.max_batch_bytes,
         )

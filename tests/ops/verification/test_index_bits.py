@@ -21,7 +21,7 @@ from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import verify
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import decided_end
-from tieredstore.records.topic_records import RecordReader
+from tests.support.records.record_reader import RecordReader
 from tieredstore.remote import RemoteStorageManager
 
 COMMITTED: Final = ReadSettings(columns=["offset", "value"], isolation="read_committed")

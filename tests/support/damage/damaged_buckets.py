@@ -21,7 +21,7 @@ from tieredstore.kafka.batches import HEADER_SIZE, read_batch_headers
 from tieredstore.model import AtTime
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import plan_splits, read_split
-from tieredstore.records.topic_records import RecordReader
+from tests.support.records.record_reader import RecordReader
 from tieredstore.remote import RemoteStorageManager
 
 RIGHT: Final = "right"

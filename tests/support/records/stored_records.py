@@ -14,7 +14,7 @@ from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.topic_records import RecordReader
+from tests.support.records.record_reader import RecordReader
 from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, Record, build_batch, write_segment
