@@ -118,7 +118,7 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
         at_once=_AHEAD * readers,
     )
     found_again = in_parallel(
-        pool, lambda objects: _look_again(source, objects), survey.incomplete, at_once=_AHEAD * readers
+        pool, lambda objects: read_listed(source, objects), survey.incomplete, at_once=_AHEAD * readers
     )
     for read in itertools.chain(reads, found_again):
         if isinstance(read, SegmentRow):
@@ -164,23 +164,23 @@ def _read(
         return Problem(kind, objects.segment_id, objects.start_offset, str(error))
 
 
-def _look_again(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Problem | None:
-    """Look up the objects that the listing lacks, and return the result of ``_read``. A segment without a manifest was
-    not committed, so return a problem without any request.
+def read_listed(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Problem | None:
+    """Look up the objects of a segment that the listing lacks, then read the segment's manifest. Return the segment's
+    row, or its problem. Return None if the segment was deleted meanwhile.
+
+    A segment without a manifest was not committed, so return a problem without any request.
     """
     if objects.find(Suffix.MANIFEST) is not None:
         objects = look_again(source.store, source.layout.prefix, objects)
     if objects.missing:
-        return _incomplete(objects)
+        missing = ", no ".join(f".{suffix.value}" for suffix in objects.missing)
+        has_manifest = objects.find(Suffix.MANIFEST) is not None
+        return Problem(
+            ProblemKind.INCOMPLETE, objects.segment_id, objects.start_offset, f"it has no {missing}",
+            has_manifest=has_manifest,
+        )  # fmt: skip
     (loaded,) = load_batch(source.store, [objects], source.manifest_rules)
     return _read(source, objects, loaded)
-
-
-def _incomplete(objects: SegmentObjects) -> Problem:
-    missing = ", no ".join(f".{suffix.value}" for suffix in objects.missing)
-    has_manifest = objects.find(Suffix.MANIFEST) is not None
-    detail = f"it has no {missing}"
-    return Problem(ProblemKind.INCOMPLETE, objects.segment_id, objects.start_offset, detail, has_manifest=has_manifest)
 
 
 def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> Traced:

@@ -9,24 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.catalog import Catalog
-from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.lineage import Lineage
-from tieredstore.catalog.listing import SegmentObjects, list_segments
-from tieredstore.catalog.planning import load_catalog
-from tieredstore.catalog.problems import Problem, ProblemKind
-from tieredstore.catalog.stored import load_segment, look_again
+from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.planning import load_catalog, read_listed
+from tieredstore.catalog.problems import Problem
 from tieredstore.catalog.tracing import KnownProofs, trace_partitions
-from tieredstore.errors import (
-    ConfigError,
-    CorruptDataError,
-    ResourceNotFoundError,
-    SegmentNotFoundError,
-    UnknownKeyError,
-    WrongKeyError,
-)
+from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicPartition, Uuid
 from tieredstore.partitions.life import choose_life, contradict, others_than
+from tieredstore.process.log_once import LogOnce
 from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -34,10 +26,6 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
-
-_TOLD: Final = 10_000
-"""The most problems to remember as logged."""
-
 
 class StoredLogs:
     """Cache of the bucket's logs, for long-lived readers. Not thread-safe, except :meth:`refresh`.
@@ -53,7 +41,8 @@ class StoredLogs:
         self._lives: dict[str, Uuid | None] = {}
         """The id under which each listed topic is read. None if the bucket does not have the topic."""
         self._logs: dict[TopicPartition, Lineage] = {}
-        self._told: dict[str, None] = {}
+        # Log each sentence once, because otherwise every look-up would report a segment that is still being copied.
+        self.log: LogOnce = LogOnce(_logger)
         self.listings = 0
         """The number of listings so far."""
 
@@ -96,10 +85,16 @@ class StoredLogs:
         problems: list[Problem] = []
         gone = {*known} if from_start else set[RemoteLogSegmentId]()
         for objects in listed:
-            if objects.segment_id not in known:
-                self._read(objects, new, problems)
-            elif objects.find(Suffix.MANIFEST) is not None:
+            if objects.find(Suffix.MANIFEST) is None:
+                continue  # the copy is in progress
+            if objects.segment_id in known:
                 gone.discard(objects.segment_id)
+                continue
+            found = read_listed(self._source, objects)
+            if isinstance(found, Problem):
+                problems.append(found)
+            elif found is not None:
+                new.append(found.metadata)
         self._tell(problems)
         kept = [segment for segment_id, segment in known.items() if segment_id not in gone]
         if not kept and not new:
@@ -149,32 +144,14 @@ class StoredLogs:
             ) from None
         if life.stored is None:
             known = ", ".join(map(str, life.others))
-            self.say(f"topic {topic} has id {topic_id} on the broker; the bucket's segments of {known} are not read")
+            self.log.warn(f"topic {topic} has id {topic_id} on the broker; the bucket's segments of {known} are not read")
             return
         self._lives[topic] = life.stored.topic_id
         if wanted is None:
             for sentence in others_than(catalog, life.stored, "choose by tiered.storage.topic.ids"):
-                self.say(sentence)
+                self.log.warn(sentence)
         for number in life.stored.partitions:
             self._logs[topic, number] = catalog.lineage(topic, number, life.stored.topic_id)
-
-    def _read(self, objects: SegmentObjects, new: list[RemoteLogSegmentMetadata], problems: list[Problem]) -> None:
-        if objects.find(Suffix.MANIFEST) is None:
-            return  # the copy is in progress
-        objects = look_again(self._source.store, self._source.layout.prefix, objects)
-        if objects.missing:
-            lost = ", no ".join(f".{suffix.value}" for suffix in objects.missing)
-            kind, detail = ProblemKind.INCOMPLETE, f"it has no .{lost.removeprefix('.')}"
-            problems.append(Problem(kind, objects.segment_id, objects.start_offset, detail, has_manifest=True))
-            return
-        try:
-            loaded = load_segment(self._source.store, objects, self._source.manifest_rules)
-            new.append(describe_segment(self._source, loaded))
-        except SegmentNotFoundError:
-            return  # retention has deleted the segment since the listing
-        except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
-            kind = ProblemKind.DAMAGED if isinstance(error, CorruptDataError) else ProblemKind.UNREADABLE
-            problems.append(Problem(kind, objects.segment_id, objects.start_offset, str(error)))
 
     def _trace(self, where: TopicPartition, segments: list[RemoteLogSegmentMetadata], problems: list[Problem]) -> None:
         with ThreadPool(READERS, "tieredstore-catalog") as pool:
@@ -188,15 +165,7 @@ class StoredLogs:
 
     def _tell(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
-            self.say(str(problem))
-
-    def say(self, sentence: str) -> None:
-        """Log each sentence once, because otherwise every look-up would report a segment that is still being copied."""
-        if sentence not in self._told:
-            _logger.warning("%s", sentence)
-            self._told[sentence] = None
-            if len(self._told) > _TOLD:
-                del self._told[next(iter(self._told))]
+            self.log.warn(str(problem))
 
 
 def _segments(lineage: Lineage) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
