@@ -6,10 +6,9 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from tieredstore.errors import BatchCorruptError, IndexesCorruptError, IndexNotRecordedError, SegmentCorruptError
-from tieredstore.kafka.batches import walk_batch_headers
+from tieredstore.errors import BatchCorruptError, IndexesCorruptError, IndexNotRecordedError
 from tieredstore.kafka.checkpoints import open_transactions, parse_producer_snapshot
-from tieredstore.kafka.end_markers import TransactionStep, transaction_steps
+from tieredstore.kafka.end_markers import TransactionStep
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote.fetch.stream_view import StreamView
@@ -86,12 +85,6 @@ def steps_of(source: SegmentSource, segment: RemoteLogSegmentMetadata, position:
 
     Raise SegmentCorruptError for an invalid batch.
     """
-    size = segment.segment_size_in_bytes
-    if position >= size:
-        return
-    with source.fetch_log_segment(segment, position) as stream:
-        view = StreamView(stream, size, position)
-        try:
-            yield from transaction_steps(walk_batch_headers(view.at, size, position), view.marker)
-        except BatchCorruptError as error:
-            raise SegmentCorruptError(f"{segment}: {error}") from error
+    if position < segment.segment_size_in_bytes:
+        with source.fetch_log_segment(segment, position) as stream:
+            yield from StreamView(stream, segment, position).steps()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -19,9 +20,8 @@ from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.copy.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions
-from tieredstore.remote.fetch.fetcher import Fetcher, manifest_loads
+from tieredstore.remote.fetch.fetcher import Fetcher
 from tieredstore.remote.fetch.indexes import Indexes
-from tieredstore.remote.fetch.manifests import Manifests
 from tieredstore.remote.fetch.segment_logs import range_of_request
 from tieredstore.remote.fetch.stream import SegmentStream
 from tieredstore.remote.key_ring import key_ring_of
@@ -117,11 +117,10 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
                 opened.callback(lambda: own_pools.shutdown(self._is_at_rest))
             else:
                 pools = pools.of_this_process()
-            loads = manifest_loads(settings.fetch.manifest_cache, pools, self._life)
-            manifests = Manifests(store, self.layout, self.key_ring, loads=loads, rules=self.manifest_rules)
             self._fetcher = Fetcher.of_settings(
-                settings.fetch, manifests, pools=pools, life=self._life, shares_read_ahead=shares_read_ahead
-            )
+                settings.fetch, store, self.layout, self.key_ring, self.manifest_rules,
+                pools=pools.bound(self._life), life=self._life, shares_read_ahead=shares_read_ahead,
+            )  # fmt: skip
             self._indexes: Indexes | RawIndexes = self._fetcher.indexes
             if settings.endpoint.is_raw:
                 self._indexes = self._raw_indexes()
@@ -163,9 +162,8 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         """
         with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
             started = perf_counter()
-            sizes = self._calls.run_writing(
-                str(metadata), lambda check: self._segment_writer().copy(metadata, log_segment_data, on_progress, check)
-            )
+            write = partial(self._segment_writer().copy, metadata, log_segment_data, on_progress)
+            sizes = self._calls.run_writing(str(metadata), write)
         metrics.SEGMENT_COPY.observe(perf_counter() - started)
         return CopiedSegment(sizes, self._custom_metadata(metadata, sizes))
 

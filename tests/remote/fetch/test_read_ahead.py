@@ -16,7 +16,7 @@ from tests.support.simulated_time import SimulatedClock, simulated_pools
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.remote.fetch.read_ahead import ReadAhead
+from tieredstore.remote.fetch.stream import ReadAhead
 from tieredstore.remote.fetch.segment_logs import PreparedSegment
 from tieredstore.remote.fetch.stream import SegmentStream
 

@@ -41,7 +41,7 @@ class SegmentContent:
 @contextlib.contextmanager
 def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
     """Open a segment's files on a broker's disk. Raise InvalidSegmentError if a file is missing."""
-    with _open_file(data.log_segment) as log:
+    with open_file(data.log_segment) as log:
         size = os.fstat(log.fileno()).st_size
         yield SegmentContent(
             log.name, size, _positional_reader(log), lambda: _first_batch_is_uncompressed(log), lambda: _indexes(data)
@@ -83,7 +83,8 @@ class InOrder:
                 self._turn.notify_all()
 
 
-def _open_file(path: SegmentFile) -> BinaryIO:
+def open_file(path: SegmentFile) -> BinaryIO:
+    """Open a file of a segment. Raise InvalidSegmentError if it is missing."""
     try:
         return path.open("rb")
     except FileNotFoundError as error:

@@ -22,6 +22,7 @@ from tieredstore.kafka.indexes import read_offset_index, read_time_index
 from tieredstore.model import LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata, SegmentFile
 from tieredstore.places.raw_keys import INDEX, LOG, TIME_INDEX, WATERMARK
 from tieredstore.places.raw_metadata import MetadataKeeper
+from tieredstore.remote.copy.content import open_file
 from tieredstore.remote.copy.writer import StoredSizes
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class RawSegmentWriter:
         on_progress: Callable[[int], None] | None,
         check: Callable[[], None],
     ) -> int:
-        with _open_file(log) as file:
+        with open_file(log) as file:
             try:
                 self._store.put(key, _pieces(file, metadata, on_progress, check), if_absent=True)
             except PreconditionFailedError as error:
@@ -151,16 +152,9 @@ def _offset_of(standing: bytes | None) -> int:
     return int(line) if line.isdigit() and len(line) <= 20 else -1
 
 
-def _open_file(file: SegmentFile) -> BinaryIO:
-    try:
-        return file.open("rb")
-    except FileNotFoundError as error:
-        raise InvalidSegmentError(f"{file} is missing: it was deleted, or it is not where the metadata says") from error
-
-
 def _modification_ms(file: SegmentFile) -> int | None:
     """Return the log's modification time, which Pinterest's index uses. Return None if the log is not a file."""
-    with _open_file(file) as opened:
+    with open_file(file) as opened:
         try:
             return os.fstat(opened.fileno()).st_mtime_ns // 1_000_000
         except OSError:
@@ -168,7 +162,7 @@ def _modification_ms(file: SegmentFile) -> int | None:
 
 
 def _content(file: SegmentFile) -> bytes:
-    with _open_file(file) as opened:
+    with open_file(file) as opened:
         return opened.read()
 
 
@@ -193,7 +187,7 @@ def _pieces(
 def _leads_into(stored: bytes, ending: str, metadata: RemoteLogSegmentMetadata, log: SegmentFile) -> bool:
     """Return True if a stored index, which another replica may have written, fits this log."""
     base, end = metadata.start_offset, metadata.end_offset
-    with _open_file(log) as file:
+    with open_file(log) as file:
         headers = list(_headers(file, metadata.segment_size_in_bytes))
     try:
         if ending == INDEX:

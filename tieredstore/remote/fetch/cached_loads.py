@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Generic, TypeVar
 
+from tieredstore.config.fetch import IndexCacheSettings, ManifestCacheSettings
 from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.futures import OverdueError, outcome
@@ -19,17 +20,24 @@ Value = TypeVar("Value")
 class CachedLoads(Generic[Value]):
     """A cache that runs one load per key for all callers. Safe from several threads.
 
-    A load continues after a caller gives up, and failures are not cached. A caller waits at most ``timeout_ms``. After
-    ``life`` has ended, ``get`` raises an error, even for cached values.
+    A load continues after a caller gives up, and failures are not cached. A caller waits at most the limits'
+    ``get_timeout_ms``. After ``life`` has ended, ``get`` raises an error, even for cached values.
     """
 
     def __init__(
-        self, cache: BoundedMap[str, Value], pool: Executor, timeout_ms: int, what: str, *, life: Lifetime
+        self,
+        limits: ManifestCacheSettings | IndexCacheSettings,
+        weigh: Callable[[Value], int],
+        what: str,
+        *,
+        pool: Executor,
+        life: Lifetime,
     ) -> None:
-        self._cache = cache
+        """Cache the loads of ``pool``, whose tasks end with ``life``. ``what`` names a value in errors."""
+        self._cache = BoundedMap[str, Value](limits.size, weigh=weigh, retention_ms=limits.retention_ms)
         self._life = life
-        self._pool = life.bound(pool)
-        self._timeout_s = timeout_ms / 1000
+        self._pool = pool
+        self._timeout_s = limits.get_timeout_ms / 1000
         self._what = what
         self.begin_again()
         begin_again_after_fork(self)

@@ -163,7 +163,7 @@ class ChunkLoader:
     ) -> None:
         self._manifests = manifests
         self._life = life
-        self._pools = pools.bound(life)
+        self._pools = pools
         self.cache = cache
         self._identity = manifests.store.identity  # read once, because it is part of every chunk's key
         self._cached = None if cache is None else CachedChunks(cache, self._identity, self._pools.transform, life)

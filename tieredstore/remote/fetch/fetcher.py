@@ -7,24 +7,25 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from tieredstore import metrics
-from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
+from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings
 from tieredstore.installation import Extra
-from tieredstore.model import IndexType, RemoteLogSegmentMetadata
+from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.process.lifetime import Lifetime
-from tieredstore.remote.fetch.bounded_map import BoundedMap
 from tieredstore.remote.fetch.cached_loads import CachedLoads
 from tieredstore.remote.fetch.chunk_cache import ChunkCache, MemoryChunkCache
 from tieredstore.remote.fetch.chunk_loader import ChunkLoader
 from tieredstore.remote.fetch.indexes import BlobCache, Indexes, weight_of_indexes
-from tieredstore.remote.fetch.manifests import Manifests, OpenManifest, weight_of_manifest
-from tieredstore.remote.fetch.read_ahead import ReadAhead
+from tieredstore.remote.fetch.manifests import Manifests, weight_of_manifest
 from tieredstore.remote.fetch.segment_logs import SegmentLogs
-from tieredstore.remote.fetch.stream import ReadOptions
+from tieredstore.remote.fetch.stream import ReadAhead, ReadOptions
 from tieredstore.remote.pools import Pools
 from tieredstore.remote.statistics import FetchCounters
 
 if TYPE_CHECKING:
-    pass
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.format.manifest_rules import ManifestRules
+    from tieredstore.remote.layout import KeyLayout
+    from tieredstore.transform.keyring import KeyRing
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +42,33 @@ class Fetcher:
     def of_settings(
         cls,
         settings: FetchSettings,
-        manifests: Manifests,
+        store: ObjectStore,
+        layout: KeyLayout,
+        key_ring: KeyRing | None,
+        rules: ManifestRules,
         *,
         pools: Pools,
         life: Lifetime,
         shares_read_ahead: bool = False,
     ) -> Fetcher:
-        """Make the readers of the store of ``manifests`` by the settings ``fetch.*``. The readers end with ``life``."""
+        """Make the readers of a store by the settings ``fetch.*``. The readers and their ``pools`` end with ``life``."""
+        opened = CachedLoads(
+            settings.manifest_cache, weight_of_manifest, "the segment's manifest", pool=pools.lookup, life=life
+        )
+        manifests = Manifests(store, layout, key_ring, loads=opened, rules=rules)
         cache, blobs = (None, None) if settings.chunk_cache is None else _chunk_cache(settings.chunk_cache)
         keep_stored = cache is not None and cache.encrypted
-        index_loads = _index_loads(settings.index_cache, pools, life)
-        indexes = Indexes(manifests, loads=index_loads, blobs=blobs, keep_stored=keep_stored)
+        plain = CachedLoads(
+            settings.index_cache, weight_of_indexes, "the segment's indexes", pool=pools.lookup, life=life
+        )
+        indexes = Indexes(manifests, loads=plain, blobs=blobs, keep_stored=keep_stored)
         coalesce_max_bytes = settings.coalesce_max_bytes
         loader = ChunkLoader(manifests, pools=pools, cache=cache, coalesce_max_bytes=coalesce_max_bytes, life=life)
         # Take the timeout of reads from the chunk cache's settings. Without these settings, a read waits as long as the
         # store does.
         timeout_s = None if settings.chunk_cache is None else settings.chunk_cache.get_timeout_ms / 1000
         options = ReadOptions(ReadAhead(settings.read_ahead_bytes, is_shared=shares_read_ahead), timeout_s)
-        logs = SegmentLogs(manifests, loader, options, pools=pools, life=life)
+        logs = SegmentLogs(manifests, loader, options, pools.fetch)
         return cls(manifests, indexes, logs, manifests.counters, cache)
 
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -86,19 +96,6 @@ class Fetcher:
         self.indexes.close()
         if self.chunk_cache is not None:
             self.chunk_cache.close()
-
-
-def manifest_loads(limits: ManifestCacheSettings, pools: Pools, life: Lifetime) -> CachedLoads[OpenManifest]:
-    """Make the cache configured by ``fetch.manifest.cache.*``."""
-    cache = BoundedMap[str, OpenManifest](limits.size, weigh=weight_of_manifest, retention_ms=limits.retention_ms)
-    return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's manifest", life=life)
-
-
-def _index_loads(limits: IndexCacheSettings, pools: Pools, life: Lifetime) -> CachedLoads[dict[IndexType, bytes]]:
-    cache = BoundedMap[str, dict[IndexType, bytes]](
-        limits.size, weigh=weight_of_indexes, retention_ms=limits.retention_ms
-    )
-    return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's indexes", life=life)
 
 
 def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, BlobCache | None]:

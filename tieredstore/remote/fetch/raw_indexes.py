@@ -6,11 +6,10 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from tieredstore.errors import BatchCorruptError, IndexNotRecordedError, SegmentCorruptError, SegmentNotFoundError
+from tieredstore.errors import IndexNotRecordedError, SegmentNotFoundError
 from tieredstore.format.keys import Suffix, listing_prefix, parse_key
-from tieredstore.kafka.batches import walk_batch_headers
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState, format_leader_epochs, format_producer_snapshot
-from tieredstore.kafka.end_markers import TransactionStep, play_markers, transaction_steps
+from tieredstore.kafka.end_markers import TransactionStep, play_markers
 from tieredstore.kafka.indexes import format_txn_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.remote.fetch.bounded_map import BoundedMap
@@ -83,12 +82,7 @@ class RawIndexes:
         steps = self._steps.get(name)
         if steps is None:
             with self._open_log(metadata) as stream:
-                view = StreamView(stream, metadata.segment_size_in_bytes)
-                try:
-                    headers = walk_batch_headers(view.at, metadata.segment_size_in_bytes)
-                    steps = tuple(transaction_steps(headers, view.marker))
-                except BatchCorruptError as error:
-                    raise SegmentCorruptError(f"{metadata}: {error}") from error
+                steps = tuple(StreamView(stream, metadata).steps())
             self._steps.put(name, steps)
         return steps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import AlreadyClosedError, InvalidRangeError, SegmentCorruptError, TieredStoreError
@@ -13,7 +13,6 @@ from tieredstore.format.keys import Suffix
 from tieredstore.model import ByteRange, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.futures import outcome
-from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.fetch.chunk_cache import layout_digest
 from tieredstore.remote.fetch.chunk_loads import OpenSegment
 from tieredstore.remote.fetch.stream import ReadOptions, SegmentStream
@@ -23,7 +22,6 @@ from tieredstore.transform.chunks import ChunkDecoder
 if TYPE_CHECKING:
     from tieredstore.remote.fetch.chunk_loader import ChunkLoader
     from tieredstore.remote.fetch.manifests import Manifests
-    from tieredstore.remote.pools import Pools
 
 _MOST_LISTED: Final = 1024
 """Maximum number of chunks whose positions are kept as a tuple. For segments with more chunks, each position is
@@ -36,19 +34,11 @@ MAX_PREPARED: Final = 4
 class SegmentLogs:
     """Logs of a store's segments, opened as streams. Safe from several threads."""
 
-    def __init__(
-        self,
-        manifests: Manifests,
-        loader: ChunkLoader,
-        options: ReadOptions,
-        *,
-        pools: Pools,
-        life: Lifetime,
-    ) -> None:
+    def __init__(self, manifests: Manifests, loader: ChunkLoader, options: ReadOptions, pool: Executor) -> None:
         self._manifests = manifests
         self._loader = loader
         self._options = options
-        self._pools = pools.bound(life)
+        self._pool = pool
         self.begin_again()
         begin_again_after_fork(self)
 
@@ -76,7 +66,7 @@ class SegmentLogs:
 
     def prepare(self, metadata: RemoteLogSegmentMetadata) -> PreparedSegment:
         """Open a segment in the background, for a later ``open``."""
-        prepared = PreparedSegment(self._pools.fetch.submit(self._open, metadata, None))
+        prepared = PreparedSegment(self._pool.submit(self._open, metadata, None))
         with self._lock:
             self._prepared[metadata.remote_log_segment_id] = prepared
             dropped = [self._prepared.popitem(last=False)[1] for _ in range(len(self._prepared) - MAX_PREPARED)]

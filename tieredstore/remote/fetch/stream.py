@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
+import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import ByteRange
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.fetch.buffers import Destination, Original, StreamBuffers
 from tieredstore.remote.fetch.chunk_runs import MAX_CHUNKS_ON_THEIR_WAY
-from tieredstore.remote.fetch.read_ahead import ReadAhead
 from tieredstore.transform.chunks import fresh_memory
 
 if TYPE_CHECKING:
@@ -28,6 +29,48 @@ _TAKE_BACK_S: Final = 0.5
 
 _POOLED: Final = range(1 << 20, (4 << 20) + 1)
 """Sizes of reads that use pooled memory. In fresh memory, page faults took a sixth of the time of a 1 MiB read."""
+
+
+class ReadAhead:
+    """Limit of read-ahead in bytes, for each reader or, if ``is_shared``, for all readers together. Safe from several
+    threads.
+
+    A reader gets at most an equal part of a shared limit, and only what the other readers leave unused. The limit does
+    not count the bytes of the read itself, so a reader may always load the chunk at its position.
+    """
+
+    def __init__(self, limit_bytes: int, *, is_shared: bool = False) -> None:
+        self.limit_bytes = limit_bytes
+        self._is_shared = is_shared
+        self.begin_again()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """Reset the limit in a forked child, where no loads run and readers start again."""
+        # The lock is reentrant, because the garbage collector may close a reader while this thread holds the lock.
+        self._lock = threading.RLock()
+        self._held: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+
+    def grant(self, reader: object) -> int:
+        """Return how many bytes beyond its position ``reader`` may load now."""
+        if not self._is_shared:
+            return self.limit_bytes
+        with self._lock:
+            own = self._held.setdefault(reader, 0)
+            others = sum(self._held.values()) - own
+            return max(0, min(self.limit_bytes // len(self._held), self.limit_bytes - others))
+
+    def hold(self, reader: object, byte_count: int) -> None:
+        """Record the bytes that ``reader`` is loading, or has loaded and not read."""
+        if self._is_shared:
+            with self._lock:
+                self._held[reader] = byte_count
+
+    def release(self, reader: object) -> None:
+        """Record that ``reader`` has finished."""
+        if self._is_shared:
+            with self._lock:
+                self._held.pop(reader, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +109,7 @@ class SegmentStream(io.RawIOBase):
     """
 
     def __init__(
-        self,
-        segment: OpenSegment,
-        byte_range: ByteRange,
-        loader: ChunkLoader,
-        options: ReadOptions,
-        continuation: Continuation | None = None,
+        self, segment: OpenSegment, byte_range: ByteRange, loader: ChunkLoader, options: ReadOptions
     ) -> None:
         super().__init__()
         self._segment = segment
@@ -79,7 +117,7 @@ class SegmentStream(io.RawIOBase):
         self._position = byte_range.start
         self._loader = loader
         self._options = options
-        self.continuation = continuation
+        self.continuation: Continuation | None = None
         self._buffers = loader.take_buffers()
         self._scheduled: deque[Scheduled] = deque()
         self._head: Original | None = None

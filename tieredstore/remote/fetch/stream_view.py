@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc
-from tieredstore.kafka.end_markers import MARKER_BYTES
+from tieredstore.errors import BatchCorruptError, SegmentCorruptError
+from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc, walk_batch_headers
+from tieredstore.kafka.end_markers import MARKER_BYTES, TransactionStep, transaction_steps
+from tieredstore.model import RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
     from tieredstore.remote.fetch.stream import SegmentStream
@@ -15,11 +18,19 @@ _HEAD: Final = HEADER_SIZE + MARKER_BYTES
 
 
 class StreamView:
-    """Record batches of a log of ``size`` bytes. The stream begins at the log's byte ``start``."""
+    """Record batches of a segment's log. The stream begins at the log's byte ``start``."""
 
-    def __init__(self, stream: SegmentStream, size: int, start: int = 0) -> None:
-        self._stream, self._size, self._start = stream, size, start
+    def __init__(self, stream: SegmentStream, segment: RemoteLogSegmentMetadata, start: int = 0) -> None:
+        self._stream, self._segment, self._start = stream, segment, start
+        self._size = segment.segment_size_in_bytes
         self._piece, self._begin = b"", start
+
+    def steps(self) -> Iterator[TransactionStep]:
+        """Yield the beginnings and ends of transactions. Raise SegmentCorruptError for an invalid batch."""
+        try:
+            yield from transaction_steps(walk_batch_headers(self.at, self._size, self._start), self.marker)
+        except BatchCorruptError as error:
+            raise SegmentCorruptError(f"{self._segment}: {error}") from error
 
     def at(self, position: int) -> memoryview:
         """Return the bytes from ``position`` on. They are enough for a batch header and a transaction marker, unless
