@@ -237,7 +237,7 @@ class Bucket(Closing):
         by_id = segment if isinstance(segment, Uuid) else None
         start = None if isinstance(segment, Uuid) else segment
         address = SegmentAddress(topic, partition, start, topic_id_of(topic_id), by_id)
-        opened = self._bucket()
+        opened = self.opened()
         stored = find_segment(opened.store, opened.prefix, address, opened.manifest_rules)
         return segment_of(ListedSegment(stored.objects, stored), self, whole=True)
 
@@ -291,7 +291,7 @@ class Bucket(Closing):
         """
         from tieredstore.api.key_pairs import count_uses  # noqa: PLC0415
 
-        return count_uses(self._bucket(), key_id, self._teller(on_segment), on_need or _ignore)
+        return count_uses(self.opened(), key_id, self._teller(on_segment), on_need or _ignore)
 
     def verify(
         self,
@@ -322,7 +322,7 @@ class Bucket(Closing):
         scopes, file = scopes_of(self.verify, topics, which), None if state is None else path_of("state", state)
         (first, last), recheck = window_of(start, stop), duration_of("recheck_after", recheck_after)
         depth = Depth(level, sample, first, last, file, recheck, which.get("parallel"))
-        opened = self._bucket()
+        opened = self.opened()
         opened.refuse_raw("verify", "this layout has no manifests or indexes to compare")
         return verify_segments(opened, scopes, depth, client=self.broker, on_finding=on_finding, on_segment=on_segment)
 
@@ -447,7 +447,7 @@ class Bucket(Closing):
         scopes, least = scopes_of(self.gc, topics, which), duration_of("min_age", min_age)
         if unknown_too and self.broker is None:
             raise ConfigError("unknown_too adds segments that a broker never listed: open the bucket with broker=")
-        self._bucket().refuse_raw(
+        self.opened().refuse_raw(
             "gc", "a log without its index looks like an unfinished copy, but may be the only copy"
         )
         return plan_gc(self, scopes, least, unknown_too=unknown_too, parallel=which.get("parallel", READERS))
@@ -488,7 +488,7 @@ class Bucket(Closing):
         """Return the legal holds. Raises CorruptDataError for an unreadable hold: it may protect everything."""
         from tieredstore.ops.garbage.holds import list_holds  # noqa: PLC0415
 
-        opened = self._bucket()
+        opened = self.opened()
         return Table(list_holds(opened.store, opened.prefix))
 
     def place_hold(
@@ -542,15 +542,12 @@ class Bucket(Closing):
 
     def opened(self) -> OpenBucket:
         """Return the open store with its settings, for tools."""
-        return self._bucket()
+        self._life.check()
+        return self._handles.get().bucket
 
     def close(self) -> None:
         """Close the store and everything opened by the bucket, within two seconds. Idempotent."""
         self._closer.close(CLOSE_S)
-
-    def _bucket(self) -> OpenBucket:
-        self._life.check()
-        return self._handles.get().bucket
 
     def _teller(self, on_segment: OnSegment) -> Callable[[ListedSegment], object]:
         return _ignore if on_segment is None else lambda one: on_segment(segment_of(one, self))
@@ -572,7 +569,7 @@ class Bucket(Closing):
         from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment, load_listing, load_stream, within  # noqa: PLC0415
 
-        opened, load = self._bucket(), load_listing if ordered else load_stream
+        opened, load = self.opened(), load_listing if ordered else load_stream
 
         def load_all() -> Iterator[ListedSegment]:
             for scope in scopes.of(opened.store, opened.prefix):

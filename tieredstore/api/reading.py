@@ -6,8 +6,8 @@ The bucket imports this module on first use, because this module imports pyarrow
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict, cast, get_args
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast, get_args
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from tieredstore.api.scopes import check_keywords
 from tieredstore.config.nearest import did_you_mean
 from tieredstore.errors import ConfigError, TopicNotFoundError, quoted
 from tieredstore.model import Earliest, Isolation, Last, Latest, Place
+from tieredstore.process.closing import Closing
 from tieredstore.query.arguments import Partitions, TopicIdLike, partition_set, topic_id_of, topic_ids_of
 from tieredstore.query.conditions import Condition
 from tieredstore.query.positions import GivenPlace, window_of
@@ -141,7 +142,8 @@ def query_rows(
     bucket: Bucket, sql: str, how: QueryOptions, *, sandbox: bool, topic_ids: Mapping[str, TopicIdLike] | None
 ) -> Read:
     """Return the rows of a query over topics, in DuckDB's SQL."""
-    _check_text(sql)
+    if not isinstance(cast("object", sql), str):
+        raise ConfigError(f"sql is of the type {type(sql).__name__}; give a query")
     with contextlib.ExitStack() as opened:
         tables = opened.enter_context(open_tables(bucket, how, sandbox=sandbox, topic_ids=topic_ids))
         return Read(_GivenRows(tables.run(sql), _limit(how)), opened.pop_all(), are_records=False)
@@ -165,11 +167,6 @@ def open_tables(
     manager = bucket.manager
     batches = batches_beside(manager.store, manager.settings)
     return QueryTables(manager, options, types, batches=batches, is_sandboxed=sandbox)
-
-
-def _check_text(sql: object) -> None:
-    if not isinstance(sql, str):
-        raise ConfigError(f"sql is of the type {type(sql).__name__}; give a query")
 
 
 def types_of(how: Mapping[str, Any], default: Literal["bytes", "text"]) -> Callable[[str], ColumnTypes]:
@@ -313,7 +310,7 @@ class _GivenRows(ArrowStream):
         return given
 
 
-class _FollowedRows(ArrowStream):
+class _FollowedRows(ArrowStream, Closing):
     """An endless stream of a topic's records as they arrive. Not thread-safe."""
 
     def __init__(self, reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, left_out: LeftOut) -> None:
@@ -347,12 +344,3 @@ class _FollowedRows(ArrowStream):
     def close(self) -> None:
         self._tail.close()
         self._left_out.aborted_in_tail = self._tail.aborted
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return self

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from tieredstore.api.tables import Table
 from tieredstore.errors import ConfigError, ResourceNotFoundError
@@ -179,16 +179,17 @@ def verify_segments(
 
     chosen = list(scopes.of(opened.store, opened.prefix))
     with _open_brokers(client) as brokers:
-        tell(brokers.read_on())
+        tell(() if brokers is None else brokers.read_on())
         with contextlib.closing(_check(opened, chosen, depth)) as checks:
             for checked in checks:
                 tell(checked.findings)
-                tell(brokers.compare(checked))
+                tell(() if brokers is None else brokers.belief.compare(checked))
                 seen = seen.with_segment(checked)
                 if on_segment is not None:
                     on_segment(seen)
-        tell(brokers.read_on())
-        tell(brokers.rest(opened, chosen, depth))
+        if brokers is not None:
+            tell(brokers.read_on())
+            tell(brokers.belief.rest(opened, chosen, depth.has_offsets))
     if not seen.segments and not severities.total():
         raise ResourceNotFoundError("no segments were found, so nothing was verified")
     return seen
@@ -208,44 +209,22 @@ def _check(opened: OpenBucket, scopes: Sequence[Scope], depth: Depth) -> Generat
             yield from verify(opened, scope, selection, parallel=depth.parallel, narrow=narrow)
 
 
-class _NoBrokers:
-    """A stand-in for _Brokers that compares nothing, for a bucket without a broker."""
+class _Brokers(NamedTuple):
+    """The brokers' metadata topic, and the state of the segments according to its records."""
+
+    topic: MetadataTopic
+    belief: BrokersBelief
 
     def read_on(self) -> Iterator[Found]:
         """Read new records of the metadata topic; yield the problems that they reveal."""
-        return iter(())
-
-    def compare(self, checked: CheckedSegment) -> Iterator[Found]:  # noqa: ARG002
-        """Yield differences between a segment and the brokers' metadata."""
-        return iter(())
-
-    def rest(self, opened: OpenBucket, scopes: Sequence[Scope], depth: Depth) -> Iterator[Found]:  # noqa: ARG002
-        """Yield a finding for each segment that is in the bucket or in the brokers' metadata, but not in both."""
-        return iter(())
-
-
-class _Brokers(_NoBrokers):
-    """The state of the segments according to the brokers' metadata topic."""
-
-    def __init__(self, topic: MetadataTopic, belief: BrokersBelief) -> None:
-        self._topic = topic
-        self._belief = belief
-
-    def read_on(self) -> Iterator[Found]:
-        return self._belief.take(self._topic.read_on())
-
-    def compare(self, checked: CheckedSegment) -> Iterator[Found]:
-        return self._belief.compare(checked)
-
-    def rest(self, opened: OpenBucket, scopes: Sequence[Scope], depth: Depth) -> Iterator[Found]:
-        return self._belief.rest(opened, scopes, depth.has_offsets)
+        return self.belief.take(self.topic.read_on())
 
 
 @contextlib.contextmanager
-def _open_brokers(client: Mapping[str, str] | None) -> Generator[_NoBrokers]:
-    """Open the metadata topic of the brokers that the properties ``client`` name."""
+def _open_brokers(client: Mapping[str, str] | None) -> Generator[_Brokers | None]:
+    """Open the metadata topic of the brokers that the properties ``client`` name; None without a broker."""
     if client is None:
-        yield _NoBrokers()
+        yield None
         return
     from tieredstore.live import LiveReader  # noqa: PLC0415  needs the extra `kafka`
 

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from tieredstore.errors import IndexNotRecordedError, SegmentNotFoundError
+from tieredstore.errors import SegmentNotFoundError
 from tieredstore.format.keys import Suffix, listing_prefix, parse_key
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState, format_leader_epochs, format_producer_snapshot
 from tieredstore.kafka.end_markers import TransactionStep, play_markers
@@ -55,11 +55,8 @@ class RawIndexes:
         return indexes
 
     def one(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """Return one index."""
-        indexes = self.get(metadata, [index_type])
-        if index_type not in indexes:
-            raise IndexNotRecordedError(f"{metadata} was stored without a {index_type.value} index")
-        return indexes[index_type]
+        """Return one index, which may be empty."""
+        return self.get(metadata, [index_type])[index_type]
 
     def _make_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
         if kind is IndexType.LEADER_EPOCH:
