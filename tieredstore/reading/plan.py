@@ -76,13 +76,31 @@ def plan_windows(
     """
     spans = [_LogSpan(snapshot.logs[where], *window) for where, window in sorted(windows.items())]
     spans = [span for span in spans if span.start < span.stop]
-    Losses(query).accept_missing(loss for span in spans for loss in losses_between(*span))
+    losses = Losses(query)
+    losses.accept_missing(loss for span in spans for loss in losses_between(*span))
     runs = [run for span in spans for run in _stored_runs(span)]
     # Divide a constant number of readers among the ranges that are planned at the same time.
     readers = max(1, READERS // max(1, len(runs)))
-    planner = _StoredPlanner(source, query, limits, _split_bytes(spans, limits), readers)
+    split_bytes = _split_bytes(spans, limits)
+    settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
+
+    def splits_of(run: _StoredRun) -> Sequence[RecordSplit]:
+        plan = plan_splits(
+            source, run.lineage, run.start, run.stop, settings,
+            max_split_bytes=split_bytes,
+            max_split_records=limits.max_records,
+            since_ms=limits.since_ms,
+            readers=readers,
+        )  # fmt: skip
+        if plan.undecided is not None and plan.stop < run.stop:
+            # When the window was chosen, every transaction in it had an outcome (commit or abort). If an outcome is
+            # missing now, retention has deleted the segment that had it.
+            _logger.warning("%s", plan.undecided)
+            losses.accept_missing([LostOffsets(run.lineage.partition, plan.stop, run.stop)])
+        return plan.splits
+
     with ThreadPool(READERS, "tieredstore-splits") as pool:
-        planned = list(in_parallel(pool, planner.splits, runs, at_once=2 * READERS))
+        planned = list(in_parallel(pool, splits_of, runs, at_once=2 * READERS))
     splits: list[WindowSplit] = list(itertools.chain.from_iterable(planned))
     return splits + list(_live_splits(_live_spans(spans), limits, already=len(splits)))
 
@@ -105,36 +123,6 @@ def _split_bytes(spans: Iterable[_LogSpan], limits: SplitLimits) -> int:
     # Round down, to get more splits rather than fewer.
     total = sum(log.bytes_between(start, stop) for log, start, stop in spans)
     return max(1, min(limits.max_bytes, total // limits.min_splits))
-
-
-class _StoredPlanner:
-    """Divides ranges of offsets into splits. Segments cover each range without a gap."""
-
-    def __init__(
-        self, source: SegmentSource, query: LogQuery, limits: SplitLimits, split_bytes: int, readers: int
-    ) -> None:
-        self._source = source
-        self._query = query
-        self._limits = limits
-        self._split_bytes = split_bytes
-        self._readers = readers
-        self._settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
-
-    def splits(self, run: _StoredRun) -> Sequence[RecordSplit]:
-        """Return the splits of one range of segments without a gap. Several threads call this method at once."""
-        plan = plan_splits(
-            self._source, run.lineage, run.start, run.stop, self._settings,
-            max_split_bytes=self._split_bytes,
-            max_split_records=self._limits.max_records,
-            since_ms=self._limits.since_ms,
-            readers=self._readers,
-        )  # fmt: skip
-        if plan.undecided is not None and plan.stop < run.stop:
-            # When the window was chosen, every transaction in it had an outcome (commit or abort). If an outcome is
-            # missing now, retention has deleted the segment that had it.
-            _logger.warning("%s", plan.undecided)
-            Losses(self._query).accept_missing([LostOffsets(run.lineage.partition, plan.stop, run.stop)])
-        return plan.splits
 
 
 def _live_splits(spans: list[_LogSpan], limits: SplitLimits, already: int) -> Iterator[LiveSplit]:

@@ -83,7 +83,10 @@ class LogSnapshots:
             # Set the time after the snapshot. Otherwise, a snapshot that takes longer than fresh_s would be stale at
             # once.
             self._taken_at = self._clock()
-            self._tell_of_problems(self.last)
+            # Log each problem once, even if it disappears and returns. Otherwise, a segment that is still being copied
+            # would be reported every second.
+            for problem in self.last.problems:
+                self._log.warn(problem)
         return self.last
 
     def epoch_ends(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, EpochEnd]:
@@ -137,10 +140,3 @@ class LogSnapshots:
         if self._cluster is None:
             self._cluster = self._query.open_cluster()
         return self._cluster
-
-    def _tell_of_problems(self, snapshot: LogSnapshot) -> None:
-        """Log each problem once, even if it disappears and returns. Otherwise, a segment that is still being copied
-        would be reported every second.
-        """
-        for problem in snapshot.problems:
-            self._log.warn(problem)

@@ -5,7 +5,7 @@ Records that the broker has deleted after copying them to the bucket are read fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -117,7 +117,7 @@ class QuerySources:
                     partition.topic, partition.partition, position, stop,
                     columns=with_offsets, topic_id=partition.topic_id,
                 ):  # fmt: skip
-                    yield _only(records, columns)
+                    yield records.select(list(columns))
                     position = int64_values(records, "offset")[-1] + 1
             except DataLossError as error:
                 begins = _live_start(self.live, partition, position, error)
@@ -277,10 +277,6 @@ def _uncut_stop(split: LiveSplit, live: LiveReader, losses: Losses) -> int:
     lost = LostOffsets(split.partition, max(answer.end, split.start), split.stop)
     losses.accept(CutWhileRead(lost, answer.end))
     return min(split.stop, max(split.start, now.offset))
-
-
-def _only(records: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    return records.select(list(columns))
 
 
 def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, error: DataLossError) -> int:

@@ -55,10 +55,9 @@ might belong to a re-created topic.
 
 @dataclass(frozen=True, slots=True)
 class TailRecords:
-    """Records of one partition, in offset order.
+    """Records of one partition, in offset order. All records before ``next_offset`` were returned or left out.
 
-    Records of one partition. All records before ``next_offset`` were returned or left out. ``lost`` has the accepted
-    losses before these records.
+    ``lost`` has the accepted losses before these records.
     """
 
     where: TopicPartition

@@ -6,9 +6,8 @@ from tieredstore.installation import Extra
 
 with Extra("decoding keys and values", "arrow"):
     from tieredstore.values.avro import Avro, AvroSchema, ReferringSchema, SchemaLookup, arrow_type_of
-    from tieredstore.values.base import Binary, InvalidValues, OnInvalid, Place, ValueType
+    from tieredstore.values.base import Binary, InvalidValues, OnInvalid, Place, Text, ValueType
     from tieredstore.values.json_text import Json
-    from tieredstore.values.text import Text
 
 __all__ = [
     "Avro",
