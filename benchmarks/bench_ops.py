@@ -38,7 +38,7 @@ from benchmarks.bench_transform import CHUNK
 from benchmarks.measuring import machine
 from benchmarks.ops.ops_limits import DataJobs, RotationJobs
 from benchmarks.ops.ops_store import PAIRS, EncryptedStoreBuilder, key_files, key_settings, without_manifests
-from tieredstore.catalog.listing import Scope, list_in_scope
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.config import Settings, settings_from
 from tieredstore.ops.bucket import Bucket, open_bucket
 from tieredstore.ops.cost.usage import UsageBy, usage_of
@@ -58,12 +58,12 @@ _ALL: Final = Scope()
 
 def listed(bucket: Bucket) -> Mapping[str, int]:
     """Only list the keys."""
-    return {"segments": sum(1 for _ in list_in_scope(bucket.store, bucket.prefix, _ALL))}
+    return {"segments": sum(1 for _ in list_segments(bucket.store, bucket.prefix, _ALL))}
 
 
 def summed(bucket: Bucket) -> Mapping[str, int]:
     """Run ``du --by partition``."""
-    segments = load_stream(bucket.store, list_in_scope(bucket.store, bucket.prefix, _ALL), rules=bucket.manifest_rules)
+    segments = load_stream(bucket.store, list_segments(bucket.store, bucket.prefix, _ALL), rules=bucket.manifest_rules)
     return {"segments": sum(usage.segments for usage in usage_of(segments, UsageBy.PARTITION).values())}
 
 
@@ -80,7 +80,7 @@ def rotated(bucket: Bucket) -> Mapping[str, int]:
     """Run ``keys rotate``."""
     ring = key_ring_of(bucket.settings)
     assert ring is not None
-    segments = list_in_scope(bucket.store, bucket.prefix, _ALL)
+    segments = list_segments(bucket.store, bucket.prefix, _ALL)
     return Counter(step.outcome.value for step in Rotation(bucket.store, ring, dry_run=False).run(segments))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.listing import Scope, list_in_scope
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.format.keys import Suffix, object_key
 from tieredstore.model import Uuid
 
@@ -43,11 +43,11 @@ def fill(store: MemoryObjectStore, topics: Iterable[str], segments: int = 1) -> 
 
 
 def listed(store: MemoryObjectStore | CountingStore, topics: Iterable[str]) -> list[str]:
-    return [objects.main_path for objects in list_in_scope(store, PREFIX, Scope(topics=frozenset(topics)))]
+    return [objects.main_path for objects in list_segments(store, PREFIX, Scope(topics=frozenset(topics)))]
 
 
 def one_by_one(store: MemoryObjectStore, topics: Iterable[str]) -> list[str]:
-    return sorted(objects.main_path for topic in set(topics) for objects in list_in_scope(store, PREFIX, Scope(topic)))
+    return sorted(objects.main_path for topic in set(topics) for objects in list_segments(store, PREFIX, Scope(topic)))
 
 
 names = st.sets(st.text("ab-.", min_size=1, max_size=4), max_size=12)

@@ -12,7 +12,7 @@ import pytest
 from tests.support.records.metadata_records import delete_record, segment_record, update_record
 from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
 from tests.support.stores.stepped_actors import HOUR_MS, AgingStore, WorldClock
-from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope, list_segments
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.metadata_topic import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
 from tieredstore.cli.bucket.rm import WORDS
 from tieredstore.errors import ConfigError, CorruptDataError
@@ -65,7 +65,7 @@ def topic() -> Topic:
 
 def remove(store: AgingStore, topic: Topic, before: Before, *, force: bool = False) -> list[Step[ListedSegment]]:
     with topic.view() as brokers:
-        listed = list_in_scope(store, "", Scope("events"))
+        listed = list_segments(store, "", Scope("events"))
         return list(Removal(store, "", brokers=brokers, force=force, dry_run=False, parallel=2).run(listed, before))
 
 
@@ -132,7 +132,7 @@ def test_segments_copied_during_the_listing_stay(
     new = run_of(1, partition_of("zebras"))[0]
 
     def list_slowly(*arguments: Any) -> Iterator[SegmentObjects]:
-        before = list(list_in_scope(*arguments))
+        before = list(list_segments(*arguments))
         for number, objects in enumerate([*before, None]):
             if number == copied_before:
                 topic.values += [record_of(new, SegmentState.COPY_SEGMENT_STARTED)]
@@ -146,7 +146,7 @@ def test_segments_copied_during_the_listing_stay(
         yield before[-1]
 
     if tool == "gc":
-        monkeypatch.setattr("tieredstore.ops.garbage.collection.list_in_scope", list_slowly)
+        monkeypatch.setattr("tieredstore.ops.garbage.collection.list_segments", list_slowly)
         collect(store, topic, unknown_too=True)
     else:
         with topic.view() as brokers:

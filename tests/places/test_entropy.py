@@ -8,7 +8,7 @@ from tests.support.records.disk_segments import write_segments
 from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.absence import absence
 from tieredstore.config import Settings, settings_from
@@ -98,7 +98,7 @@ def test_a_partition_is_one_listing_and_a_topic_one_for_each_folder(within: Memo
 
 def listed_of(store: ObjectStore, partition: int | None) -> list[object]:
     where = partition_of("topicA", 0)
-    return list(list_segments(store, "tiered/", topic=where.topic, topic_id=where.topic_id, partition=partition))
+    return list(list_segments(store, "tiered/", Scope(where.topic, where.topic_id, partition)))
 
 
 def test_more_bits_than_folders_can_be_listed_give_the_same(

@@ -18,7 +18,7 @@ from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import segments, settings_text
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, fill
-from tieredstore.catalog.listing import Scope, list_in_scope
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.config import settings_from
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
@@ -314,7 +314,7 @@ def test_the_catalog_has_tables_too(bucket: Bucket) -> None:
         ]
     with QueryTables(bucket.manager, TableOptions()) as tables:
         ((stored, keys),) = rows(tables, 'SELECT sum(stored_size), count(key_id) FROM "payments$segments"')
-        listed = list_in_scope(bucket.manager.store, bucket.manager.layout.prefix, Scope("payments"))
+        listed = list_segments(bucket.manager.store, bucket.manager.layout.prefix, Scope("payments"))
         assert (stored, keys) == (sum(one.stored_size for one in listed), 0)
     manager, _ = opened("07-zstd-enc-txn")
     topic = segments("07-zstd-enc-txn")[0].topic

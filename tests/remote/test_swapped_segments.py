@@ -17,7 +17,7 @@ from tests.support.cli.cli_process import tieredstore, write_settings
 from tests.support.records.small_segments import ENC, memory_settings, new_metadata
 from tests.support.records.small_segments import write_segment as write_small_segment
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.problems import ProblemKind
 from tieredstore.catalog.stored import load_segment
@@ -86,7 +86,7 @@ def test_neither_manager_catalog_nor_spark_serve_it(swapped: Swapped) -> None:
             lambda: manager.open(swapped.tiny),
             lambda: manager.fetch_manifest(swapped.tiny),
             lambda: manager.fetch_index(swapped.tiny, IndexType.OFFSET),
-            lambda: load_segment(manager.store, next(iter(list_segments(manager.store, topic="tiny")))),
+            lambda: load_segment(manager.store, next(iter(list_segments(manager.store, "", Scope("tiny"))))),
             lambda: StoredSegments(manager, ReadSettings()).read(
                 key_of_path(main_path(swapped.tiny.remote_log_segment_id, 0))
             ),

@@ -25,7 +25,7 @@ from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.uploader.uploader_disk import watermark_of
 from tests.support.uploader.uploader_runs import Written, until, uploader_process
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.config import settings_from
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import TopicIdPartition, Uuid
@@ -88,7 +88,7 @@ class HangingTransaction:
         """Return True if a segment is shipped. While the transaction hangs, only segments that retention has reached
         are shipped.
         """
-        return any(not segment.missing for segment in list_segments(store, topic=self.topic, partition=0))
+        return any(not segment.missing for segment in list_segments(store, "", Scope(self.topic, None, 0)))
 
     def end(self) -> None:
         """Abort the transaction, and close the segment with its outcome."""

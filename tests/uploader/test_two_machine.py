@@ -27,7 +27,7 @@ from tests.support.golden.records import rows_of
 from tests.support.uploader.stoppable_broker import NAME, Belief, StoppableBroker
 from tests.support.uploader.uploader_disk import RECORDS, STORE, shipped_to, stored, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.watermark import Watermark
 from tieredstore.config import settings_from
 from tieredstore.errors import ObjectNotFoundError
@@ -240,7 +240,7 @@ class TwoUploaders(RuleBasedStateMachine):
         """Delete the oldest segments of the store, as its retention does."""
         bases = sorted(self._stored())[: count + 1]
         if len(bases) > 1 and bases[-1] <= self.stored_to:
-            listed = list_segments(self.store, "", topic=PARTITION.topic, topic_id=PARTITION.topic_id, partition=0)
+            listed = list_segments(self.store, "", Scope.of(PARTITION))
             assert list(Removal(self.store, "", dry_run=False).run(listed, Before(offset=bases[-1])))
             self.expired_to = max(self.expired_to, bases[-1])
 

@@ -566,14 +566,14 @@ class Bucket(Closing):
         """Yield the segments of each partition by offset. ``ordered`` also sorts the partitions, and keeps the listing
         in memory. ``latest`` receives each partition's last segment, even if that segment is outside the window.
         """
-        from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
+        from tieredstore.catalog.listing import list_segments  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment, load_listing, load_stream, within  # noqa: PLC0415
 
         opened, load = self.opened(), load_listing if ordered else load_stream
 
         def load_all() -> Iterator[ListedSegment]:
             for scope in scopes.of(opened.store, opened.prefix):
-                listed = list_in_scope(opened.store, opened.prefix, scope)
+                listed = list_segments(opened.store, opened.prefix, scope)
                 if manifests:
                     yield from load(opened.store, listed, rules=opened.manifest_rules, parallel=parallel)
                 else:

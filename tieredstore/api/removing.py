@@ -15,7 +15,7 @@ from tieredstore.api.outcomes import Outcome, Plan, of_garbage, of_removal, stat
 from tieredstore.api.rows import time_of
 from tieredstore.api.scopes import is_glob
 from tieredstore.backends.base import admin_of
-from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, Uuid
 from tieredstore.ops.addresses import SegmentAddress, find_objects
@@ -57,8 +57,7 @@ def plan_removal(
         chosen, only = scopes.of_one_life(opened.store, opened.prefix), None
     else:
         only = _find(opened, scopes, segment)
-        where = only.segment_id.topic_id_partition
-        chosen = [Scope(where.topic, where.topic_id, where.partition)]
+        chosen = [Scope.of(only.segment_id.topic_id_partition)]
     as_of_ms = admin_of(opened.store).now_ms()
     before = Before(time_ms=stop.timestamp_ms) if isinstance(stop, AtTime) else Before(offset=stop)
 
@@ -77,7 +76,7 @@ def plan_removal(
                 dry_run=dry_run,
                 parallel=parallel,
             )
-            every = (list_in_scope(opened.store, opened.prefix, scope) for scope in chosen)
+            every = (list_segments(opened.store, opened.prefix, scope) for scope in chosen)
             # Delete the segments of all partitions in one run, because a run checks the offset before its first
             # deletion.
             listed = (

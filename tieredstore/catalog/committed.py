@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.catalog.listing import SegmentObjects, list_segments
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.stored import load_segment
 from tieredstore.errors import CorruptDataError, SegmentNotFoundError
 from tieredstore.format.keys import Suffix
@@ -146,16 +146,7 @@ class CommittedSegments:
 
     def _list(self, partition: TopicIdPartition, first_offset: int, known: _Partition) -> list[SegmentObjects]:
         began = self._clock()
-        listed = list(
-            list_segments(
-                self._store,
-                self._prefix,
-                topic=partition.topic,
-                topic_id=partition.topic_id,
-                partition=partition.partition,
-                first_offset=first_offset,
-            )
-        )
+        listed = list(list_segments(self._store, self._prefix, Scope.of(partition, first_offset)))
         known.take(first_offset, began, listed)
         self._make_room(partition, known)
         return listed

@@ -10,9 +10,7 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.format.keys import ObjectKey, Suffix, listing_prefix, padded_offset, parse_key
-from tieredstore.model import RemoteLogSegmentId, Uuid
-
-__all__ = ["Scope", "SegmentObjects", "list_in_scope", "list_segments"]
+from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 
 _PAGE: Final = 1000
 """Maximum number of keys that one list request returns, at least in S3 and GCS."""
@@ -32,6 +30,11 @@ class Scope:
     partition: int | None = None
     topics: frozenset[str] | None = None
     first_offset: int | None = None
+
+    @classmethod
+    def of(cls, partition: TopicIdPartition, first_offset: int | None = None) -> Scope:
+        """Return the scope of one partition, from ``first_offset`` on."""
+        return cls(partition.topic, partition.topic_id, partition.partition, first_offset=first_offset)
 
     def listing_prefix(self, prefix: str) -> str:
         """Return the longest common prefix of all keys in scope. Other keys may have this prefix too."""
@@ -63,26 +66,16 @@ class Scope:
         )
 
 
-def list_segments(
-    store: ObjectStore,
-    prefix: str = "",
-    *,
-    topic: str | None = None,
-    topic_id: Uuid | None = None,
-    partition: int | None = None,
-    first_offset: int | None = None,
-) -> Iterator[SegmentObjects]:
-    """Yield the segments under ``key.prefix``, in key order. Incomplete segments are included; other objects are
-    ignored.
+_EVERYTHING: Final = Scope()
 
-    The call makes one listing, page by page. ``first_offset`` excludes segments that begin earlier. The excluded
-    segments cost no requests if the scope is one partition (topic, id and number).
+
+def list_segments(store: ObjectStore, prefix: str = "", scope: Scope = _EVERYTHING) -> Iterator[SegmentObjects]:
+    """Yield the segments in scope under ``key.prefix``, in key order. Incomplete segments are included; other objects
+    are ignored.
+
+    The call makes one listing, page by page. The scope's ``first_offset`` excludes segments that begin earlier. The
+    excluded segments cost no requests if the scope is one partition (topic, id and number).
     """
-    return list_in_scope(store, prefix, Scope(topic, topic_id, partition, first_offset=first_offset))
-
-
-def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
-    """List the segments in scope, as :func:`list_segments` does."""
     key: ObjectKey | None = None
     path = foreign = ""
     objects: list[tuple[Suffix, ObjectInfo]] = []

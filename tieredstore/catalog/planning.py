@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.catalog_file import CatalogFile, LoadedRows, Origin, RowCursor, SegmentRow, Stamp
 from tieredstore.catalog.completion import describe_segment
-from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.stored import StoredSegment, load_batch, load_each, look_again
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
@@ -133,7 +133,7 @@ def _unknown(
 ) -> Iterator[SegmentObjects]:
     """Yield the complete segments whose manifests must be read. Add the other segments to ``survey``: incomplete
     segments, and known segments with their rows from the catalog file."""
-    for objects in list_in_scope(source.store, source.layout.prefix, scope):
+    for objects in list_segments(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
         if manifest is None or objects.missing:
             survey.incomplete.append(objects)

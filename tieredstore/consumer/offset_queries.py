@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.timestamps import offset_for_time
 from tieredstore.consumer.client import refusal
 from tieredstore.consumer.settings import Mode
@@ -159,10 +159,8 @@ class OffsetQueries:
 
 def _begins_elsewhere(bucket: BucketInquiry, lineage: Lineage) -> bool:
     """Return True if the bucket's first segment of a partition is not the first known one. This takes one request."""
-    where, source = lineage.partition, bucket.source
-    listed = list_segments(
-        source.store, source.layout.prefix, topic=where.topic, topic_id=where.topic_id, partition=where.partition
-    )
+    source = bucket.source
+    listed = list_segments(source.store, source.layout.prefix, Scope.of(lineage.partition))
     first = next((one.start_offset for one in listed if one.find(Suffix.MANIFEST) is not None), None)
     unused = (*(part.segment for part in lineage.superseded), *lineage.covered)
     known = {segment.start_offset for segment in (lineage.spans[0].segment, *unused)}

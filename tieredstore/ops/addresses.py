@@ -8,7 +8,7 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.absence import absence
-from tieredstore.catalog.listing import SegmentObjects, list_segments
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segment
 from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError, SegmentNotFoundError
 from tieredstore.format.keys import Suffix
@@ -137,9 +137,7 @@ def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> Se
 
 def _list_partition(store: ObjectStore, prefix: str, address: SegmentAddress) -> list[SegmentObjects]:
     """List all objects of the partition. Without a topic id, include every topic of this name."""
-    return list(
-        list_segments(store, prefix, topic=address.topic, topic_id=address.topic_id, partition=address.partition)
-    )
+    return list(list_segments(store, prefix, Scope(address.topic, address.topic_id, address.partition)))
 
 
 def _committed(listed: Iterable[SegmentObjects]) -> list[SegmentObjects]:

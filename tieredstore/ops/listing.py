@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.errors import CorruptDataError, SegmentNotFoundError, TieredStoreError
 from tieredstore.format.keys import Suffix
@@ -56,8 +56,8 @@ QUARANTINE: Final = "!tieredstore/quarantine/"
 
 def list_encrypted(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
     """Yield everything that may be encrypted: the segments in scope, and the segments in quarantine."""
-    yield from list_in_scope(store, prefix, scope)
-    for objects in list_in_scope(store, f"{prefix}{QUARANTINE}", scope):
+    yield from list_segments(store, prefix, scope)
+    for objects in list_segments(store, f"{prefix}{QUARANTINE}", scope):
         yield replace(objects, main_path=f"{QUARANTINE}{objects.main_path}")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tieredstore.catalog.listing import Scope, list_in_scope
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.timestamps import first_timestamp
 from tieredstore.errors import AlreadyClosedError, ConfigError, EncryptionError, SegmentNotFoundError, TieredStoreError
 from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
@@ -142,7 +142,7 @@ class TopicTable:
             found = [span.segment for lineage in lineages if lineage is not None for span in lineage.spans]
         except EncryptionError as error:
             _logger.warning("all segments of %s are listed, also those that no read uses: %s", self.topic, error)
-        listed = list_in_scope(self._source.store, self._source.layout.prefix, scope)
+        listed = list_segments(self._source.store, self._source.layout.prefix, scope)
         stored = {
             one.objects.segment_id: one.stored
             for one in load_stream(self._source.store, listed, rules=self._source.manifest_rules)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.lineage import Lineage
-from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.planning import load_catalog, read_listed
 from tieredstore.catalog.problems import Problem
 from tieredstore.catalog.tracing import KnownProofs, trace_partitions
@@ -76,15 +76,11 @@ class StoredLogs:
         self.listings += 1
         known = _segments(lineage)
         last = 0 if from_start else max(segment.start_offset for segment in known.values())
-        place = lineage.partition
-        listed = list_segments(
-            self._source.store, self._source.layout.prefix, topic=place.topic, topic_id=place.topic_id,
-            partition=place.partition, first_offset=last,
-        )  # fmt: skip
+        scope = Scope.of(lineage.partition, last)
         new: list[RemoteLogSegmentMetadata] = []
         problems: list[Problem] = []
         gone = {*known} if from_start else set[RemoteLogSegmentId]()
-        for objects in listed:
+        for objects in list_segments(self._source.store, self._source.layout.prefix, scope):
             if objects.find(Suffix.MANIFEST) is None:
                 continue  # the copy is in progress
             if objects.segment_id in known:

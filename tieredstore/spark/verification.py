@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
-from tieredstore.catalog.listing import Scope, list_in_scope
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.bucket import open_bucket
@@ -74,7 +74,7 @@ def verify(
     selection = Selection(Level(level), sample, None if moment is None else moment.timestamp_ms)
     scope = Scope(topic, None if topic_id is None else Uuid.parse(topic_id), partition)
     with one_sentence(), open_bucket(source.load()) as bucket:
-        parts = list(plan_parts(list_in_scope(bucket.store, bucket.prefix, scope), segments_per_task))
+        parts = list(plan_parts(list_segments(bucket.store, bucket.prefix, scope), segments_per_task))
     rows = [_row_of(part) for part in parts]
     tasks = spark.createDataFrame(rows, _PARTS)
     if rows:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tieredstore.backends.base import admin_of
-from tieredstore.catalog.listing import SegmentObjects, list_segments
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.config.uploader import UploaderSettings, parse_topic_ms
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition, human_bytes
@@ -125,13 +125,7 @@ class RemoteRetention:
             yield Before(offset=offset)
 
     def _list(self, target: Target, where: TopicIdPartition) -> Iterator[SegmentObjects]:
-        return list_segments(
-            target.store,
-            target.settings.key_prefix,
-            topic=where.topic,
-            topic_id=where.topic_id,
-            partition=where.partition,
-        )
+        return list_segments(target.store, target.settings.key_prefix, Scope.of(where))
 
 
 def first_within(listed: Iterable[SegmentObjects], size: int) -> int | None:

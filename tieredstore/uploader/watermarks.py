@@ -12,7 +12,7 @@ from typing import Final
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.catalog.lineage import ruling_segment
-from tieredstore.catalog.listing import SegmentObjects, list_segments
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segments
 from tieredstore.catalog.watermark import (
     MAX_BYTES,
@@ -123,9 +123,7 @@ class WatermarkStore:
     def first(self, where: TopicIdPartition) -> RemoteLogSegmentMetadata | None:
         """Return the first complete stored segment of a partition. The call takes one listing and reads one
         manifest."""
-        listed = list_segments(
-            self._store, self._prefix, topic=where.topic, topic_id=where.topic_id, partition=where.partition
-        )
+        listed = list_segments(self._store, self._prefix, Scope.of(where))
         whole = (objects for objects in listed if not objects.missing)
         return next(self._tell(itertools.islice(whole, 1)), None)
 
@@ -176,14 +174,7 @@ class WatermarkStore:
         self, where: TopicIdPartition, first_offset: int = 0, until: int = MAX_INT64
     ) -> Iterator[RemoteLogSegmentMetadata]:
         """Yield the complete segments that begin at or after ``first_offset`` and before ``until``."""
-        listed = list_segments(
-            self._store,
-            self._prefix,
-            topic=where.topic,
-            topic_id=where.topic_id,
-            partition=where.partition,
-            first_offset=first_offset,
-        )
+        listed = list_segments(self._store, self._prefix, Scope.of(where, first_offset))
         return self._tell(itertools.takewhile(lambda objects: objects.start_offset < until, listed))
 
     def _tell(self, listed: Iterable[SegmentObjects]) -> Iterator[RemoteLogSegmentMetadata]:

@@ -78,7 +78,7 @@ def assert_all_read_back(target: Bucket, case: str) -> None:
             where = metadata_of(segment).topic_id_partition
             (objects,) = [
                 objects
-                for objects in list_segments(target.store, target.prefix, topic=where.topic, partition=where.partition)
+                for objects in list_segments(target.store, target.prefix, Scope(where.topic, None, where.partition))
                 if objects.start_offset == segment.base_offset
             ]
             assert_read_back(manager, load_segment(target.store, objects).metadata, segment)

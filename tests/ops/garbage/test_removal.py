@@ -16,7 +16,7 @@ from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.listing import Scope, list_in_scope, list_segments
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.errors import (
     AccessDeniedError,
     ConfigError,
@@ -51,7 +51,7 @@ def filled(store: MemoryObjectStore) -> MemoryObjectStore:
 def run(
     store: ObjectStore, before: Before = ALL, scope: Scope | None = None, *, dry_run: bool = False
 ) -> list[Step[ListedSegment]]:
-    listed = list_in_scope(store, "", scope or Scope("events"))
+    listed = list_segments(store, "", scope or Scope("events"))
     return list(Removal(store, "", dry_run=dry_run, parallel=2).run(listed, before))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.stored import load_segment
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.catalog.watermark import Watermark, watermark_key
@@ -183,9 +183,7 @@ def run_once(log_dir: Path, store: ObjectStore, settling: SaidSettling | None = 
 
 def stored(store: ObjectStore, partition: TopicIdPartition = PARTITION, prefix: str = "") -> list[StoredSegment]:
     """Return the complete segments of a partition, in key order."""
-    listed = list_segments(
-        store, prefix, topic=partition.topic, topic_id=partition.topic_id, partition=partition.partition
-    )
+    listed = list_segments(store, prefix, Scope.of(partition))
     return [load_segment(store, objects) for objects in listed if not objects.missing]
 
 

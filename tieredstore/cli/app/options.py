@@ -128,10 +128,10 @@ def naming_other_prefix(bucket: Bucket, *, is_all: bool) -> Generator[None]:
 
 def _other_prefix(bucket: Bucket) -> str:
     from tieredstore.catalog.absence import prefix_hint
-    from tieredstore.catalog.listing import Scope, list_in_scope
+    from tieredstore.catalog.listing import Scope, list_segments
 
     store, prefix = bucket.opened().store, bucket.opened().prefix
-    return "" if any(True for _ in list_in_scope(store, prefix, Scope())) else prefix_hint(store, prefix)
+    return "" if any(True for _ in list_segments(store, prefix, Scope())) else prefix_hint(store, prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.base import Body, DelegatingStore, Digest, ObjectInfo, ObjectStore, admin_of
-from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.stored import (
     MAX_MANIFESTS_IN_FLIGHT,
     StoredSegment,
@@ -418,7 +418,7 @@ def step_for_each(
 
     If an error of the job concerns only its segment, the error is in the step.
     """
-    listed = (list_in_scope(bucket.store, bucket.prefix, scope) for bucket in (first, other))
+    listed = (list_segments(bucket.store, bucket.prefix, scope) for bucket in (first, other))
     with ThreadPool(parallel, "tieredstore-mirror") as pool:
         yield from in_parallel(
             pool,

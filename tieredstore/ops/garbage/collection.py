@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, Self
 
 from tieredstore.backends.base import DRAFT_PREFIX, AbandonedWrite, ObjectStore, find_abandoned_writes, store_time_ms
-from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.metadata_topic import SegmentState
 from tieredstore.errors import ConfigError, ObjectNotFoundError, StoreError
 from tieredstore.format.keys import ObjectKey, Suffix, object_key, parse_key
@@ -213,7 +213,7 @@ def find_garbage(
     Garbage of any age is yielded. Objects are skipped if Kafka does not allow the topic's name, because they belong to
     another program.
     """
-    listed = list_in_scope(store, prefix, scope)
+    listed = list_segments(store, prefix, scope)
     for objects in listed if brokers is None else brokers.read_behind(listed):
         if not can_be_topic(objects.segment_id.topic_id_partition.topic):
             continue

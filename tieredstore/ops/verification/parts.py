@@ -49,8 +49,7 @@ def verify_part(
     bucket: Bucket, part: VerifyPart, selection: Selection, *, parallel: int | None = None
 ) -> Iterator[Finding]:
     """Yield the findings of a part, except findings made while planning."""
-    where = part.partition
-    scope = Scope(where.topic, where.topic_id, where.partition, first_offset=part.first_offset)
+    scope = Scope.of(part.partition, part.first_offset)
     if part.is_between:
         selection = Selection(Level.LISTING, since_ms=selection.since_ms)
     for checked in verify(bucket, scope, selection, parallel=parallel, stop_offset=part.stop_offset):

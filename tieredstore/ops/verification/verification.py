@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.lineage import check_segment, epochs_fit
-from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.log_sections import position_before
 from tieredstore.catalog.stored import (
     MAX_MANIFESTS_IN_FLIGHT,
@@ -90,7 +90,7 @@ def verify(
         manager = None if selection.level is Level.LISTING else opened.enter_context(bucket.uncached_manager())
         check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
         pool = opened.enter_context(ThreadPool(count, "tieredstore-verify"))
-        listed = list_in_scope(bucket.store, bucket.prefix, scope)
+        listed = list_segments(bucket.store, bucket.prefix, scope)
         subjects = selection.subjects(listed if narrow is None else narrow(listed), bucket.prefix, bucket.shown)
         if narrow is not None:
             subjects = (dataclasses.replace(subject, is_last=False) for subject in subjects)
