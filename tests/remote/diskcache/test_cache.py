@@ -32,10 +32,10 @@ DATA = bytes(range(256)) * 300
 def test_chunks_and_blobs_survive_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(KEY, DATA)
-        cache.blobs.put("indexes", b"all of them")
+        cache.put_blob("indexes", b"all of them")
     with opened(tmp_path) as cache:
         assert got(cache, KEY, len(DATA)) == DATA
-        assert cache.blobs.get("indexes") == b"all of them"
+        assert cache.get_blob("indexes") == b"all of them"
         assert (cache.stats.entries, cache.stats.bytes) == (2, len(DATA) + 11)
 
 
@@ -72,7 +72,7 @@ def test_evicted_and_replaced_entries_leave_no_files(tmp_path: Path) -> None:
 def test_small_entries_are_no_way_around_the_limit(tmp_path: Path) -> None:
     with opened(tmp_path, 1000) as cache:
         for number in range(150):
-            cache.blobs.put(f"blob {number}", bytes(10))
+            cache.put_blob(f"blob {number}", bytes(10))
         assert cache.stats.bytes == 1000
         cache.put(KEY, bytes(995))
         assert (cache.stats.entries, cache.stats.bytes) == (1, 995)
@@ -81,9 +81,9 @@ def test_small_entries_are_no_way_around_the_limit(tmp_path: Path) -> None:
 def test_nothing_is_kept_in_the_table_itself(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(KEY, b"x")
-        cache.blobs.put("empty", b"")
+        cache.put_blob("empty", b"")
         assert [row[:2] for row in rows(tmp_path, "mode, value, filename")] == [(2, None), (2, None)]
-        assert cache.blobs.get("empty") == b""
+        assert cache.get_blob("empty") == b""
 
 
 def test_retention_counts_from_the_last_use(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_a_blob_and_a_chunk_never_meet(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(KEY, b"chunk")
         for name in (KEY.object_key, KEY.store, "", "chunk"):
-            assert cache.blobs.get(name) is None
-            cache.blobs.put(name, name.encode())
+            assert cache.get_blob(name) is None
+            cache.put_blob(name, name.encode())
         assert got(cache, KEY, 5) == b"chunk"
-        assert cache.blobs.get(KEY.store) == KEY.store.encode()
+        assert cache.get_blob(KEY.store) == KEY.store.encode()
 
 
 def test_a_blob_over_its_limit_is_not_kept(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_blob_over_its_limit_is_not_kept(tmp_path: Path) -> None:
             return MAX_BLOB_SIZE + 1
 
     with opened(tmp_path) as cache:
-        cache.blobs.put("long", Long())
-        assert cache.blobs.get("long") is None
+        cache.put_blob("long", Long())
+        assert cache.get_blob("long") is None
         assert cache.stats.entries == 0
 
 

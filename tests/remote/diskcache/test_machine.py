@@ -65,8 +65,8 @@ class DiskCacheMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("ab"), who=st.integers(0, 1), data=st.binary(max_size=50))
     def put_blob(self, name: str, who: int, data: bytes) -> None:
-        self.caches[who].blobs.put(name, data)
-        assert self.caches[1 - who].blobs.get(name) in ({data} if self.is_intact else {data, None})
+        self.caches[who].put_blob(name, data)
+        assert self.caches[1 - who].get_blob(name) in ({data} if self.is_intact else {data, None})
 
     @rule(who=st.integers(0, 1))
     def restart(self, who: int) -> None:

@@ -150,7 +150,7 @@ def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
         # a limit on the connection's pages has the effect of a full file system
         on_the_tables_thread(cache, lambda table: table.reset("sqlite_max_page_count", 1, update=False))
         for number in range(300):
-            cache.blobs.put(f"{number}", b"x")
+            cache.put_blob(f"{number}", b"x")
             if cache.stats.failures:
                 break
         assert cache.stats.failures == 1
@@ -164,11 +164,11 @@ def test_a_locked_database_costs_hits_nothing_and_puts_their_time_out(tmp_path: 
     # Two caches share a folder. The first one's record of uses waits until the lock is free.
     with opened(tmp_path, lock_timeout_s=60.0) as cache, opened(tmp_path, lock_timeout_s=0.2) as hasty:
         for name in names:
-            cache.blobs.put(name, CHUNK)
+            cache.put_blob(name, CHUNK)
         hasty.put(CHUNKS[1], CHUNK)
         with closing(sqlite3.connect(own_folder(tmp_path) / "cache.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            assert [cache.blobs.get(name) for name in names] == [CHUNK] * 70
+            assert [cache.get_blob(name) for name in names] == [CHUNK] * 70
             # Do not call `cache.stats`, which would write the recorded uses first.
             counted = cache._table.counters.stats  # pyright: ignore[reportPrivateUsage]
             assert counted.failures == 0, "a hit waited for the lock"

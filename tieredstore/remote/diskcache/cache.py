@@ -62,7 +62,6 @@ class DiskChunkCache(ChunkCache):
             lock_timeout_s=lock_timeout_s,
         )
         self._table = DiskTable(_make_private_folder(path), size_bytes, retention_ms, lock_timeout_s)
-        self.blobs: BlobCache = BlobCache(self._table)
 
     def __reduce__(self) -> tuple[Callable[[], DiskChunkCache], tuple[()]]:
         return self._copy, ()
@@ -82,11 +81,24 @@ class DiskChunkCache(ChunkCache):
         if len(data):
             self._table.keep(self._digest(key), data)
 
+    def get_blob(self, key: str) -> bytes | None:
+        """Return an entry that is not a chunk. Return None if it is absent, expired or damaged. Never raise an error.
+
+        The cache checks, limits and evicts such entries like chunks. The caller chooses their keys.
+        """
+        payload = self._table.read(_digest("blob", key), _blob_buffer)
+        return None if payload is None else bytes(payload)
+
+    def put_blob(self, key: str, data: bytes) -> None:
+        """Keep ``data`` and replace an older entry. Ignore data above 256 MiB. Never raise an error."""
+        if len(data) <= MAX_BLOB_SIZE:
+            self._table.keep(_digest("blob", key), data)
+
     def __contains__(self, key: ChunkKey) -> bool:
         return self._table.holds(self._digest(key))
 
     def close(self) -> None:
-        """See the base class. Closes ``blobs`` too."""
+        """See the base class."""
         self._table.close()
 
     @property
@@ -98,25 +110,6 @@ class DiskChunkCache(ChunkCache):
     def _digest(self, key: ChunkKey) -> bytes:
         kind = "stored chunk" if self.encrypted else "chunk"
         return _digest(kind, key.store, key.object_key, str(key.chunk), key.layout.hex())
-
-
-class BlobCache:
-    """Small entries in the folder of the chunks, under names that the caller chooses. The cache checks, limits and
-    evicts them like chunks.
-    """
-
-    def __init__(self, table: DiskTable) -> None:
-        self._table = table
-
-    def get(self, key: str) -> bytes | None:
-        """Return the entry, or None if it is absent, expired or damaged. Drop a damaged entry. Never raise an error."""
-        payload = self._table.read(_digest("blob", key), _blob_buffer)
-        return None if payload is None else bytes(payload)
-
-    def put(self, key: str, data: bytes) -> None:
-        """Keep ``data`` and replace an older entry. Ignore data above 256 MiB. Never raise an error."""
-        if len(data) <= MAX_BLOB_SIZE:
-            self._table.keep(_digest("blob", key), data)
 
 
 def _blob_buffer(size: int) -> memoryview:

@@ -14,7 +14,7 @@ from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.fetch.cached_loads import CachedLoads
 from tieredstore.remote.fetch.chunk_cache import ChunkCache, MemoryChunkCache
 from tieredstore.remote.fetch.chunk_loader import ChunkLoader
-from tieredstore.remote.fetch.indexes import BlobCache, Indexes, weight_of_indexes
+from tieredstore.remote.fetch.indexes import Indexes, weight_of_indexes
 from tieredstore.remote.fetch.manifests import Manifests, weight_of_manifest
 from tieredstore.remote.fetch.segment_logs import SegmentLogs
 from tieredstore.remote.fetch.stream import ReadAhead, ReadOptions
@@ -24,6 +24,7 @@ from tieredstore.remote.statistics import FetchCounters
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.format.manifest_rules import ManifestRules
+    from tieredstore.remote.diskcache.cache import DiskChunkCache
     from tieredstore.remote.layout import KeyLayout
     from tieredstore.transform.keyring import KeyRing
 
@@ -56,12 +57,11 @@ class Fetcher:
             settings.manifest_cache, weight_of_manifest, "the segment's manifest", pool=pools.lookup, life=life
         )
         manifests = Manifests(store, layout, key_ring, loads=opened, rules=rules)
-        cache, blobs = (None, None) if settings.chunk_cache is None else _chunk_cache(settings.chunk_cache)
-        keep_stored = cache is not None and cache.encrypted
+        cache, disk = (None, None) if settings.chunk_cache is None else _chunk_cache(settings.chunk_cache)
         plain = CachedLoads(
             settings.index_cache, weight_of_indexes, "the segment's indexes", pool=pools.lookup, life=life
         )
-        indexes = Indexes(manifests, loads=plain, blobs=blobs, keep_stored=keep_stored)
+        indexes = Indexes(manifests, loads=plain, disk=disk)
         coalesce_max_bytes = settings.coalesce_max_bytes
         loader = ChunkLoader(manifests, pools=pools, cache=cache, coalesce_max_bytes=coalesce_max_bytes, life=life)
         # Take the timeout of reads from the chunk cache's settings. Without these settings, a read waits as long as the
@@ -98,7 +98,7 @@ class Fetcher:
             self.chunk_cache.close()
 
 
-def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, BlobCache | None]:
+def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, DiskChunkCache | None]:
     if settings.kind == "memory":
         memory = MemoryChunkCache(settings.size, retention_ms=settings.retention_ms, encrypted=settings.encrypted)
         return memory, None
@@ -110,4 +110,4 @@ def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, BlobCache | 
     disk = DiskChunkCache(
         settings.path, settings.size, retention_ms=settings.retention_ms, encrypted=settings.encrypted
     )
-    return disk, disk.blobs
+    return disk, disk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tieredstore.errors import (
     CorruptDataError,
@@ -20,6 +20,7 @@ from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
+    from tieredstore.remote.diskcache.cache import DiskChunkCache
     from tieredstore.remote.fetch.cached_loads import CachedLoads
     from tieredstore.remote.fetch.manifests import Manifests, OpenManifest
     from tieredstore.transform.encryption import SegmentCipher
@@ -28,37 +29,19 @@ INDEX_ENTRY_COST: Final = 512
 """Approximate overhead in bytes of an entry in the index cache."""
 
 
-class BlobCache(Protocol):
-    """Cache of small values that outlive the process."""
-
-    def get(self, key: str) -> bytes | None:
-        """Return the value, or None if it is absent or damaged."""
-        ...
-
-    def put(self, key: str, data: bytes) -> None:
-        """Keep a value. Never raise an error."""
-        ...
-
-
 class Indexes:
     """Indexes of a store's segments. One request fetches all indexes of a segment, and one cache entry holds them.
 
-    ``fetch.indexes.cache.*`` configures the cache in memory. The disk cache ``blobs``, if there is one, keeps indexes
-    too: as plaintext or, with ``keep_stored``, in the stored form.
+    ``fetch.indexes.cache.*`` configures the cache in memory. A ``disk`` cache keeps indexes too: as plaintext or, if it
+    is encrypted, in the stored form.
     """
 
     def __init__(
-        self,
-        manifests: Manifests,
-        *,
-        loads: CachedLoads[dict[IndexType, bytes]],
-        blobs: BlobCache | None = None,
-        keep_stored: bool = False,
+        self, manifests: Manifests, *, loads: CachedLoads[dict[IndexType, bytes]], disk: DiskChunkCache | None
     ) -> None:
         self._manifests = manifests
         self._loads = loads
-        self._blobs = blobs
-        self._keep_stored = keep_stored
+        self._disk = disk
 
     def get(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:
         """Return the requested indexes that the segment has, by at most one request for the manifest and one for the
@@ -90,14 +73,16 @@ class Indexes:
         self._loads.discard(self._manifests.layout.data_key(metadata, Suffix.INDEXES))
 
     def _load(self, key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest) -> dict[IndexType, bytes]:
-        blob_key = self._blob_key(key, opened.manifest)
-        indexes = self._from_blob(blob_key, metadata, opened)
+        disk = self._disk
+        if disk is None:
+            return _open_indexes(self._fetch(key, metadata, opened.manifest), opened, metadata)
+        blob_key = self._blob_key(key, opened.manifest, is_stored=disk.encrypted)
+        indexes = _from_blob(disk, blob_key, metadata, opened)
         if indexes is None:
-            stored = self._fetch(key, metadata, opened.manifest)
             # One object holds all indexes of the segment, so fetch them with one request.
+            stored = self._fetch(key, metadata, opened.manifest)
             indexes = _open_indexes(stored, opened, metadata)
-            if self._blobs is not None:
-                self._blobs.put(blob_key, stored if self._keep_stored else b"".join(indexes.values()))
+            disk.put_blob(blob_key, stored if disk.encrypted else b"".join(indexes.values()))
         return indexes
 
     def _fetch(self, key: str, metadata: RemoteLogSegmentMetadata, manifest: SegmentManifest) -> bytes:
@@ -107,25 +92,26 @@ class Indexes:
         except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
             raise self._manifests.why_missing(metadata, key, error, IndexesCorruptError) from error
 
-    def _from_blob(
-        self, blob_key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest
-    ) -> dict[IndexType, bytes] | None:
-        """Return the indexes from the disk cache. Return None if they must come from the store."""
-        blob = None if self._blobs is None else self._blobs.get(blob_key)
-        if blob is None:
-            return None
-        if not self._keep_stored:
-            return _split(blob, opened.manifest)
-        if len(blob) != opened.manifest.segment_indexes.total_size:
-            return None
-        return _open_indexes(blob, opened, metadata)
-
-    def _blob_key(self, key: str, manifest: SegmentManifest) -> str:
+    def _blob_key(self, key: str, manifest: SegmentManifest, *, is_stored: bool) -> str:
         """Return the key of a segment's indexes in the disk cache. Keys differ by segment, by store, and by plaintext
         or stored form."""
         aad = b"" if manifest.encryption is None else manifest.encryption.aad
-        parts = (self._manifests.store.identity, key, repr(manifest.segment_indexes), aad.hex(), str(self._keep_stored))
+        parts = (self._manifests.store.identity, key, repr(manifest.segment_indexes), aad.hex(), str(is_stored))
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
+
+
+def _from_blob(
+    disk: DiskChunkCache, blob_key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest
+) -> dict[IndexType, bytes] | None:
+    """Return the indexes from the disk cache. Return None if they must come from the store."""
+    blob = disk.get_blob(blob_key)
+    if blob is None:
+        return None
+    if not disk.encrypted:
+        return _split(blob, opened.manifest)
+    if len(blob) != opened.manifest.segment_indexes.total_size:
+        return None
+    return _open_indexes(blob, opened, metadata)
 
 
 def _open_indexes(stored: bytes, opened: OpenManifest, metadata: RemoteLogSegmentMetadata) -> dict[IndexType, bytes]:
