@@ -115,7 +115,8 @@ def plan(folder: str, *, with_file: bool) -> dict[str, float]:
         start, processor = time.perf_counter(), time.process_time()
         catalog = load_catalog(manager, file=file)
         seconds, cpu = time.perf_counter() - start, time.process_time() - processor
-    spans = sum(len(catalog.lineage("clicks", partition).spans) for partition in catalog.partitions("clicks"))
+    partitions = catalog.incarnation("clicks").partitions
+    spans = sum(len(catalog.lineage("clicks", partition).spans) for partition in partitions)
     return {"seconds": seconds, "cpu_us": cpu / spans * 1e6, "peak_mib": peak_mib(), "spans": spans}
 
 

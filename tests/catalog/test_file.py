@@ -275,7 +275,7 @@ def test_whatever_lies_at_the_key_is_replaced_by_a_new_file(
 ) -> None:
     MadeSegment(EVENTS, 0, 9).put(store)
     store.put(planner.file.key, content)
-    assert planner.plan().partitions("events") == (0,)
+    assert planner.plan().incarnation("events").partitions == (0,)
     assert "is re-created" in caplog.text
     planner.plan()
     assert planner.manifests_read == []
@@ -322,7 +322,7 @@ def test_a_planner_that_always_loses_gives_up_and_has_its_catalog(caplog: pytest
     before += [lambda: inner.put(file.key, b"another's")] * 100
     MadeSegment(EVENTS, 0, 9).put(store)
     with manager_of(store) as manager:
-        assert load_catalog(manager, file=file).partitions("events") == (0,)
+        assert load_catalog(manager, file=file).incarnation("events").partitions == (0,)
     assert "is not updated" in caplog.text
     assert len(before) > 80
 
@@ -332,5 +332,5 @@ def test_a_store_that_refuses_the_file_does_not_cost_the_catalog(caplog: pytest.
     MadeSegment(EVENTS, 0, 9).put(store)
     with manager_of(store) as manager:
         catalog = load_catalog(manager, file=CatalogFile.beside(store, ""))
-    assert catalog.partitions("events") == (0,)
+    assert catalog.incarnation("events").partitions == (0,)
     assert "could not be updated: this is read-only" in caplog.text

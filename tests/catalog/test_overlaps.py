@@ -104,7 +104,7 @@ def test_a_claim_whose_log_cannot_be_walked_is_a_problem(topic: StoredTopic) -> 
     catalog = topic.catalog()
     assert [(problem.kind, problem.start_offset) for problem in catalog.problems] == [(ProblemKind.DAMAGED, 100)]
     assert "events-0 at offset 100" in str(catalog.problems[0])
-    assert [(gap.start, gap.stop) for gap in catalog.gaps()] == [(100, 200)]
+    assert [(gap.start, gap.stop) for gap in catalog.lineage("events", 0).gaps] == [(100, 200)]
 
 
 def test_a_damaged_offset_index_keeps_no_claim_from_being_checked(topic: StoredTopic) -> None:

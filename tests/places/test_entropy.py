@@ -77,7 +77,7 @@ def test_the_catalog_and_readers_see_keys_without_bits(within: MemoryObjectStore
     with RemoteStorageManager(settings, store=place_store(within, settings)) as manager:
         catalog = load_catalog(manager)
         assert catalog.topics() == ("topicA", "topicB")
-        assert catalog.partitions("topicA") == (0, 1)
+        assert catalog.incarnation("topicA").partitions == (0, 1)
         lineage = catalog.lineage("topicA", 1)
         assert [(span.start, span.stop) for span in lineage.spans] == [(0, 10), (10, 20)]
         with manager.open(lineage.spans[1].segment) as stream:

@@ -121,7 +121,7 @@ def test_a_hole_between_segments_is_a_gap_and_not_passed_over(tmp_path: Path) ->
     settings = raw_settings()
     with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         catalog = load_catalog(manager)
-        assert [(gap.start, gap.stop) for gap in catalog.gaps()] == [(10, 20)]
+        assert [(gap.start, gap.stop) for gap in catalog.lineage("events", 0).gaps] == [(10, 20)]
         assert [problem.kind for problem in catalog.problems] == [ProblemKind.INCOMPLETE]
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tieredstore.catalog.lineage import Gap, Lineage
+from tieredstore.catalog.lineage import Lineage
 from tieredstore.catalog.problems import Problem
 from tieredstore.errors import ConfigError, DataLossError, ResourceNotFoundError, TieredStoreError, excerpt
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
@@ -128,10 +128,6 @@ class Catalog:
             raise ConfigError(f"topic {topic} was created more than once; choose one of the topic ids {named}")
         return last
 
-    def partitions(self, topic: str, topic_id: Uuid | None = None) -> tuple[int, ...]:
-        """Return the partitions that have segments, sorted."""
-        return self.incarnation(topic, topic_id).partitions
-
     def lineage(self, topic: str, partition: int, topic_id: Uuid | None = None) -> Lineage:
         """Return the log of one partition.
 
@@ -148,11 +144,6 @@ class Catalog:
         if isinstance(held.lineage, TieredStoreError):
             raise held.lineage.with_traceback(None)
         return held.lineage
-
-    def gaps(self) -> tuple[Gap, ...]:
-        """Return the gaps inside the logs of all partitions."""
-        logs = (held.lineage for _, held in sorted(self.segments.items()))
-        return tuple(gap for log in logs if isinstance(log, Lineage) for gap in log.gaps)
 
     def _expect_readable(self, is_wanted: Callable[[TopicIdPartition], bool]) -> None:
         for problem in self.problems:
