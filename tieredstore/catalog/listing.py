@@ -123,11 +123,10 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
         if not ahead:
             continue
         common = _common(ahead[0], ahead[-1])
+        passed = 0
         # Do not list by a prefix in ``crowded`` again, because its first listing read a whole page of other topics'
         # keys.
-        is_given_up = common in crowded
-        passed = 0
-        for info in () if is_given_up else store.list(common):
+        for info in () if common in crowded else store.list(common):
             while ahead and not info.key.startswith(ahead[0]) and info.key > ahead[0]:
                 ahead.popleft()
             if not ahead:
@@ -138,10 +137,9 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
                 continue
             passed += 1
             if passed == _PAGE:
-                is_given_up = True
                 crowded.add(common)
                 break
-        if is_given_up:
+        if common in crowded:
             rest = list(ahead)
             # Append the first half last, so that the loop takes it next from the stack.
             groups += [rest[len(rest) // 2 :], rest[: len(rest) // 2]]

@@ -71,7 +71,6 @@ def _first_keys(
     folder, passed, is_given = "", 0, False
     after: str | None = None
     while True:
-        is_crowded = False
         for info in store.list(listed, after):
             if time.monotonic() > until:
                 return
@@ -83,9 +82,8 @@ def _first_keys(
                 yield key
             passed += 1
             if passed == _PAGE:
-                is_crowded = True
                 break
-        if not is_crowded:
+        else:
             return
         # Start the listing right after all keys of the folder. The character after "/" is "0".
         after = f"{prefix}{folder}0"

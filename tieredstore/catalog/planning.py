@@ -15,7 +15,7 @@ from tieredstore.catalog.catalog_file import CatalogFile, LoadedRows, Origin, Ro
 from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.problems import Problem, ProblemKind
-from tieredstore.catalog.stored import StoredSegment, load_batch, load_each, look_again
+from tieredstore.catalog.stored import StoredSegment, load_batch, load_each, look_again, manifest_info
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
 from tieredstore.errors import (
     CorruptDataError,
@@ -154,7 +154,7 @@ def _read(
     try:
         if isinstance(loaded, TieredStoreError):
             raise loaded
-        return SegmentRow(objects.main_path, Stamp.of(loaded.manifest_object), describe_segment(source, loaded))
+        return SegmentRow(objects.main_path, Stamp.of(manifest_info(objects)), describe_segment(source, loaded))
     # An absent manifest is no damage, because retention may delete a segment between the listing and the read of its
     # manifest.
     except SegmentNotFoundError:

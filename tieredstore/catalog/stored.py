@@ -54,11 +54,6 @@ class StoredSegment:
     manifest: SegmentManifest
 
     @property
-    def manifest_object(self) -> ObjectInfo:
-        """The manifest's entry in the listing."""
-        return manifest_info(self.objects)
-
-    @property
     def metadata(self) -> RemoteLogSegmentMetadata:
         """Metadata from key and manifest. If the manifest has no segment metadata, some fields are -1 or ()."""
         recorded = self.manifest.metadata

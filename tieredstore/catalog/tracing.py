@@ -56,6 +56,10 @@ epochs, the indexes of later segments lack them too.
 """
 
 
+_UNREADABLE: Final = (CorruptDataError, UnknownKeyError, WrongKeyError, IndexNotRecordedError, SegmentNotFoundError)
+"""Errors of a leader-epoch index that cannot be read, or that contradicts its segment."""
+
+
 @dataclass(frozen=True, slots=True)
 class TracedPartition:
     """Segments of one partition, and the ruling segment. ``history`` is the ruling segment's leader-epoch index, None
@@ -151,13 +155,7 @@ class _Tracing:
                 lineage = trace_lineage(list(self._segments.values()), ruler, history)
                 doubtful = [part.segment for part in lineage.superseded]
             # Keep the error in place of the lineage (the valid segments of one log). Other partitions then stay usable.
-            except (
-                CorruptDataError,
-                UnknownKeyError,
-                WrongKeyError,
-                IndexNotRecordedError,
-                SegmentNotFoundError,
-            ) as error:
+            except _UNREADABLE as error:
                 lineage, doubtful = _explain(ruler, error), [ruler]
             # This loop ends, because each segment's manifest is compared with the segment's contents at most once.
             if not self._prove(doubtful):
@@ -208,7 +206,7 @@ class _Tracing:
         """Log and ignore an unreadable leader-epoch index, because another segment's index may have the same epochs."""
         try:
             yield
-        except (CorruptDataError, UnknownKeyError, WrongKeyError, IndexNotRecordedError, SegmentNotFoundError) as error:
+        except _UNREADABLE as error:
             _logger.warning("the leader epochs before %s cannot be read from %s: %s", entry, segment, error)
 
     def _index(self, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:

@@ -25,17 +25,6 @@ def rules_of(settings: Settings) -> ManifestRules:
     )
 
 
-def read_manifest(
-    store: ObjectStore, key: str, shown: str, known: KnownSegment, rules: ManifestRules
-) -> SegmentManifest:
-    """Read and parse the manifest under ``key``, by one request. Raise the errors of ``read_manifest_text`` and
-    ``parse_manifest``.
-
-    Every reader of a manifest uses this function, or ``read_manifest_text`` and ``parse_manifest``.
-    """
-    return parse_manifest(read_manifest_text(store, key, shown), shown, known, rules)
-
-
 def read_manifest_text(store: ObjectStore, key: str, shown: str) -> bytes:
     """Read the stored manifest, with one request. Messages show the key as ``shown``.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from tieredstore.process.forks import ForkSafeLock
 
@@ -33,7 +34,7 @@ class FetchCounters:
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
-        self._totals: dict[str, float] = {field.name: 0 for field in fields(FetchStats)}
+        self._totals: dict[str, Any] = asdict(FetchStats())
 
     def add(self, **counted: float) -> None:
         """Add to the counters of these names."""
@@ -44,6 +45,4 @@ class FetchCounters:
     def snapshot(self) -> FetchStats:
         """Return the current totals."""
         with self._lock:
-            totals = dict(self._totals)
-        wait_seconds = totals.pop("wait_seconds")
-        return FetchStats(**{name: int(count) for name, count in totals.items()}, wait_seconds=wait_seconds)
+            return FetchStats(**self._totals)

@@ -260,13 +260,8 @@ class DiskTable:
         """Remove the database and the values, unless another process has made a new database."""
         if self._identity == self._find():
             # Remove SQLite's logs before the database. A new database must not find the log of the old one.
-            for name in (
-                "cache.db-wal",
-                "cache.db-shm",
-                "cache.db-journal",
-                "cache.db",
-            ):
-                (self._folder / name).unlink(missing_ok=True)
+            for ending in ("-wal", "-shm", "-journal", ""):
+                (self._folder / f"cache.db{ending}").unlink(missing_ok=True)
             for path in filter(is_own, self._folder.glob("??/*.val")):
                 path.unlink(missing_ok=True)
             self._report("database", "its database is unusable and is re-created")

@@ -18,7 +18,7 @@ from tieredstore.format.chunk_index import VariableChunkIndex
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata
-from tieredstore.remote.manifest_object import read_manifest
+from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text
 from tieredstore.remote.statistics import FetchCounters
 from tieredstore.transform.encryption import DataKey, SegmentCipher
 
@@ -133,7 +133,7 @@ class Manifests:
         shown = self.layout.show(key)
         known = KnownSegment(metadata.remote_log_segment_id, metadata.start_offset)
         try:
-            manifest = read_manifest(self.store, key, shown, known, self._rules)
+            manifest = parse_manifest(read_manifest_text(self.store, key, shown), shown, known, self._rules)
         except ObjectNotFoundError as error:
             raise SegmentNotFoundError(f"{metadata} is not in the store: {shown} does not exist") from error
         # Unwrap the data key once for all reads of the segment, because by RSA, this takes longer than decrypting a
