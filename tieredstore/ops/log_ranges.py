@@ -11,7 +11,7 @@ from tieredstore.model import ByteRange
 from tieredstore.transform.chunks import fresh_memory
 
 if TYPE_CHECKING:
-    from tieredstore.remote import SegmentSource
+    from tieredstore.remote.source import SegmentSource
 
 _CHUNKS_AT_ONCE: Final = 8
 _BUFFER_SIZE: Final = 64 << 20

@@ -33,7 +33,9 @@ from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
-from tieredstore.remote import RemoteStorageManager, RemoteStorageManagerBase, SegmentStream
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote.base import RemoteStorageManagerBase
+from tieredstore.remote.fetch.stream import SegmentStream
 
 LOG = bytes(range(256)) * 5
 

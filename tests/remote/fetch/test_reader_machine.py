@@ -24,7 +24,8 @@ from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, SegmentCorruptError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
-from tieredstore.remote import RemoteStorageManager, SegmentStream
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote.fetch.stream import SegmentStream
 from tieredstore.remote.fetch import chunk_loader
 from tieredstore.remote.fetch.chunk_cache import ChunkKey, MemoryChunkCache
 
