@@ -191,7 +191,7 @@ LOG = b"".join(build_batch([Record(b"v" * size)], at) for at, size in enumerate(
 
 @given(st.integers(1, 100_000))
 def test_a_log_is_walked_whatever_pieces_come(most: int) -> None:
-    batches = LogBatches(Dripping(LOG, max(most, 500)), 0, len(LOG))
+    batches = LogBatches(Dripping(LOG, max(most, 500)), 0, len(LOG), metadata_of(ALL_SEGMENTS[0]))
     assert list(batches.headers()) == list(read_batch_headers(LOG))
 
 
@@ -201,7 +201,7 @@ LAST = list(read_batch_headers(LOG))[-1].position
 @given(st.integers(0, LAST + HEADER_SIZE - 1))
 def test_a_stream_that_ends_before_the_last_header_does_is_damage(size: int) -> None:
     with pytest.raises(BatchCorruptError):
-        list(LogBatches(io.BytesIO(LOG[:size]), 0, len(LOG)).headers())
+        list(LogBatches(io.BytesIO(LOG[:size]), 0, len(LOG), metadata_of(ALL_SEGMENTS[0])).headers())
 
 
 @pytest.mark.parametrize("segment", ALL_SEGMENTS[::7], ids=str)
@@ -210,7 +210,8 @@ def test_a_walk_may_begin_at_any_batch(segment: GoldenSegment) -> None:
     expected = list(read_batch_headers(log))
     for first in expected[:: max(1, len(expected) // 5)]:
         stream = io.BytesIO(log[first.position :])
-        assert list(LogBatches(stream, first.position, len(log)).headers()) == expected[expected.index(first) :]
+        batches = LogBatches(stream, first.position, len(log), metadata_of(segment))
+        assert list(batches.headers()) == expected[expected.index(first) :]
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])

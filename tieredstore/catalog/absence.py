@@ -54,7 +54,8 @@ def absence(
     for topic, partitions in missing.items():
         ids = partition_numbers(store, prefix, topic, until=until)
         if topic_id is not None and ids and topic_id not in ids:
-            sentences.append(f"topic {_quote(topic)} has no id {topic_id} {_IN_BUCKET}; there it has {_texts(ids)}")
+            shown = ", ".join(map(str, ids))
+            sentences.append(f"topic {_quote(topic)} has no id {topic_id} {_IN_BUCKET}; there it has {shown}")
             continue
         own = ids if topic_id is None else {topic_id: ids.get(topic_id, [])}
         there = {*(live or {}).get(topic, ()), *(number for numbers in own.values() for number in numbers)}
@@ -148,7 +149,3 @@ def _absent_partitions(topic: str, missing: Sequence[int], there: Collection[int
 
 def _quote(name: str) -> str:
     return repr(excerpt(name, 249))
-
-
-def _texts(ids: Iterable[Uuid]) -> str:
-    return ", ".join(map(str, ids))

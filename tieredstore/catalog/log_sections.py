@@ -337,13 +337,7 @@ class ByteStream(Protocol):
 class LogBatches:
     """Walk over a log's batches from ``position`` to ``size``; ``stream`` begins at ``position``. Not thread-safe."""
 
-    def __init__(
-        self,
-        stream: ByteStream,
-        position: int,
-        size: int,
-        segment: RemoteLogSegmentMetadata | None = None,
-    ) -> None:
+    def __init__(self, stream: ByteStream, position: int, size: int, segment: RemoteLogSegmentMetadata) -> None:
         """Prepare to walk over ``stream``; errors name the ``segment``."""
         self._stream = stream
         self._segment = segment
@@ -357,7 +351,7 @@ class LogBatches:
         try:
             yield from walk_batch_headers(self._view, self._size, self._begin)
         except BatchCorruptError as error:
-            raise error if self._segment is None else BatchCorruptError(f"{self._segment}: {error}") from error
+            raise BatchCorruptError(f"{self._segment}: {error}") from error
 
     def _view(self, position: int) -> memoryview:
         self._reach(position, min(HEADER_SIZE, self._size - position))

@@ -295,7 +295,7 @@ class StoredMoves:
                 self._known.pop(where, None)
         if changed:
             with ThreadPool(READERS, "tieredstore-watermarks") as pool:
-                read = in_parallel(pool, self._read, changed, at_once=4 * READERS)
+                read = in_parallel(pool, functools.partial(read_moves, self._source), changed, at_once=4 * READERS)
                 self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
 
     def of(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
@@ -308,9 +308,6 @@ class StoredMoves:
         # its size grows.
         is_told = info.etag is not None or info.modified_ms is not None
         return is_told and where in self._known and self._known[where][0] == info
-
-    def _read(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-        return read_moves(self._source, where)
 
 
 def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark | None:

@@ -12,7 +12,6 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from tieredstore.catalog.lineage import NO_EPOCH
 from tieredstore.catalog.names import topic_ids
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError
@@ -64,11 +63,6 @@ class _FoundPartition(NamedTuple):
     on_broker: bool
     live: _LiveSpan | None = None
     history: History | None = None
-
-    @property
-    def left(self) -> int:
-        """The leader epoch of the bucket's last record, -1 if unknown."""
-        return NO_EPOCH if self.lineage is None else last_epoch(self.lineage)
 
     @property
     def both(self) -> BothSides | None:
@@ -251,9 +245,9 @@ class _Survey:
         ignore the bucket.
         """
         epoch = None if one.live is None else one.live.epoch
-        if one.lineage is None or epoch is None or epoch >= one.left:
+        if one.lineage is None or epoch is None or epoch >= last_epoch(one.lineage):
             return one
-        self._lose(EarlierEpoch(one.lineage.partition, epoch, one.left))
+        self._lose(EarlierEpoch(one.lineage.partition, epoch, last_epoch(one.lineage)))
         return one._replace(lineage=None)
 
     def _live_spans(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _LiveSpan]:

@@ -18,9 +18,9 @@ def key_ring_of(settings: Settings) -> KeyRing | None:
     """
     if settings.encryption is None:
         return None
-    from tieredstore.remote.private_keys import key_pair_of  # noqa: PLC0415  loads a library for RSA
+    from tieredstore.remote.private_keys import open_pair  # noqa: PLC0415  loads a library for RSA
     from tieredstore.transform.keyring import KeyRing  # noqa: PLC0415
 
     return KeyRing(
-        settings.encryption.key_pair_id, {pair.id: key_pair_of(pair) for pair in settings.encryption.key_pairs}
+        settings.encryption.key_pair_id, {pair.id: open_pair(pair)[0] for pair in settings.encryption.key_pairs}
     )

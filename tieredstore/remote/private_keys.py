@@ -16,14 +16,11 @@ if TYPE_CHECKING:
     from tieredstore.config.encryption import KeyPairSettings
 
 
-def key_pair_of(pair: KeyPairSettings) -> KeyPair:
-    """Open the key pair that the settings describe. Raise KeyRingError or KeyServiceError as ``key_ring_of`` does."""
-    return open_pair(pair)[0]
-
-
 def open_pair(pair: KeyPairSettings) -> tuple[KeyPair, bytes]:
-    """Open the pair. Return the pair and its private key (PKCS#8, DER). A passphrase is read only once, and a key
-    service is called only once.
+    """Open the key pair that the settings describe. Return the pair and its private key (PKCS#8, DER). A passphrase is
+    read only once, and a key service is called only once.
+
+    Raise KeyRingError or KeyServiceError as ``key_ring_of`` does.
     """
     name, public = _name(pair), read_public_key(pair.public_key_file)
     der = _private_key_der(pair)
