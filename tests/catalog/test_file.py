@@ -130,12 +130,6 @@ def test_a_planning_of_a_part_keeps_the_rows_of_the_rest(store: CountingStore, p
     assert len(planner.paths) == 6
 
 
-def test_a_read_only_planning_leaves_the_file_alone(store: CountingStore, planner: Planner) -> None:
-    MadeSegment(EVENTS, 0, 9).put(store)
-    planner.plan(update_file=False)
-    assert set(store.requests) == {"head", "list", "get"}
-
-
 def test_a_file_in_a_folder_serves_a_store_elsewhere(store: CountingStore, planner: Planner, tmp_path: Path) -> None:
     for segment in run_of(3, EVENTS):
         segment.put(store)

@@ -27,6 +27,7 @@ from tieredstore.errors import (
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.model import Uuid
+from tieredstore.process.parallel import READERS
 from tieredstore.remote import RemoteStorageManager
 
 EVENTS = partition_of()
@@ -294,7 +295,7 @@ def test_objects_are_found_under_the_prefix_and_nowhere_else(store: CountingStor
 
 
 class CrowdedStore(CountingStore):
-    """A store that blocks reads until five are running."""
+    """A store that blocks reads until as many are running as there are readers."""
 
     def __init__(self, inner: MemoryObjectStore) -> None:
         super().__init__(inner)
@@ -306,7 +307,7 @@ class CrowdedStore(CountingStore):
         with self.guard:
             self.now += 1
             self.most = max(self.most, self.now)
-            if self.now == 5:
+            if self.now == READERS:
                 self.crowd.set()
         self.crowd.wait(120)
         with self.guard:
@@ -314,11 +315,11 @@ class CrowdedStore(CountingStore):
         return super().get_small(key, most)
 
 
-def test_manifests_are_read_by_as_many_readers_as_asked_for() -> None:
+def test_manifests_are_read_by_all_readers() -> None:
     store = CrowdedStore(MemoryObjectStore())
     for segment in run_of(100, partition_of()):
         segment.put(store)
     with manager_of(store) as manager:
-        load_catalog(manager, readers=5)
+        load_catalog(manager)
     assert store.crowd.is_set()
-    assert store.most == 5
+    assert store.most == READERS

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.catalog import Catalog
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-_AHEAD: Final = 4  # finished results that may wait, per reader
+_AT_ONCE: Final = 4 * READERS  # a few finished results may wait for each reader
 
 
 def load_catalog(
@@ -46,16 +47,13 @@ def load_catalog(
     partition: int | None = None,
     topics: Collection[str] | None = None,
     file: CatalogFile | None = None,
-    update_file: bool = True,
-    readers: int = READERS,
 ) -> Catalog:
     """Make the catalog of a store, or of a part of it, from one listing.
 
     ``topics`` lists several topics together, in place of ``topic``, ``topic_id`` and ``partition``. Each manifest takes
-    one request, and ``readers`` requests run in parallel.
+    one request, and ``READERS`` requests run in parallel.
 
-    If a catalog ``file`` is given, only the manifests that it lacks are read. The file is then updated, unless
-    ``update_file`` is False.
+    If a catalog ``file`` is given, only the manifests that it lacks are read. The file is then updated.
 
     Some segments take further requests. A manifest without segment metadata takes a few, and an overlapping segment
     takes three. A segment with a manifest takes one for each object that the listing lacks. A partition takes two more
@@ -67,10 +65,10 @@ def load_catalog(
     scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))
     origin = Origin(source.store.identity, source.layout.prefix)
     loaded = None if file is None else file.load(origin)
-    with ThreadPool(readers, "tieredstore-catalog") as pool:
-        survey = _survey(source, scope, loaded, pool, readers)
-        traced = _trace(source, survey, pool, readers)
-    if file is not None and loaded is not None and update_file:
+    with ThreadPool(READERS, "tieredstore-catalog") as pool:
+        survey = _survey(source, scope, loaded, pool)
+        traced = _trace(source, survey, pool)
+    if file is not None and loaded is not None:
         # Remove only rows in scope, because the listing does not cover other partitions.
         gone = {path for path in loaded.rows.paths() if path not in survey.rows and _in_scope(path, scope)}
         # Write the catalog file only after a change, because readers of a bucket may lack the permission to write.
@@ -104,22 +102,13 @@ class _Survey:
         return next(row for row in self.rows.values() if row.metadata.remote_log_segment_id == own)
 
 
-def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool: Executor, readers: int) -> _Survey:
+def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool: Executor) -> _Survey:
     survey = _Survey()
     cursor = None if loaded is None else loaded.rows.cursor()
     unknown = _unknown(source, scope, cursor, survey)
     # Read manifests on threads, while the listing continues.
-    reads = load_each(
-        source.store,
-        unknown,
-        source.manifest_rules,
-        pool,
-        lambda objects, loaded: _read(source, objects, loaded),
-        at_once=_AHEAD * readers,
-    )
-    found_again = in_parallel(
-        pool, lambda objects: read_listed(source, objects), survey.incomplete, at_once=_AHEAD * readers
-    )
+    reads = load_each(source.store, unknown, source.manifest_rules, pool, partial(_read, source), at_once=_AT_ONCE)
+    found_again = in_parallel(pool, partial(read_listed, source), survey.incomplete, at_once=_AT_ONCE)
     for read in itertools.chain(reads, found_again):
         if isinstance(read, SegmentRow):
             survey.keep(read)
@@ -183,7 +172,7 @@ def read_listed(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | 
     return _read(source, objects, loaded)
 
 
-def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> Traced:
+def _trace(source: SegmentSource, survey: _Survey, pool: Executor) -> Traced:
     """Trace the lineages (the valid segments of each log) of the survey. Add the facts that were read from segments to
     the segments' rows.
     """
@@ -192,7 +181,7 @@ def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int)
         {row.metadata.remote_log_segment_id: row.history for row in rows.values() if row.history is not None},
         {row.metadata.remote_log_segment_id for row in rows.values() if row.is_proven},
     )
-    traced = trace_partitions(source, (row.metadata for row in rows.values()), known, pool, at_once=_AHEAD * readers)
+    traced = trace_partitions(source, (row.metadata for row in rows.values()), known, pool, at_once=_AT_ONCE)
     for partition in traced.partitions:
         for metadata in partition.proven:
             survey.keep(dataclasses.replace(survey.row_of(metadata), metadata=metadata, is_proven=True))

@@ -78,7 +78,7 @@ def _replicas(logs: Sequence[Sequence[Span]], forgotten_ms: int, now_ms: int) ->
 
 def _logs_of(source: SegmentSource, topic: PreparedTopic) -> list[tuple[Span, ...]]:
     """Return the spans (offset ranges within segments) of each prepared log."""
-    catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation, update_file=False)
+    catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation)
     return [
         catalog.lineage(topic.topic, number, topic.incarnation).spans_between(one.start, one.stop)
         for number, one in enumerate(topic.partitions)

@@ -229,7 +229,7 @@ def _plan_topic(
 ) -> Iterator[Outcome]:
     """Add a plan for each partition of the topic that this broker has. Yield outcomes for the parts that are already
     restored or left out."""
-    catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation, update_file=False)
+    catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation)
     for number, log in enumerate(topic.partitions):
         if log.start == log.stop:
             continue
