@@ -7,8 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -42,30 +42,6 @@ MAX_HELPERS: Final = (os.cpu_count() or 1) - 1
 """Maximum number of threads that one read wakes, besides the reader's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class CachedRead:
-    """Chunks that a reader expects in a cache, and the memory for them.
-
-    A chunk goes into ``destination`` if the whole chunk fits there, else into memory of the reader's ``buffers``.
-    """
-
-    segment: OpenSegment
-    chunks: Sequence[int]
-    buffers: StreamBuffers
-    destination: Destination | None
-
-    def is_direct(self, chunk: int) -> bool:
-        """Return True if the chunk goes into the reader's own buffer."""
-        return self.destination is not None and self.destination.holds(self.segment.index.original_range(chunk))
-
-    def memory(self, chunk: int) -> AbstractContextManager[memoryview]:
-        """Return the memory into which to decode the chunk."""
-        chunk_range = self.segment.index.original_range(chunk)
-        if self.destination is not None and self.is_direct(chunk):
-            return self.destination.lend(chunk_range)
-        return nullcontext(self.buffers.cached.take(len(chunk_range)))
-
-
 class CachedChunks:
     """Reader of chunks from a cache, with helper threads. Safe from several threads."""
 
@@ -75,12 +51,13 @@ class CachedChunks:
         self._helpers = helpers
         self._life = life
 
-    def read(self, wanted: CachedRead) -> dict[int, Original]:
-        """Return the original bytes of the chunks that are cached and intact.
+    def read(self, job: Job, chunks: Sequence[int]) -> dict[int, Original]:
+        """Return the original bytes of those ``chunks`` of the job that are cached and intact.
 
-        After an error, helper threads may still write into the chunks' memory.
+        A chunk goes into the job's destination if the whole chunk fits there. After an error, helper threads may still
+        write into the chunks' memory.
         """
-        waiting, originals = deque(wanted.chunks), dict[int, Original]()
+        waiting, originals = deque(chunks), dict[int, Original]()
 
         def take_all() -> None:
             while True:
@@ -89,12 +66,12 @@ class CachedChunks:
                     chunk = waiting.popleft()
                 except IndexError:
                     return
-                original = self._read_one(wanted, chunk)
+                original = self._read_one(job, chunk)
                 if original is not None:
                     originals[chunk] = original
 
         try:
-            helping = self._wake_helpers(wanted, take_all)
+            helping = self._wake_helpers(take_all, self._helper_count(job.segment, len(chunks)))
             take_all()
             for help in helping:
                 # No chunk is left for a helper that has not begun, so cancel it.
@@ -104,28 +81,28 @@ class CachedChunks:
             waiting.clear()
         return originals
 
-    def _wake_helpers(self, wanted: CachedRead, work: Callable[[], None]) -> list[Future[None]]:
-        """Start helper threads that run ``work`` too, and return their futures."""
+    def _wake_helpers(self, work: Callable[[], None], count: int) -> list[Future[None]]:
+        """Start ``count`` helper threads that run ``work`` too, and return their futures."""
         helping: list[Future[None]] = []
         with suppress(AlreadyClosedError):  # if the pool is closed, as in a forked child, the reader works alone
-            helping.extend(self._helpers.submit(work) for _ in range(self._helper_count(wanted)))
+            helping.extend(self._helpers.submit(work) for _ in range(count))
         return helping
 
-    def _helper_count(self, wanted: CachedRead) -> int:
+    def _helper_count(self, segment: OpenSegment, chunks: int) -> int:
         """Return the number of helper threads: 0 if one thread is as fast, otherwise one for each chunk except the
         first, up to ``MAX_HELPERS``.
         """
-        decoded = self._cache.encrypted and not wanted.segment.decoder.is_identity
+        decoded = self._cache.encrypted and not segment.decoder.is_identity
         if not (decoded or self._cache.is_worth_threads):
             return 0
-        if wanted.segment.index.original_chunk_size < WORTH_A_THREAD:
+        if segment.index.original_chunk_size < WORTH_A_THREAD:
             return 0
-        return min(MAX_HELPERS, len(wanted.chunks) - 1)
+        return min(MAX_HELPERS, chunks - 1)
 
-    def _read_one(self, wanted: CachedRead, chunk: int) -> Original | None:
-        segment, spare = wanted.segment, wanted.buffers.cached
+    def _read_one(self, job: Job, chunk: int) -> Original | None:
+        segment, spare = job.segment, job.buffers.cached
         key = segment.key(self._store, chunk)
-        with wanted.memory(chunk) as original:
+        with job.memory(range(chunk, chunk + 1), spare, segment.index.original_size(chunk)) as original:
             if not self._cache.encrypted:
                 return original if self._cache.get_into(key, original) else None
             stored = spare.take(segment.positions[chunk + 1] - segment.positions[chunk])
@@ -253,11 +230,11 @@ class ChunkLoader:
         Load a chunk from the store if the cache has evicted it meanwhile.
         """
         assert self._cached is not None
-        wanted = CachedRead(segment, chunks, buffers, destination)
-        originals = self._cached.read(wanted)
+        job = Job(segment, range(chunks[0], chunks[-1] + 1), buffers, destination)
+        originals = self._cached.read(job, chunks)
         self.counters.add(chunk_hits=len(originals))
         return [
-            Scheduled(chunk, None, direct=wanted.is_direct(chunk), cached=originals[chunk])
+            Scheduled(chunk, None, direct=job.fits(range(chunk, chunk + 1)), cached=originals[chunk])
             if chunk in originals
             else Scheduled(chunk, self._load_after_all(segment, chunk, buffers))
             for chunk in chunks

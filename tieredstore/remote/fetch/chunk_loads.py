@@ -36,7 +36,8 @@ class OpenSegment:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request for adjacent chunks of a segment (``run``), and the memory for them.
+    """One request for adjacent chunks of a segment (``run``), or one read of them from the cache, and the memory for
+    the chunks.
 
     Original bytes from ``end`` on need not be decoded. If ``end`` is None, all bytes are needed. With ``by_reader``,
     the thread that waits for a chunk decodes it.
