@@ -61,13 +61,14 @@ class RawSegmentWriter:
         sizes = 0
         for ending, file in ((INDEX, data.offset_index), (TIME_INDEX, data.time_index)):
             check()
-            content = _content(file)
+            with open_file(file) as opened:
+                content = opened.read()
             sizes += len(content)
             self._put_index(f"{path}.{ending}", content, metadata, data.log_segment, ending)
-        log_size = self._put_log(f"{path}.{LOG}", metadata, data.log_segment, on_progress, check)
+        self._put_log(f"{path}.{LOG}", metadata, data.log_segment, on_progress, check)
         check()
         self.reach(metadata.remote_log_segment_id, metadata.start_offset, _modification_ms(data.log_segment))
-        return StoredSizes(log_size, sizes, 0)
+        return StoredSizes(metadata.segment_size_in_bytes, sizes, 0)
 
     def reach(self, segment_id: RemoteLogSegmentId, base_offset: int, modified_ms: int | None = None) -> None:
         """Move ``offset.wm`` at least to the base offset of a stored segment, and update the metadata. An earlier
@@ -98,7 +99,7 @@ class RawSegmentWriter:
         log: SegmentFile,
         on_progress: Callable[[int], None] | None,
         check: Callable[[], None],
-    ) -> int:
+    ) -> None:
         with open_file(log) as file:
             try:
                 self._store.put(key, _pieces(file, metadata, on_progress, check), if_absent=True)
@@ -106,7 +107,6 @@ class RawSegmentWriter:
                 file.seek(0)
                 if not self._is_stored(key, file, metadata.segment_size_in_bytes, check):
                     raise self._conflict(metadata, LOG) from error
-        return metadata.segment_size_in_bytes
 
     def _is_stored(self, key: str, file: BinaryIO, size: int, check: Callable[[], None]) -> bool:
         if self._store.head(key).size != size:
@@ -159,11 +159,6 @@ def _modification_ms(file: SegmentFile) -> int | None:
             return os.fstat(opened.fileno()).st_mtime_ns // 1_000_000
         except OSError:
             return None
-
-
-def _content(file: SegmentFile) -> bytes:
-    with open_file(file) as opened:
-        return opened.read()
 
 
 def _pieces(
