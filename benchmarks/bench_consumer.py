@@ -46,9 +46,9 @@ from benchmarks.consumer.consumer_waiting import fairness, idle
 from benchmarks.measuring import Job, Taken, interleaved, machine
 from benchmarks.process_tree import ProcessTree
 from tests.support.servers.kafka import KafkaServer, start_kafka
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
-from tieredstore.catalog.planning import load_catalog
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager

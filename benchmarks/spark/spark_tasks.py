@@ -14,8 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import read_split
-from tieredstore.records.splits import RecordSplit
+from tieredstore.records.splits import RecordSplit, read_split
 from tieredstore.spark.source.batch import BatchReader
 from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import RowShape

@@ -17,9 +17,9 @@ from tests.support.records.small_segments import PLAIN, ZSTD, memory_settings
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.catalog_file import CatalogFile
+from tieredstore.catalog.log_sections import LogBatches
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.problems import ProblemKind
-from tieredstore.catalog.log_sections import LogBatches
 from tieredstore.errors import BatchCorruptError
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.kafka.batches import HEADER_SIZE, read_batch_headers

@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.stores.doubles import CountingStore
 from tests.support.uploader.uploader_disk import STORE, BrokerDisk, run_once
+from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.config import settings_from
 from tieredstore.format.keys import parse_key
 from tieredstore.kafka.logdir import discover

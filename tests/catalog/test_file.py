@@ -20,10 +20,9 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import catalog_file
 from tieredstore.catalog.catalog import Catalog
-from tieredstore.catalog.catalog_file import CatalogFile
-from tieredstore.catalog.planning import load_catalog
-from tieredstore.catalog.catalog_file import Origin, SegmentRow, Stamp, StoredRows, decode_rows
+from tieredstore.catalog.catalog_file import CatalogFile, Origin, SegmentRow, Stamp, StoredRows, decode_rows
 from tieredstore.catalog.listing import Scope
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import AccessDeniedError
 from tieredstore.format.keys import Suffix, parse_key
 from tieredstore.remote import RemoteStorageManager

@@ -15,8 +15,8 @@ from tests.support.stores.catalog_stores import manager_of
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.filesystem import store as files
 from tieredstore.backends.filesystem import store as filesystem_store
-from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.format import chunk_index
 from tieredstore.ops.listing import load_listing
 from tieredstore.remote.managed_store import ManagerCalls

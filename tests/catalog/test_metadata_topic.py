@@ -18,7 +18,6 @@ from tests.support.golden.segments import CASES, case_path, segments
 from tests.support.golden.stored import metadata_of, settings_of
 from tests.support.records.metadata_records import encode, segment_record, uvarint
 from tests.support.stores.catalog_stores import MadeSegment, partition_of
-from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.metadata_topic import (
     PartitionDelete,
     PartitionDeleteState,
@@ -27,6 +26,7 @@ from tieredstore.catalog.metadata_topic import (
     SegmentUpdate,
     parse_metadata_record,
 )
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import CorruptDataError
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
@@ -46,9 +46,8 @@ def values_of(case: str) -> list[bytes]:
 def recorded_segments(case: str) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
     """Return the metadata in the segments' first records."""
     records = map(parse_metadata_record, values_of(case))
-    return {
-        record.metadata.remote_log_segment_id: record.metadata for record in records if isinstance(record, SegmentRecord)
-    }
+    recorded = [record.metadata for record in records if isinstance(record, SegmentRecord)]
+    return {metadata.remote_log_segment_id: metadata for metadata in recorded}
 
 
 def told(text: str, name: str) -> str:

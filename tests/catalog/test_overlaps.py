@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.records.record_reader import read_records
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.catalog.lineage import Lineage
@@ -14,12 +15,11 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.problems import ProblemKind
 from tieredstore.errors import DataLossError
 from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.records.columns import int64_values
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import plan_splits, read_split
-from tests.support.records.record_reader import read_records
-from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer
 from tieredstore.testing.segments import PARTITION, Record, build_batch, build_end_marker

@@ -15,16 +15,13 @@ from hypothesis import strategies as st
 
 from tests.support.golden.catalogs import opened
 from tests.support.golden.segments import CASES, case_path, segments
-from tests.support.golden.stored import settings_of
 from tests.support.records.record_batches import with_field
 from tests.support.records.small_segments import memory_settings
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.lineage import Lineage
-from tieredstore.catalog.planning import load_catalog
-from tieredstore.catalog.timestamps import OffsetAndTimestamp, offset_for_time
-from tieredstore.catalog.lineage import trace_lineage
+from tieredstore.catalog.lineage import Lineage, trace_lineage
 from tieredstore.catalog.log_sections import time_index_of
+from tieredstore.catalog.timestamps import OffsetAndTimestamp, offset_for_time
 from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.batches import CompressionType, read_batch_headers
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support.records.disk_segments import manager_of, write_segments
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.catalog.listing import list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segment
-from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.model import ByteRange
 from tieredstore.ops.copies.shipping import Shipper
 from tieredstore.ops.log_ranges import range_of_slice, read_range, read_sizes

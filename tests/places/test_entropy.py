@@ -8,9 +8,9 @@ from tests.support.records.disk_segments import write_segments
 from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.absence import absence
 from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.catalog.absence import absence
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.logdir import describe

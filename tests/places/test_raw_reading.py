@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.golden.records import expected_rows, partitions_of, rows_of
 from tests.support.golden.segments import case_path, segments
+from tests.support.records.record_reader import read_records
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
@@ -26,7 +27,6 @@ from tieredstore.places.entropy_bits import entropy_bits
 from tieredstore.places.opening import place_store
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
-from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
 from tieredstore.testing.segments import write_segment

@@ -36,8 +36,8 @@ from tieredstore.model import Uuid
 from tieredstore.partitions import Subscribe
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.reading.query import LogQuery
-from tieredstore.reading.tail import LogTail
 from tieredstore.reading.survey import survey_logs
+from tieredstore.reading.tail import LogTail
 from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.options import parse_options

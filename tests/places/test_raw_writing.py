@@ -10,6 +10,7 @@ import pytest
 
 from tests.places.test_raw_reading import raw_settings
 from tests.support.golden.records import rows_of
+from tests.support.records.record_reader import read_records
 from tests.support.stores.doubles import CountingStore, Moment, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling
@@ -24,7 +25,6 @@ from tieredstore.partitions import Subscribe
 from tieredstore.places.opening import place_store
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
-from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader import Uploader
 

@@ -13,10 +13,10 @@ import pytest
 from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import CASES, segments
+from tests.support.records.record_reader import read_records
 from tests.support.records.topic_reads import read_topic
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan
-from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.values import Binary
 

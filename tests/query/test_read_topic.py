@@ -22,6 +22,7 @@ from tests.support.examples import examples
 from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import segments
+from tests.support.records.record_reader import read_records
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_buckets import Bucket, fill
 from tests.support.records.topic_filters import expressions
@@ -35,9 +36,8 @@ from tieredstore.errors import (
     ResourceNotFoundError,
     TieredStoreError,
 )
-from tieredstore.query.topic_columns import TOPIC_COLUMNS
 from tieredstore.model import AtTime
-from tests.support.records.record_reader import read_records
+from tieredstore.query.topic_columns import TOPIC_COLUMNS
 from tieredstore.values import Json, Text
 
 __all__ = ["managers_are_closed"]

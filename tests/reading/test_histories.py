@@ -23,10 +23,10 @@ from tieredstore.live import EpochEnd, LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import Isolation, TopicIdPartition, TopicPartition
 from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark
+from tieredstore.reading.epoch_inquiry import EpochInquiry
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.reader import TopicReader
-from tieredstore.reading.epoch_inquiry import EpochInquiry
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records.columns import int64_values

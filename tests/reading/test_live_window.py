@@ -18,11 +18,9 @@ from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut
 from tieredstore.reading import split_reads
-from tieredstore.reading.query import LogQuery
+from tieredstore.reading.query import LogQuery, QueryWords
 from tieredstore.reading.reader import TopicReader
-from tieredstore.reading.split_reads import LiveSplit
-from tieredstore.reading.query import QueryWords
-from tieredstore.reading.split_reads import StoredRead
+from tieredstore.reading.split_reads import LiveSplit, StoredRead
 from tieredstore.records.settings import ReadSettings
 
 ORDERS = TopicIdPartition(FIRST_ID, "orders", 0)

@@ -13,8 +13,8 @@ from tieredstore import live
 from tieredstore.errors import AlreadyClosedError, BrokerUnavailableError
 from tieredstore.partitions import Subscribe
 from tieredstore.reading.query import LogQuery
-from tieredstore.reading.tail import LogTail
 from tieredstore.reading.survey import survey_logs
+from tieredstore.reading.tail import LogTail
 
 ASKED = LogQuery(Subscribe(("orders",)), on_data_loss="report", client={"bootstrap.servers": "nowhere:1"})
 

@@ -20,13 +20,13 @@ from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import Position, Subscribe
 from tieredstore.process import log_once
 from tieredstore.reading import snapshots, split_reads
+from tieredstore.reading import tail as tail_module
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.query import LogQuery
-from tieredstore.reading.tail import LogTail, TailRecords
-from tieredstore.reading import tail as tail_module
 from tieredstore.reading.snapshots import LogSnapshots
-from tieredstore.records.settings import ReadSettings
+from tieredstore.reading.tail import LogTail, TailRecords
 from tieredstore.records.partition import RunRead
+from tieredstore.records.settings import ReadSettings
 
 ORDERS, BILLS = ("orders", 0), ("bills", 0)
 SETTINGS = ReadSettings(columns=("offset",))

@@ -10,13 +10,13 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
+from tests.support.records.record_reader import RecordReader, read_records
 from tests.support.records.small_segments import MODES
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_reads import read_topic
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import plan_splits, read_split
-from tests.support.records.record_reader import RecordReader, read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, Record, build_batch
 
@@ -58,9 +58,9 @@ READS: Final[dict[str, Callable[[RemoteStorageManager], Iterator[pa.RecordBatch]
         manager, PARTITION.topic, PARTITION.partition, isolation="read_committed"
     ),
     "from the middle": lambda manager: read_records(manager, PARTITION.topic, PARTITION.partition, RECORDS // 2),
-    "small pieces": lambda manager: RecordReader(
-        manager, load_catalog(manager), ReadSettings(piece_bytes=1000)
-    ).read(PARTITION.topic, PARTITION.partition),
+    "small pieces": lambda manager: RecordReader(manager, load_catalog(manager), ReadSettings(piece_bytes=1000)).read(
+        PARTITION.topic, PARTITION.partition
+    ),
     "topic by 1": lambda manager: read_topic(manager, PARTITION.topic, parallelism=1),
     "topic by 2": lambda manager: read_topic(manager, PARTITION.topic, parallelism=2),
     "one split": _by_a_split,

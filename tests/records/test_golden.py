@@ -10,12 +10,12 @@ from tests.support.examples import examples
 from tests.support.golden.catalogs import opened
 from tests.support.golden.records import Row, expected_rows, partitions_of, rows_of
 from tests.support.golden.segments import CASES, segments
+from tests.support.records.record_reader import RecordReader, read_records
 from tieredstore.catalog.timestamps import offset_for_time
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.model import AtTime, Isolation
 from tieredstore.records.settings import ReadSettings
-from tests.support.records.record_reader import RecordReader, read_records
 
 pytestmark = pytest.mark.slow
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.golden.records import rows_of
+from tests.support.records.record_reader import RecordReader
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tieredstore.errors import BatchCorruptError, CorruptDataError, DataLossError, IndexesCorruptError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import AtTime
 from tieredstore.records.settings import ReadSettings
-from tests.support.records.record_reader import RecordReader
 from tieredstore.testing.segments import PARTITION
 
 REPORT = ReadSettings(on_data_loss="report")

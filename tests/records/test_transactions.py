@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from tests.support.golden.records import expected_rows, rows_of
 from tests.support.golden.segments import case_path, segments
 from tests.support.golden.stored import settings_of
+from tests.support.records.record_reader import RecordReader, read_records
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.transaction_scripts import STEPS, Step, store
 from tieredstore.errors import IndexesCorruptError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.records.settings import ReadSettings
-from tests.support.records.record_reader import RecordReader, read_records
 from tieredstore.remote import RemoteStorageManager
 
 COMMITTED = ReadSettings(isolation="read_committed")

@@ -9,18 +9,18 @@ from dataclasses import replace
 import pyarrow.dataset as ds
 import pytest
 
+from tests.support.records.record_reader import RecordReader
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.topic_reads import read_topic
 from tieredstore.errors import DataLossError, ResourceNotFoundError
+from tieredstore.model import AtTime
 from tieredstore.partitions import Subscribe
 from tieredstore.reading.losses import Losses
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
-from tieredstore.model import AtTime
+from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import plan_splits
-from tests.support.records.record_reader import RecordReader
-from tieredstore.records.columns import int64_values
 from tieredstore.testing.segments import PARTITION
 
 REPORT = ReadSettings(columns=["offset"], on_data_loss="report")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden.records import rows_of
+from tests.support.records.record_reader import RecordReader, read_records
 from tests.support.records.small_segments import memory_settings
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import CountingStore
@@ -20,11 +21,9 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import AlreadyClosedError, ConfigError, ResourceNotFoundError, SegmentNotFoundError
 from tieredstore.kafka.batches import read_batch_headers
-from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.model import AtTime, Isolation
+from tieredstore.model import AtTime, Isolation, TopicIdPartition, Uuid
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
-from tests.support.records.record_reader import RecordReader, read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, build_segment
 

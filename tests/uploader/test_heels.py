@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.golden.records import rows_of
+from tests.support.records.record_reader import read_records
 from tests.support.uploader.uploader_disk import STORE, BrokerDisk, SaidSettling, uploader_of, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
-from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader import Uploader
 

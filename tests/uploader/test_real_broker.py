@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 from tests.support.cli.cli_process import command, environment
 from tests.support.golden.records import rows_of
 from tests.support.kafka.kafka_topics import CODECS, TIMEOUT_S, make_topic
+from tests.support.records.record_reader import read_records
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.uploader.uploader_disk import watermark_of
 from tests.support.uploader.uploader_runs import Written, until, uploader_process
@@ -29,7 +30,6 @@ from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.config import settings_from
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import TopicIdPartition, Uuid
-from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]

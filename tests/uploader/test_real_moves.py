@@ -21,6 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.support.golden.records import rows_of
 from tests.support.kafka.kafka_topics import TIMEOUT_S
+from tests.support.records.record_reader import read_records
 from tests.support.servers.kafka import start_kafka
 from tests.support.servers.kafka_cluster import start_kafka_cluster
 from tests.support.stores.doubles import FaultyStore
@@ -31,7 +32,6 @@ from tieredstore.config import settings_from
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import TopicIdPartition, Uuid
-from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader import Uploader, roles
 from tieredstore.uploader import service as module

@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.support.golden.records import rows_of
 from tests.support.kafka.kafka_topics import TIMEOUT_S
+from tests.support.records.record_reader import read_records
 from tests.support.servers.kafka_cluster import KafkaCluster, start_kafka_cluster, start_zookeeper_cluster
 from tests.support.servers.zookeeper import start_zookeeper
 from tests.support.uploader.uploader_disk import watermark_of
@@ -26,7 +27,6 @@ from tieredstore.config import settings_from
 from tieredstore.kafka.checkpoints import parse_leader_epochs
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import TopicIdPartition, Uuid
-from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 
 pytestmark = [pytest.mark.soak, pytest.mark.broker, pytest.mark.timeout(3600)]

@@ -24,6 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.examples import examples
 from tests.support.golden.records import rows_of
+from tests.support.records.record_reader import read_records
 from tests.support.uploader.stoppable_broker import NAME, Belief, StoppableBroker
 from tests.support.uploader.uploader_disk import RECORDS, STORE, shipped_to, stored, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
@@ -33,7 +34,6 @@ from tieredstore.config import settings_from
 from tieredstore.errors import ObjectNotFoundError
 from tieredstore.kafka.logdir import discover_deleted
 from tieredstore.ops.garbage.removal import Before, Removal
-from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader.disk import Disk

@@ -12,13 +12,13 @@ import pytest
 
 from tests.support.examples import SOAK
 from tests.support.golden.records import rows_of
+from tests.support.records.record_reader import read_records
 from tests.support.stores.doubles import FaultyStore
 from tests.support.stores.operation_sweep import STRIDE
 from tests.support.uploader.uploader_disk import RECORDS, STORE, BrokerDisk, run_once, watermark_of
 from tests.uploader.test_two_machine import TwoUploaders
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
-from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 
 _DEADLINE_S: Final = 120.0

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.golden.records import rows_of
+from tests.support.records.record_reader import read_records
 from tests.support.records.topic_reads import read_topic
 from tests.support.stores.doubles import FaultyStore
 from tests.support.uploader.stoppable_broker import Belief
@@ -30,7 +31,6 @@ from tieredstore.catalog.watermark import watermark_key
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition, Uuid
-from tests.support.records.record_reader import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, write_segment
 from tieredstore.uploader import metrics

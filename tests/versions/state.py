@@ -29,10 +29,10 @@ from tests.support.records.topic_buckets import Bucket, fill
 from tests.support.stores.catalog_stores import MadeSegment, manager_of, partition_of
 from tieredstore import __version__
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.catalog_file import CatalogFile, Origin
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.catalog.listing import Scope, list_segments
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.watermark import Watermark
 from tieredstore.errors import NewerVersionError, TieredStoreError
 from tieredstore.format.cluster_snapshot import ClusterSnapshot, TopicSettings

@@ -42,9 +42,15 @@ def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Se
         return ()
     try:
         with source.fetch_index(segment, IndexType.TRANSACTION) as stream:
-            entries = read_txn_index(stream.read(), segment.start_offset)
+            return parse_aborted(stream.read(), segment)
     except IndexNotRecordedError:
         return ()
+
+
+def parse_aborted(raw: bytes, segment: RemoteLogSegmentMetadata) -> Sequence[AbortedTransaction]:
+    """Parse the segment's transaction index. Raise IndexesCorruptError if the index is damaged."""
+    try:
+        entries = read_txn_index(raw, segment.start_offset)
     except BatchCorruptError as error:
         raise IndexesCorruptError(f"{segment}: {error}") from error
     # An index has no checksum. Without this check, the index of a later segment would hide the aborts of this one.

@@ -435,7 +435,7 @@ class BucketInquiry:
         lineage, history = self.logs.lineage(look.where), self._history(look)
         if lineage is None or history is None or history.cut is None:
             return lineage
-        self.logs.log.warn(history.cut.sentence(lineage))
+        self.logs.notices.warn(history.cut.sentence(lineage))
         return history.cut.applied(lineage)
 
     def find(self, look: Look) -> Found:

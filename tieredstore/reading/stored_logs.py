@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
+
 class StoredLogs:
     """Cache of the bucket's logs, for long-lived readers. Not thread-safe, except :meth:`refresh`.
 
@@ -42,7 +43,7 @@ class StoredLogs:
         """The id under which each listed topic is read. None if the bucket does not have the topic."""
         self._logs: dict[TopicPartition, Lineage] = {}
         # Log each sentence once, because otherwise every look-up would report a segment that is still being copied.
-        self.log: LogOnce = LogOnce(_logger)
+        self.notices: LogOnce = LogOnce(_logger)
         self.listings = 0
         """The number of listings so far."""
 
@@ -140,12 +141,14 @@ class StoredLogs:
             ) from None
         if life.stored is None:
             known = ", ".join(map(str, life.others))
-            self.log.warn(f"topic {topic} has id {topic_id} on the broker; the bucket's segments of {known} are not read")
+            self.notices.warn(
+                f"topic {topic} has id {topic_id} on the broker; the bucket's segments of {known} are not read"
+            )
             return
         self._lives[topic] = life.stored.topic_id
         if wanted is None:
             for sentence in others_than(catalog, life.stored, "choose by tiered.storage.topic.ids"):
-                self.log.warn(sentence)
+                self.notices.warn(sentence)
         for number in life.stored.partitions:
             self._logs[topic, number] = catalog.lineage(topic, number, life.stored.topic_id)
 
@@ -161,7 +164,7 @@ class StoredLogs:
 
     def _tell(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
-            self.log.warn(str(problem))
+            self.notices.warn(str(problem))
 
 
 def _segments(lineage: Lineage) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:

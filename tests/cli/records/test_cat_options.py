@@ -20,9 +20,9 @@ from tests.support.golden.segments import case_path, segments
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.model import TopicIdPartition
 from tieredstore.query.writers import WRITERS
+from tieredstore.reading.omitted_records import LeftOut
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.tail import LogTail, TailRecords
-from tieredstore.reading.omitted_records import LeftOut
 from tieredstore.testing.segments import Record, build_batch
 
 pytestmark = pytest.mark.slow

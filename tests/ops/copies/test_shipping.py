@@ -19,9 +19,9 @@ from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore import errors
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.committed import CommittedSegments, SegmentIdentity
 from tieredstore.catalog.listing import list_segments
 from tieredstore.catalog.stored import load_segment
-from tieredstore.catalog.committed import CommittedSegments, SegmentIdentity
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, FoundSegment, LogSegment, describe
 from tieredstore.model import Uuid
 from tieredstore.ops.copies import shipping

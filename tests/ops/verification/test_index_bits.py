@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.damage.planted_bucket import EVENTS, OFFSETS, SEGMENTS, PlantedBucket
 from tests.support.ops.tools import kinds_of
+from tests.support.records.record_reader import RecordReader
 from tests.support.records.small_segments import memory_settings
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.timestamps import OffsetAndTimestamp, offset_for_time
@@ -21,7 +22,6 @@ from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import verify
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import decided_end
-from tests.support.records.record_reader import RecordReader
 from tieredstore.remote import RemoteStorageManager
 
 COMMITTED: Final = ReadSettings(columns=["offset", "value"], isolation="read_committed")

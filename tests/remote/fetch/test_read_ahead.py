@@ -16,9 +16,8 @@ from tests.support.simulated_time import SimulatedClock, simulated_pools
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.remote.fetch.stream import ReadAhead
 from tieredstore.remote.fetch.segment_logs import PreparedSegment
-from tieredstore.remote.fetch.stream import SegmentStream
+from tieredstore.remote.fetch.stream import ReadAhead, SegmentStream
 
 KIB: Final = 1 << 10
 CHUNK: Final = 4 * KIB

@@ -25,9 +25,9 @@ from tieredstore.errors import ConfigError, SegmentCorruptError, StoreUnavailabl
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.remote.fetch.stream import SegmentStream
 from tieredstore.remote.fetch import chunk_loader
 from tieredstore.remote.fetch.chunk_cache import ChunkKey, MemoryChunkCache
+from tieredstore.remote.fetch.stream import SegmentStream
 
 CHUNK = 100
 LOG = bytes(range(251)) * 8  # 2008 bytes: 21 chunks

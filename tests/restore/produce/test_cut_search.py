@@ -18,8 +18,8 @@ from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import TopicIdPartition
 from tieredstore.partitions.selections import Subscribe
-from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.query import LogQuery
+from tieredstore.reading.reader import TopicReader
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.restore.produce.runs import ProduceOptions

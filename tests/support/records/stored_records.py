@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.support.records.record_reader import RecordReader
 from tests.support.records.small_segments import PLAIN, memory_settings
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -13,9 +14,8 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
-from tieredstore.records.settings import ReadSettings
-from tests.support.records.record_reader import RecordReader
 from tieredstore.records.columns import int64_values
+from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, Record, build_batch, write_segment
 

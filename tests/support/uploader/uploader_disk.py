@@ -14,8 +14,7 @@ import pytest
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, list_segments
-from tieredstore.catalog.stored import load_segment
-from tieredstore.catalog.stored import StoredSegment
+from tieredstore.catalog.stored import StoredSegment, load_segment
 from tieredstore.catalog.watermark import Watermark, watermark_key
 from tieredstore.config import settings_from
 from tieredstore.config.loading import uploader_settings_from

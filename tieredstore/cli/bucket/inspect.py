@@ -10,8 +10,8 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from tieredstore.api.rows import index_type
-from tieredstore.catalog.stored import StoredSegment
 from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.catalog.stored import StoredSegment
 from tieredstore.cli.app.options import Address, Output, Store
 from tieredstore.cli.bucket.decoded_indexes import IndexName, decode_rows, row_of
 from tieredstore.cli.terminal.output import (

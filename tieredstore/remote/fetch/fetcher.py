@@ -52,7 +52,7 @@ class Fetcher:
         life: Lifetime,
         shares_read_ahead: bool = False,
     ) -> Fetcher:
-        """Make the readers of a store by the settings ``fetch.*``. The readers and their ``pools`` end with ``life``."""
+        """Make the readers of a store by the settings ``fetch.*``. They and their ``pools`` end with ``life``."""
         opened = CachedLoads(
             settings.manifest_cache, weight_of_manifest, "the segment's manifest", pool=pools.lookup, life=life
         )

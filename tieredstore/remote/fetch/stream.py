@@ -108,9 +108,7 @@ class SegmentStream(io.RawIOBase):
     close it.
     """
 
-    def __init__(
-        self, segment: OpenSegment, byte_range: ByteRange, loader: ChunkLoader, options: ReadOptions
-    ) -> None:
+    def __init__(self, segment: OpenSegment, byte_range: ByteRange, loader: ChunkLoader, options: ReadOptions) -> None:
         super().__init__()
         self._segment = segment
         self._range = byte_range

@@ -24,10 +24,10 @@ from tieredstore.model import Earliest, TopicPartition, name_of
 from tieredstore.ops.offsets import without as offsets_without
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.process.closing import Closing
-from tieredstore.reading.query import LogQuery, QueryWords
-from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.omitted_records import undecided
+from tieredstore.reading.query import LogQuery, QueryWords
+from tieredstore.reading.reader import TopicReader
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.restore.produce.runs import ProduceOptions, SourceRange

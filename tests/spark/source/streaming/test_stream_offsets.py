@@ -17,8 +17,8 @@ from tieredstore.live import EpochEnd
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.history import Cut
 from tieredstore.partitions.position import LogBounds
-from tieredstore.reading.query import QueryWords
 from tieredstore.reading.losses import Loss, sentence
+from tieredstore.reading.query import QueryWords
 from tieredstore.spark.source.streaming import OnLoss, StreamOffsets
 from tieredstore.spark.source.trigger_limits import Windows
 

@@ -19,9 +19,8 @@ from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.transaction_scripts import Step, store
 from tieredstore.errors import BatchCorruptError, ConfigError, ManifestCorruptError, SegmentNotFoundError
 from tieredstore.format.keys import ObjectKey, Suffix, main_path
+from tieredstore.model import Isolation, Uuid
 from tieredstore.model import RemoteLogSegmentMetadata as Metadata
-from tieredstore.model import Uuid
-from tieredstore.model import Isolation
 from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.rows import KAFKA_ROWS, RowShape
