@@ -1,4 +1,4 @@
-"""The remote storage manager: Kafka's interface over a store, made from settings."""
+"""The remote storage manager: Kafka's interface (KIP-405) over a store, made from settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadat
 from tieredstore.places.opening import open_places
 from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
-from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.copy.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions
 from tieredstore.remote.fetch.fetcher import Fetcher
 from tieredstore.remote.fetch.indexes import Indexes
@@ -50,7 +49,7 @@ _REST_S: Final = 0.7
 """Seconds that ``close`` waits for running work, so that a copy can roll back."""
 
 
-class RemoteStorageManager(RemoteStorageManagerBase, Closing):
+class RemoteStorageManager(Closing):
     """Manager that copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several
     threads.
 
@@ -204,6 +203,10 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     ) -> dict[IndexType, BinaryIO]:
         """Fetch the requested indexes that were recorded, by one request each for manifest and indexes."""
         return self._indexes.get(metadata, index_types)
+
+    def fetch_all_indexes(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexType, BinaryIO]:
+        """Fetch every recorded index."""
+        return self.fetch_indexes(metadata, IndexType)
 
     @property
     def fetch_stats(self) -> FetchStats:

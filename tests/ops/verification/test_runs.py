@@ -10,12 +10,13 @@ import pytest
 
 from tests.support.damage.planted_bucket import CHUNK, EVENTS, OFFSETS, SEGMENTS, PlantedBucket
 from tests.support.ops.tools import findings_of, found_in
+from tests.support.records.record_reader import RecordReader
 from tests.support.records.small_segments import memory_settings
 from tests.support.stores.catalog_stores import partition_of, run_of
 from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import load_catalog
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import BatchCorruptError, DataLossError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
@@ -25,7 +26,7 @@ from tieredstore.ops.verification.findings import FindingKind
 from tieredstore.ops.verification.selection import Selection
 from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import verify
-from tieredstore.records import ReadSettings, RecordReader
+from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment

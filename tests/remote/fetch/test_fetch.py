@@ -7,11 +7,8 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.records.small_segments import ENC, MODES, ZSTD, memory_settings, new_metadata, write_segment
 from tests.support.stores.doubles import Operation, ScriptedStore
@@ -24,7 +21,6 @@ from tieredstore.errors import (
     ManifestCorruptError,
     SegmentCorruptError,
     SegmentNotFoundError,
-    StoreUnavailableError,
     UnknownKeyError,
 )
 from tieredstore.format.chunk_index import FixedChunkIndex
@@ -32,10 +28,8 @@ from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest
 from tieredstore.limits import MAX_INT32
-from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.remote.base import RemoteStorageManagerBase
-from tieredstore.remote.fetch.stream import SegmentStream
 
 LOG = bytes(range(256)) * 5
 
@@ -270,48 +264,3 @@ def test_the_end_that_the_plugin_cannot_read_is_read(tmp_path: Path, chunk_size:
         for position, mark in marks.items():
             end = position + len(mark) - 1
             assert manager.fetch_log_segment(metadata, position, end).read() == mark
-
-
-class OneByOne(RemoteStorageManagerBase):
-    """A manager without a bulk fetch of its own, so that the base class's loop runs."""
-
-    def __init__(self, failing: IndexType | None = None, *, absent: tuple[IndexType, ...] = ()) -> None:
-        self.failing = failing
-        self.absent = absent
-        self.opened: list[BinaryIO] = []
-
-    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, log_segment_data: LogSegmentData) -> None:
-        raise AssertionError
-
-    def fetch_log_segment(
-        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
-    ) -> SegmentStream:
-        raise AssertionError
-
-    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        raise AssertionError
-
-    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        if index_type is self.failing:
-            raise StoreUnavailableError("the store is gone")
-        if index_type in self.absent:
-            raise IndexNotRecordedError(index_type.value)
-        self.opened.append(io.BytesIO(index_type.value.encode()))
-        return self.opened[-1]
-
-
-@given(st.sets(st.sampled_from(list(IndexType))))
-def test_the_default_bulk_fetch_leaves_out_only_what_was_not_recorded(absent: set[IndexType]) -> None:
-    manager = OneByOne(absent=tuple(absent))
-    indexes = {kind: stream.read().decode() for kind, stream in manager.fetch_all_indexes(new_metadata(1)).items()}
-    assert indexes == {kind: kind.value for kind in IndexType if kind not in absent}
-    assert set(manager.fetch_indexes(new_metadata(1), [IndexType.OFFSET])) == {IndexType.OFFSET} - absent
-
-
-@pytest.mark.parametrize("failing", list(IndexType))
-def test_the_default_bulk_fetch_closes_what_it_opened_when_one_fails(failing: IndexType) -> None:
-    manager = OneByOne(failing)
-    with pytest.raises(StoreUnavailableError, match="the store is gone"):
-        manager.fetch_all_indexes(new_metadata(1))
-    assert all(stream.closed for stream in manager.opened)
-    assert len(manager.opened) == list(IndexType).index(failing)
