@@ -48,6 +48,7 @@ from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.produce.futures import MessageOutcome, RecordFuture, RecordPlace
 from tieredstore.pubsub.produce.producer import BatchProducer, StoreDelivery
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits
+from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import BatchLog
 
 LONG_S = 120.0
@@ -87,6 +88,26 @@ def test_ids_of_two_lengths_are_never_in_one_message_of_a_sink() -> None:
     SinkCommits(log, "q").commit(0, stored)
     with BatchConsumer(topics, "orders") as consumer:
         check_ids(records_of(consumer, at_least=len(IDS)))
+
+
+def test_a_record_is_refused_while_the_queue_cannot_be_opened_and_later_ones_are_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(queue: StoreQueue) -> int:
+        raise StoreUnavailableError(f"{type(queue).__name__} is away")
+
+    topics, closed = fresh_topics(), list[str]()
+    with BatchProducer(topics, "orders") as producer:
+        with monkeypatch.context() as patch:
+            patch.setattr(StoreQueue, "partitions", property(fail))
+            patch.setattr(BatchLog, "close", lambda log: closed.append(log.topic.name))
+            with pytest.raises(StoreUnavailableError, match="StoreQueue is away"):
+                producer.send(b"refused")
+        assert closed == ["orders"]
+        future = producer.send(b"taken")
+        producer.flush(10.0)
+        assert future.result(0).record == 0
+    assert read_values(topics) == [b"taken"]
 
 
 def test_sent_records_are_read_in_order_with_all_their_fields() -> None:

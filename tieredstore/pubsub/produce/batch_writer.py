@@ -82,14 +82,19 @@ class BatchWriter:
     """Writes batches of one topic. Thread-safe; up to ``uploads`` threads may write in parallel."""
 
     def __init__(self, log: BatchLog, *, host: str | None = None) -> None:
-        """``host`` becomes part of the objects' keys; the default is this machine's name."""
+        """``host`` becomes part of the objects' keys; the default is this machine's name. If the queue cannot be
+        reached, close ``log`` and raise the queue's error."""
         self.log = log
         self._puts = BatchPuts(log.store, log.settings.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
         self._lock = threading.Lock()
         # Begin at random numbers, so that the object keys of two writers do not collide, and no partition is preferred.
         self._next_id = secrets.randbits(64) - (1 << 63)
-        self._turn = secrets.randbelow(log.queue.partitions)
+        try:
+            self._turn = secrets.randbelow(log.queue.partitions)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Begin no more uploads, and close the topic."""

@@ -120,7 +120,8 @@ class Delivery(Protocol):
         ...
 
     def start(self, outbox: Outbox) -> None:
-        """Start the threads if they do not run yet. The caller holds the outbox's lock."""
+        """Start the threads if they do not run yet. The caller holds the outbox's lock. An error refuses the record
+        that was to begin a Message."""
         ...
 
     def stop(self) -> None:
@@ -239,11 +240,11 @@ class Outbox:
                 self._counts.refused_records += 1
                 raise InvalidRecordError(f"a record does not fit a Message of {self._sending.message_bytes} bytes")
         if self._open is None:
-            # Use a request id only once the Message has accepted its first record, so that a refused record leaves no
-            # gap in the request ids.
+            # Use a request id only once the delivery runs and the Message has accepted its first record, so that a
+            # refused record leaves no gap in the request ids.
+            self._delivery.start(self)
             self._open = message
             self._next_request += 1
-            self._delivery.start(self)
             self._changed.notify_all()
         message.note_id(message_id, is_audited=self._sending.auditor is not None)
         self._room_for_open = self._settings.buffer_bytes - self._closed_bytes
