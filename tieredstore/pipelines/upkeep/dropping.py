@@ -149,6 +149,6 @@ def _files(generation: Generation) -> list[ObjectInfo]:
     for entry in generation.log.entries():
         committed.take(entry)
         own.update(file.key for file in entry.files)
-    listed = list_output(generation, committed)
+    listed, _ = list_output(generation, committed)
     staged = {info.key: info.size for info in generation.store.list(generation.naming.staging_prefix)}
     return [ObjectInfo(key, size) for key, size in sorted((listed | staged).items()) if key in own or key in staged]

@@ -228,8 +228,7 @@ class Verification:
             committed.going |= set(entry.removed)
             for key in entry.removed:
                 committed.files.pop(key, None)
-        successes: set[str] = set()
-        listed = list_output(self._generation, committed, successes)
+        listed, successes = list_output(self._generation, committed)
         for key in sorted(listed.keys() - committed.files.keys() - committed.going):
             words = "has a name of this generation, but is not in the commit log"
             yield OutputProblem("stranger", key, words)
@@ -330,11 +329,9 @@ def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
         )
 
 
-def list_output(generation: Generation, committed: Committed, successes: set[str] | None = None) -> dict[str, int]:
-    """List all files of the generation, quarantine files included; return their sizes by key.
-
-    Add the directories that have a ``_SUCCESS`` to ``successes``.
-    """
+def list_output(generation: Generation, committed: Committed) -> tuple[dict[str, int], set[str]]:
+    """List all files of the generation, quarantine files included. Return their sizes by key, and the directories that
+    have a ``_SUCCESS``."""
     naming, places, store = generation.naming, generation.naming.places, generation.store
     # Also list other directories of committed files, because a change of the settings may have changed the directories.
     others = {
@@ -343,15 +340,15 @@ def list_output(generation: Generation, committed: Committed, successes: set[str
         if one.file.kind == "data" and places.directory(one.window.topic, key.rpartition("/")[0]) is None
     }
     name = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
-    sizes: dict[str, int] = {}
+    sizes, successes = dict[str, int](), set[str]()
     rest = (store.list(prefix) for prefix in [*(f"{path}/" for path in sorted(others)), f"{naming.folder}quarantine/"])
     for info in itertools.chain(places.list_files(store, committed.topics), *rest):
         path, _, last = info.key.rpartition("/")
         if name.fullmatch(last):
             sizes[info.key] = info.size
-        elif last == SUCCESS and successes is not None:
+        elif last == SUCCESS:
             successes.add(path)
-    return sizes
+    return sizes, successes
 
 
 def _content_problem(store: ObjectStore, file: OutputFile) -> OutputProblem | None:

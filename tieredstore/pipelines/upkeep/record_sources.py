@@ -170,7 +170,7 @@ class KeptFiles:
         """Number of records read so far that repeat an offset of an earlier file."""
         self.is_committed: bool = self._log.read().number >= 0
         """True if a commit log lists the files; False if only file names give the offsets."""
-        self._pieces = self._find_committed(topic) if self.is_committed else self._find_named(topic)
+        self._pieces = self._find_committed() if self.is_committed else self._find_named()
         if not self._pieces:
             raise ResourceNotFoundError(
                 f"{pipeline.own.name} has no files of generation {pipeline.own.generation} of the topic {topic}"
@@ -323,14 +323,14 @@ class KeptFiles:
         if reached < window.stop:
             raise make_loss(replace(window, start=reached), self._here)
 
-    def _find_committed(self, topic: str) -> dict[int, list[_Piece]]:
+    def _find_committed(self) -> dict[int, list[_Piece]]:
         """Return pieces (ranges of offsets and their files) from the commit log. Include quarantine files, because they
         hold records unchanged.
         """
         pieces: dict[int, list[_Piece]] = {}
         redriven = Family(self._log).find_redriven()
         for (its_topic, number), holdings in Holdings.of(self._log, redriven).windows.items():
-            for one in holdings if its_topic == topic else ():
+            for one in holdings if its_topic == self._topic else ():
                 self._topic_ids[number] = one.window.topic_id
                 files = [file for file in one.window.files if file.kind != "sidecar"]
                 piece = _Piece(
@@ -347,10 +347,10 @@ class KeptFiles:
                 pieces.setdefault(number, []).append(piece)
         return pieces
 
-    def _find_named(self, topic: str) -> dict[int, list[_Piece]]:
+    def _find_named(self) -> dict[int, list[_Piece]]:
         """Return pieces (ranges of offsets and their files) from the names of Secor's files."""
         pieces: dict[int, list[_Piece]] = {}
-        for one in uploads_of(self._pipeline, self._store, [topic]):
+        for one in uploads_of(self._pipeline, self._store, [self._topic]):
             stop = self._end(one.keys) if one.stop is None else one.stop
             pieces.setdefault(one.partition, []).append(_Piece(one.start, stop, one.keys, one.size))
         return pieces
