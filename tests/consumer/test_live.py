@@ -17,11 +17,14 @@ from confluent_kafka import KafkaException, TopicPartition
 from tests.project.test_docs import blocks
 from tests.support.kafka.kafka_topics import (
     Produced,
+    add_partitions,
     delete_records,
+    delete_topic,
+    make_topic,
     producer_of,
     send,
 )
-from tests.support.kafka.live_topics import TieredTopic
+from tests.support.kafka.live_topics import SMALL_SEGMENTS, TieredTopic
 from tests.support.paths import REPOSITORY
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
@@ -212,6 +215,95 @@ def test_members_come_and_go_and_nothing_is_lost(tiered: TieredTopic, protocol: 
     assert revoked
     offsets = by_partition(seen)
     assert {partition: sorted(set(given)) for partition, given in offsets.items()} == WHOLE
+
+
+@pytest.mark.parametrize("protocol", ["eager", "cooperative"])
+def test_a_member_that_polls_too_late_returns_nothing_of_lost_partitions(tiered: TieredTopic, protocol: str) -> None:
+    """The other member has continued at the group's commits, in the bucket. It loses nothing, and keeps its commits."""
+    own = {"tiered.storage.mode": "remote_preferred", "auto.commit.interval.ms": 0, "max.poll.interval.ms": 2000}
+    own |= {"session.timeout.ms": 2000, **PROTOCOLS[protocol]}
+    with Consumer(properties(tiered) | own) as late, Consumer(properties(tiered) | own) as other:
+        lost, seen = list[int](), list[tuple[int, int]]()
+
+        def on_lost(_: Any, places: list[TopicPartition]) -> None:
+            lost.extend(place.partition for place in places)
+
+        def take(consumer: Consumer) -> list[int]:
+            messages = [one for one in consumer.consume(10, 0.05) if one.error() is None]
+            seen.extend((one.partition(), one.offset()) for one in messages)
+            return [one.partition() for one in messages]
+
+        late.subscribe([tiered.topic], on_lost=on_lost)
+        other.subscribe([tiered.topic])
+        end = time.monotonic() + DEADLINE_S
+        while not (len(late.assignment()) == len(other.assignment()) == 1 and {1, 0} == {one for one, _ in seen}):
+            assert time.monotonic() < end
+            take(late)
+            take(other)
+        (place,) = late.assignment()
+        before = max((offset for number, offset in seen if number == place.partition), default=-1)
+        while len({offset for number, offset in seen if number == place.partition and offset > before}) < 599 - before:
+            assert time.monotonic() < end
+            take(other)
+        (known,) = other.committed([place], DEADLINE_S)
+        while not lost:
+            assert time.monotonic() < end
+            assert place.partition not in take(late) or lost
+        assert lost == [place.partition]
+        assert other.committed([place], DEADLINE_S)[0].offset >= known.offset > before
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_partitions_that_are_added_are_read_from_bucket_and_broker(tiered: TieredTopic, protocol: str) -> None:
+    own = {"tiered.storage.mode": "remote_preferred", "metadata.max.age.ms": 1000, **PROTOCOLS[protocol]}
+    with Consumer(properties(tiered) | own | {"topic.metadata.refresh.interval.ms": 300}) as consumer:
+        consumer.subscribe([tiered.topic])
+        assert by_partition(gathered([consumer], lambda given: len(given) >= 1200)) == WHOLE
+        add_partitions(tiered.server, tiered.topic, 3)
+        write(tiered, [Produced(b"k" * 100, b"%d" % at) for at in range(600)], partition=2)
+        tiered.tier(but_last=1)
+        delete_records(tiered.server, tiered.topic, 200, partition=2)
+        assert by_partition(gathered([consumer], lambda given: len(given) >= 600)) == {2: list(range(600))}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_subscribed_topic_is_created_again(tiered: TieredTopic, protocol: str) -> None:
+    """All its records are returned, and no record that the bucket has of the earlier topic. The last commit in the
+    earlier topic, if the coordinator has kept it, counts as a loss.
+    """
+    own = {"tiered.storage.mode": "remote_preferred", "metadata.max.age.ms": 1000, **PROTOCOLS[protocol]}
+    own |= {"tiered.storage.on.data.loss": "report", "topic.metadata.refresh.interval.ms": 300}
+    with Consumer(properties(tiered) | own) as consumer:
+        consumer.subscribe([tiered.topic])
+        gathered([consumer], lambda given: len(given) >= 1200)
+        delete_topic(tiered.server, tiered.topic)
+        gathered([consumer], lambda _: not consumer.assignment())
+        make_topic(tiered.server, SMALL_SEGMENTS, name=tiered.topic, partitions=2)
+        for partition in range(2):
+            write(tiered, [Produced(b"k" * 100, b"new")] * 300, partition=partition)
+        messages = gathered([consumer], lambda given: len(given) >= 600)
+        assert by_partition(messages) == {0: list(range(300)), 1: list(range(300))}
+        assert {message.value() for message in messages} == {b"new"}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_callback_of_an_assignment_may_make_all_calls(tiered: TieredTopic, protocol: str) -> None:
+    own = {"tiered.storage.mode": "remote_preferred", **PROTOCOLS[protocol]}
+
+    def on_assign(consumer: Consumer, places: list[TopicPartition]) -> None:
+        times = [TopicPartition(place.topic, place.partition, 0) for place in places]
+        assert [place.offset for place in consumer.offsets_for_times(times, DEADLINE_S)] == [0, 0]
+        assert consumer.get_watermark_offsets(places[0], DEADLINE_S) == (0, 600)
+        starts = [TopicPartition(place.topic, place.partition, 20) for place in places]
+        (consumer.assign if protocol == "eager" else consumer.incremental_assign)(starts)
+        consumer.seek(TopicPartition(tiered.topic, 0, 550))
+        consumer.pause([TopicPartition(tiered.topic, 1)])
+
+    with Consumer(properties(tiered) | own) as consumer:
+        consumer.subscribe([tiered.topic], on_assign=on_assign)
+        assert by_partition(gathered([consumer], lambda given: len(given) >= 50)) == {0: list(range(550, 600))}
+        consumer.resume(consumer.assignment())
+        assert by_partition(gathered([consumer], lambda given: len(given) >= 580)) == {1: list(range(20, 600))}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

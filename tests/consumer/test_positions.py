@@ -85,7 +85,8 @@ def test_a_commit_of_another_life_is_told(bucket: Bucket, mode: str, policy: str
     broker.commits[ORDERS, 30] = GroupCommit(30, f"tieredstore topic.id={SECOND_ID}", 0)
     with broker.consumer(bucket, ORDERS, mode=mode, on_data_loss=policy) as (consumer, _):
         if policy == "fail":
-            assert f"created again as {FIRST_ID}" in str(raised(consumer, DataLossError))
+            told = f"created again as {FIRST_ID}, after orders-0 of {SECOND_ID} was read up to offset 30;"
+            assert told in str(raised(consumer, DataLossError))
             consumer.seek(TopicPartition(*ORDERS, 35))
             assert offsets_of(read(consumer, 5)) == list(range(35, 40))
         else:

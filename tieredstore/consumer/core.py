@@ -379,12 +379,15 @@ class Core:
 
     def _begin_anew(self, partition: Partition, found: Found) -> None:
         """Handle a re-created topic."""
+        # At the start, only the group's commit tells how far the earlier topic was read.
+        read = found.look.start if partition.position is None else partition.position
+        upto = f"up to offset {read}" if isinstance(read, int) else "before"
         sentence = (
             f"topic {partition.where[0]} was created again as {found.topic_id}, after {partition} of "
-            f"{found.look.read_id} was read up to offset {partition.position}"
+            f"{found.look.read_id} was read {upto}"
         )
         if self.policy.accepts(partition, sentence):
-            # The group's commit of the earlier topic is gone.
+            # The last known commit was made in the earlier topic.
             self.confirmed.pop(partition.where, None)
             partition.log = SeenLog(found.topic_id, found.look.live)
             partition.at = "earliest" if found.at is None else found.at
