@@ -69,14 +69,21 @@ class KafkaServer:
 
 
 @contextmanager
-def start_kafka(
-    jvm: Sequence[str] = _JVM, *, is_first: bool = False, **overrides: str
-) -> Generator[KafkaServer, None, None]:
+def start_kafka(jvm: Sequence[str] = _JVM, **overrides: str) -> Generator[KafkaServer, None, None]:
     """Run a fresh broker (about 2 s to be ready); kill it at the end of the block.
 
     ``overrides`` are properties of the broker: ``start_kafka(**{"log.retention.ms": "1000"})``. With the ``log.dirs``
-    of an earlier broker, the new one continues with its data. ``is_first``: see ``first_start``.
+    of an earlier broker, the new one continues with its data.
     """
+    with _start(jvm, overrides) as server:
+        yield server
+
+
+@contextmanager
+def _start(
+    jvm: Sequence[str], overrides: Mapping[str, str], *, is_first: bool = False
+) -> Generator[KafkaServer, None, None]:
+    """Run a broker. ``is_first``: see ``first_start``."""
     authority = make_authority()
     chosen: list[tuple[dict[str, int], Path]] = []
 
@@ -85,7 +92,7 @@ def start_kafka(
         log_dir = folder / "logs"
         issue(authority, "broker").write(folder / "broker.pem")
         (folder / "authority.pem").write_text(authority.certificate_pem)
-        properties = _properties(ports, log_dir) | overrides
+        properties = _properties(ports, log_dir) | dict(overrides)
         chosen.append((ports, Path(properties["log.dirs"])))
         (folder / "server.properties").write_text("".join(f"{name}={text}\n" for name, text in properties.items()))
         formats = is_first or "unstable.feature.versions.enable" in overrides  # these have other metadata
@@ -113,7 +120,7 @@ def first_start() -> Path:
         if not made.read():
             folder.mkdir(exist_ok=True)
             jvm = (*_JVM, f"-XX:ArchiveClassesAtExit={folder / _CLASSES}")
-            with start_kafka(jvm, is_first=True) as server:
+            with _start(jvm, {}, is_first=True) as server:
                 assert server.process is not None
                 shutil.copy(server.log_dir / _BOOTSTRAP, folder)
                 server.process.stop()
