@@ -8,13 +8,14 @@ import threading
 import tracemalloc
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.support.examples import examples
+from tests.support.examples import SOAK, examples
 from tests.support.pipelines.pipeline_runs import (
     NUMBER,
     TOPIC,
@@ -39,7 +40,11 @@ from tieredstore.pipelines.log.entries import EntryKind, OutputFile, WrittenWind
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.generation import commit_log_of
 
+EXAMPLES: Final = 1000 if SOAK else 40
+"""Number of examples of the slowest properties, which run whole pipelines."""
 
+
+@settings(max_examples=EXAMPLES)
 @given(
     plan=st.lists(st.lists(STEPS, min_size=1, max_size=6), min_size=1, max_size=4),
     sizes=st.lists(st.sampled_from(["1", "150", "400", "100000"]), min_size=4, max_size=4),
@@ -63,6 +68,7 @@ def test_of_transactions_what_is_committed_is_written_once_however_the_log_grows
             assert list(verify_output(pipeline, store)) == []
 
 
+@settings(max_examples=EXAMPLES)
 @given(
     logs=st.lists(
         st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40)), min_size=1, max_size=4), min_size=1, max_size=4
