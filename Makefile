@@ -40,9 +40,9 @@ test: check toolchain ## everything CI runs
 	@$(MAKE) --no-print-directory core
 
 # Branch coverage of the product code must not fall below the floor in pyproject.toml. Many tests wait for a server or
-# for Spark, so four workers keep two cores busy.
+# for Spark, so five workers keep two cores busy.
 pytest: $(VENV)/installed
-	$(BIN)/python -m pytest --numprocesses 4 -p tests.support.coverage -p tests.support.second_tries \
+	$(BIN)/python -m pytest --numprocesses 5 -p tests.support.coverage -p tests.support.second_tries \
 		--hypothesis-seed 0 --durations=40 $(PYTEST_ARGS)
 
 # The type checkers take a core each.

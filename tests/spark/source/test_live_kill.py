@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from tests.support.connections import is_connected, processes_of
 from tests.support.kafka.kafka_topics import Produced, Transaction, producer_of, send
@@ -41,24 +41,21 @@ def topic(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
     tiered.close()
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_stream_whose_worker_and_driver_are_killed_reads_each_record_once(
-    spark: SparkSession, topic: TieredTopic, tmp_path: Path
-) -> None:
-    check_killed(spark, topic, tmp_path, records=2_500, bytes_each=500, kills=2, per_trigger=1_600, spread_s=0.1)
+def test_a_stream_whose_worker_and_driver_are_killed_reads_each_record_once(topic: TieredTopic, tmp_path: Path) -> None:
+    check_killed(topic, tmp_path, records=2_500, bytes_each=500, kills=2, per_trigger=1_600, spread_s=0.1)
 
 
+@pytest.mark.spark
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_a_stream_that_is_killed_many_times_reads_each_record_once(
-    spark: SparkSession, topic: TieredTopic, tmp_path: Path
-) -> None:
-    check_killed(spark, topic, tmp_path, records=140_000, bytes_each=300, kills=10, per_trigger=40_000, spread_s=4)
+def test_a_stream_that_is_killed_many_times_reads_each_record_once(topic: TieredTopic, tmp_path: Path) -> None:
+    check_killed(topic, tmp_path, records=140_000, bytes_each=300, kills=10, per_trigger=40_000, spread_s=4)
 
 
 def check_killed(
-    spark: SparkSession,
     topic: TieredTopic,
     folder: Path,
     *,
@@ -86,7 +83,7 @@ def check_killed(
     killed = kill_in_turn(job, port_of(topic.server), kills, moments, spread_s, write_more)
     with started(job) as process:
         assert process.wait(900) == 0
-    rows: Any = spark.read.parquet(str(folder / "sink")).orderBy("partition", "offset").toArrow().to_pydict()
+    rows: Any = pq.read_table(folder / "rows.parquet").to_pydict()
     written: dict[int, list[bytes]] = {partition: [] for partition in PARTITIONS}
     for partition, value in zip(rows["partition"], rows["value"], strict=True):
         written[partition].append(value)
@@ -131,7 +128,7 @@ def job_of(topic: TieredTopic, folder: Path, per_trigger: int) -> Path:
     )  # fmt: skip
     job = {
         "options": dict(as_texts(options)), "checkpoint": f"{folder}/checkpoint", "sink": f"{folder}/sink",
-        "conf": {"spark.master": "local[2,4]"},
+        "rows": f"{folder}/rows.parquet", "conf": {"spark.master": "local[2,4]"},
     }  # fmt: skip
     path = folder / "job.json"
     path.write_text(json.dumps(job))

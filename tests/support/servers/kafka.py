@@ -112,7 +112,7 @@ def _start(
 
 @cache
 def first_start() -> Path:
-    """Start a broker once per installation, and return the folder of what it left: its loaded classes, with which later
+    """Start a broker once per installation, and return the folder that it left: its loaded classes, with which later
     brokers start in half the processor time, and the metadata of a formatted log directory.
     """
     folder = installed_server(LIBS).with_name("first-start")
