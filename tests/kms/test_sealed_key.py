@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Self
+from typing import Any, Self, cast
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.errors import KeyRingError, KeyServiceDeniedError
+from tieredstore.errors import KeyRingError, KeyServiceDeniedError, KeyServiceError
 from tieredstore.kms import sealed_key
 from tieredstore.kms.base import KeySource
 
@@ -119,3 +119,21 @@ def test_a_refusal_of_the_service_stays_its_refusal() -> None:
 
     with pytest.raises(KeyServiceDeniedError):
         opened(TEXT, source=Refusing(b"k" * 32))
+
+
+@pytest.mark.parametrize("answer", [None, "k" * 32, 32, [107] * 32])
+def test_an_answer_that_is_not_bytes_is_an_error_of_the_service(answer: Any) -> None:
+    """Users may install services of their own."""
+
+    class Careless(MemoryKms):
+        def seal(self, secret: bytes) -> bytes:
+            return cast("bytes", answer)
+
+        def open(self, sealed: bytes) -> bytes:
+            return cast("bytes", answer)
+
+    careless, sentence = Careless(b"k" * 32), "the answer of memory has the type"
+    with pytest.raises(KeyServiceError, match=sentence):
+        opened(TEXT, source=careless)
+    with pytest.raises(KeyServiceError, match=sentence):
+        sealed_key.seal(PRIVATE, pair="key1", service="memory", source=careless)

@@ -17,7 +17,7 @@ from typing import Final, cast
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tieredstore.errors import KeyRingError
+from tieredstore.errors import KeyRingError, KeyServiceError
 from tieredstore.kms.base import KeySource
 from tieredstore.kms.calls import ask_service
 from tieredstore.versions import SEALED_KEY
@@ -33,7 +33,7 @@ def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> b
     refuses.
     """
     key, nonce = AESGCM.generate_key(8 * _KEY_BYTES), os.urandom(_NONCE_BYTES)
-    wrapped = ask_service(f"sealing by {service}", lambda: source.seal(key))
+    wrapped = _bytes_of(ask_service(f"sealing by {service}", lambda: source.seal(key)), service)
     sealed = AESGCM(key).encrypt(nonce, private_key, _context(service, pair))
     fields = {
         "format": _FORMAT, "version": SEALED_KEY.version, "service": service, "keyPair": pair,
@@ -56,7 +56,7 @@ def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeyS
             )
     wrapped, nonce, sealed = (_decode(fields[field], name) for field in ("wrappedKey", "nonce", "sealed"))
     try:
-        key = ask_service(f"opening {name} by {service}", lambda: source.open(wrapped))
+        key = _bytes_of(ask_service(f"opening {name} by {service}", lambda: source.open(wrapped)), service)
     except KeyRingError as error:
         raise KeyRingError(f"{name} cannot be opened by {service}: {error}") from error
     if len(key) != _KEY_BYTES or len(nonce) != _NONCE_BYTES:
@@ -83,6 +83,13 @@ def _parse(text: bytes, name: str) -> dict[str, str]:
     if set(texts) != _FIELDS - {"version"}:
         raise KeyRingError(f"{name} is damaged: it has other fields than {', '.join(sorted(_FIELDS))}")
     return texts
+
+
+def _bytes_of(answer: object, service: str) -> bytes:
+    """Return the answer of a service, which may be one that the user has installed."""
+    if not isinstance(answer, bytes):
+        raise KeyServiceError(f"the answer of {service} has the type {type(answer).__name__}, not bytes")
+    return answer
 
 
 def _context(service: str, pair: str) -> bytes:
