@@ -8,6 +8,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future, InvalidStateError
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from tieredstore.errors import AlreadyClosedError
@@ -144,7 +145,7 @@ class _Bound(Executor):
         promise: _Promise[_Result] = _Promise()
         self._life.register(promise)
         try:
-            task = self._executor.submit(self._life.do, promise, lambda: fn(*args, **kwargs))
+            task = self._executor.submit(self._life.do, promise, partial(fn, *args, **kwargs))
         except RuntimeError as error:  # raised by an executor after its shutdown
             promise.cancel()
             raise AlreadyClosedError(f"the threads accept no more work: {error}") from error

@@ -122,7 +122,10 @@ class RemoteStorageManager(Closing):
             )  # fmt: skip
             self._indexes: Indexes | RawIndexes = self._fetcher.indexes
             if settings.endpoint.is_raw:
-                self._indexes = self._raw_indexes()
+                # Import this module only when needed, because few buckets have the raw layout.
+                from tieredstore.remote.fetch.raw_indexes import RawIndexes  # noqa: PLC0415
+
+                self._indexes = RawIndexes(self._fetcher.indexes, self._fetcher.logs.open, self._fetcher.manifests)
             opened.callback(self._fetcher.close)
             opened.callback(self._fetcher.export())
             options = WriteOptions.of_settings(settings, self.key_ring, threads)
@@ -260,13 +263,6 @@ class RemoteStorageManager(Closing):
         from tieredstore.remote.copy.raw_writer import RawSegmentWriter  # noqa: PLC0415  as above
 
         return RawSegmentWriter(self._store, self.layout)
-
-    def _raw_indexes(self) -> RawIndexes:
-        # Import this module only when needed, because few buckets have the raw layout.
-        from tieredstore.remote.fetch.raw_indexes import RawIndexes  # noqa: PLC0415
-
-        fetcher = self._fetcher
-        return RawIndexes(fetcher.indexes, fetcher.logs.open, fetcher.manifests)
 
     def _custom_metadata(self, metadata: RemoteLogSegmentMetadata, sizes: StoredSizes) -> bytes | None:
         if not self._fields:
