@@ -67,13 +67,13 @@ class Job:
 
     def memory(self, run: range, pool: BufferPool, size: int) -> AbstractContextManager[memoryview]:
         """Return memory for ``size`` bytes of these chunks: in the reader's buffer if they fit, else from ``pool``."""
-        if self.destination is not None and self.fits(run):
-            return self.destination.lend(self._original_range(run))
+        if self.destination is not None and self.destination.holds(log_range := self._original_range(run)):
+            return self.destination.lend(log_range)
         return nullcontext(pool.take(size))
 
     def _original_range(self, run: range) -> ByteRange:
-        first, last = (self.segment.index.original_range(chunk) for chunk in (run.start, run.stop - 1))
-        return ByteRange(first.start, last.stop)
+        first = self.segment.index.original_range(run.start)
+        return first if len(run) == 1 else ByteRange(first.start, self.segment.index.original_range(run.stop - 1).stop)
 
 
 @dataclass(frozen=True, slots=True)
