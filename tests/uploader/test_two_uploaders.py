@@ -185,6 +185,7 @@ def test_a_deposed_leader_meets_the_next_one_at_each_operation(
         machine.shrink_isr()
         machine.work(new, "sweep", "ship", "ship")
         machine.check()
+        machine.check_holes()
         machine.go_on(old, None, 0.0)
         machine.check()
         # Before it learns of its deposal, the old leader goes on for a while.
