@@ -303,7 +303,7 @@ def test_a_copy_that_commits_while_its_leftover_is_removed_leaves_no_half(store:
     committing = ScriptedStore(store).on(
         "list", "events*", lambda _: store.put(segment.key(), segment.manifest()), moment="after", times=1
     )
-    listed = [objects for objects in list_segments(committing, topic="events") if objects.start_offset == 40]
+    listed = [objects for objects in list_segments(committing, "", Scope("events")) if objects.start_offset == 40]
     assert [objects.missing for objects in listed] == [(Suffix.MANIFEST,)]
     (step,) = Removal(committing, "", leftovers_too=True, dry_run=False).run(listed, ALL)
     assert step.outcome is Outcome.DELETED
