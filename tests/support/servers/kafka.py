@@ -142,7 +142,8 @@ def format_log_dirs(properties: Mapping[str, str]) -> None:
 def java_command(folder: Path, script: str, jvm: Sequence[str] = _JVM, *, libs: str = LIBS) -> list[str | Path]:
     """Return the command that runs a shell script in the folder, with Java and its options as arguments."""
     command = f"cd '{folder}' && {script.strip()}"
-    classes = [f"-XX:SharedArchiveFile={first_start() / _CLASSES}"] if jvm is _JVM and libs == LIBS else []
+    archive = first_start() / _CLASSES if jvm is _JVM and libs == LIBS else None
+    classes = [f"-XX:SharedArchiveFile={archive}"] if archive and archive.exists() else []  # not every Java writes one
     return ["/bin/sh", "-c", command, "kafka", _java(), *jvm, *classes, "-cp", f"{installed_server(libs)}/*"]
 
 
