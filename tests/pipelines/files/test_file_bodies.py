@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from collections.abc import Iterator
 from functools import partial
@@ -25,6 +26,7 @@ from tieredstore.pipelines.filing.naming import Naming, Places
 from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.window_writing import Recipe, write_window
 from tieredstore.pipelines.writers import FileWriter, Format, JsonLines
+from tieredstore.process.thread_pool import ThreadPool
 
 SMALL = Memory(held_bytes=1000, held_files=2, buffer_bytes=300, buffers=3)
 STAGING = "_tieredstore/staging/"
@@ -168,6 +170,51 @@ def test_after_an_error_nothing_stays(any_store: ObjectStore, sizes: tuple[int, 
     assert left_in(any_store) == []
     # A writer may be closed late without harm.
     assert begun[0].file.write(b"x" * 5000) == 5000
+
+
+class FullDisk(io.RawIOBase):
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return 0
+
+    def write(self, data: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+
+def test_on_a_full_disk_all_other_bodies_are_closed_and_the_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    shut: list[bool] = []
+
+    class Pool(ThreadPool):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            shut.append(wait)
+            super().shutdown(wait, cancel_futures=cancel_futures)
+
+    monkeypatch.setattr(file_bodies, "ThreadPool", Pool)
+    bodies = bodies_of(MemoryObjectStore())
+    begun: list[FileBody] = []
+
+    def fill_up() -> None:
+        with bodies:
+            filled(bodies.begin("streamed", writes_forward=True), 5000)
+            begun.append(bodies.begin("other", writes_forward=False))
+            monkeypatch.setattr(bodies, "temporary", lambda: io.BufferedRandom(FullDisk()))
+            begun.append(bodies.begin("full", writes_forward=False))
+            begun.append(bodies.begin("another", writes_forward=False))
+            begun[1].file.write(b"in a buffer")
+            begun[1].end()
+
+    with pytest.raises(OSError, match="the disk is full"):
+        fill_up()
+    assert all(body.file.closed for body in begun)
+    assert shut == [True]
 
 
 FORMATS: list[Format] = [

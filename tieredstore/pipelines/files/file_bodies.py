@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -75,10 +75,12 @@ class Bodies:
             self.abandon()
             for body in self._bodies:
                 self._discard(body, waits=waits)
-        for body in self._bodies:
-            body.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=waits)
+        with ExitStack() as stack:
+            if self._pool is not None:
+                stack.callback(self._pool.shutdown, wait=waits)
+            for body in self._bodies:
+                # On a full disk, ``close`` fails too, if a temporary file still has bytes to write.
+                stack.callback(body.close)
 
     def _discard(self, body: FileBody, *, waits: bool) -> None:
         if (prepared := body.leftover(waits=waits)) is not None:
