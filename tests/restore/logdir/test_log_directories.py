@@ -172,6 +172,21 @@ def test_an_empty_log_of_deleted_records_is_replaced(thirds: ts.Bucket, tmp_path
     assert (log_dir / "log-start-offset-checkpoint").read_text() == "0\n0\n"
 
 
+def test_a_part_of_a_segment_without_batches_hides_no_time(tmp_path: Path) -> None:
+    """A broker takes the time of an empty segment from its file, and would return no offset for a time after it."""
+
+    def log_of(disk: str, base: int, first: int, epochs: tuple[tuple[int, int], ...]) -> Path:
+        made = [build_batch([Record(b"v", None, at)], at) for at in range(first, first + 20)]
+        write_segment(tmp_path / disk, made, partition=ORDERS, base_offset=base, leader_epochs=epochs)
+        return tmp_path / disk
+
+    disks = [log_of("one", 0, 80, ((0, 0),)), log_of("two", 60, 80, ((0, 0), (1, 80)))]
+    with fresh_bucket(tmp_path / "store", disks) as bucket:
+        log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+        assert restore(bucket, log_dir, prepared(ORDERS)) == [("restored", 0, 79), ("restored", 80, 99)]
+    assert [int(path.stem) for path in sorted((log_dir / "orders-0").glob("*.log"))] == [80, 100]
+
+
 def test_copies_of_two_leaders_are_one_log(tmp_path: Path) -> None:
     """The copies of two leaders overlap. The first copy is cut where the second leader's epoch begins."""
 

@@ -87,6 +87,19 @@ def test_the_start_of_a_broker_in_between_takes_nothing(bucket: ts.Bucket, tmp_p
     assert not (log_dir / MARKER).exists()
 
 
+@pytest.mark.parametrize(("base", "start"), [(0, 100), (5, None)])
+def test_an_empty_segment_of_the_broker_does_not_stay(
+    bucket: ts.Bucket, tmp_path: Path, base: int, start: int | None
+) -> None:
+    """The restore of an earlier release left the segment until the end."""
+    log_dir, options = make_log_dir(tmp_path / "logs", TOPICS), RestoreOptions(start=start)
+    stop_after(1, bucket, log_dir, prepared(ORDERS), options)
+    for suffix in ("log", "index", "timeindex"):
+        (log_dir / "orders-0" / f"{base:020d}.{suffix}").touch()
+    restore(bucket, log_dir, prepared(ORDERS), options)
+    assert [int(path.stem) for path in sorted((log_dir / "orders-0").glob("*.log"))] == [*range(start or 0, 301, 100)]
+
+
 def test_without_the_mark_the_way_out_is_named(bucket: ts.Bucket, tmp_path: Path) -> None:
     """A broker deletes the mark if it starts after the restore made its folder, and before the mark was moved there.
     It does so in all its directories."""

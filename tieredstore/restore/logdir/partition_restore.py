@@ -208,9 +208,14 @@ class PartitionRestore:
         sync_folder(self.folder)
 
     def _close(self) -> None:
-        """Write the leader epochs, and an empty segment at the end of the log."""
+        """Write the leader epochs, and an empty segment at the end of the log. Remove other empty segments, because a
+        broker would look there for the records of a time."""
         epochs = format_leader_epochs(((0, self.start_offset),))
         replace_file(self.folder / LEADER_EPOCH_CHECKPOINT, epochs, like=self.folder)
+        for log in self.folder.glob("*.log"):
+            if not log.stat().st_size:
+                for suffix in reversed(_SUFFIXES):
+                    log.with_suffix(f".{suffix}").unlink(missing_ok=True)
         for suffix in _SUFFIXES:
             replace_file(self.folder / f"{self.bounds[1]:020d}.{suffix}", b"", like=self.folder)
         sync_folder(self.folder)
