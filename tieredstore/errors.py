@@ -59,7 +59,7 @@ The class attributes of an error tell the caller what to do; no caller needs to 
 from __future__ import annotations
 
 from reprlib import Repr
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 LONGEST_SENTENCE: Final = 4000
 """The maximum number of characters in an error's message."""
@@ -199,7 +199,19 @@ class SchemaNotFoundError(ResourceNotFoundError):
 
 
 class DataLossError(ResourceNotFoundError):
-    """Requested offsets are in no segment, although later offsets exist."""
+    """Requested offsets are in no segment, although later offsets exist.
+
+    ``continue_at`` is the offset at which a reader goes on after a loss in a queue, if the queue knows it.
+    """
+
+    continue_at: int | None = None
+
+    @classmethod
+    def until(cls, continue_at: int, lost: str) -> Self:
+        """Return the error of a reader that goes on at ``continue_at``."""
+        error = cls(f"{lost}; continue at {continue_at}")
+        error.continue_at = continue_at
+        return error
 
 
 class CorruptDataError(TieredStoreError):

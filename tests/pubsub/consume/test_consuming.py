@@ -28,7 +28,7 @@ from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidRangeError
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.consume.consumer import BatchConsumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer, Delivery
 from tieredstore.pubsub.consume.partition_state import Fetches
 from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.format.notifications import Notification
@@ -154,6 +154,23 @@ def test_an_absent_object_and_a_freed_queue_are_data_loss_or_reported() -> None:
     assert "retention has freed offsets 0 to 255" in slow.losses[1]
 
 
+@pytest.mark.parametrize("delivery", ["at-least-once", "effectively-once"])
+def test_a_missing_notification_is_reported_once_and_passed_over(delivery: Delivery) -> None:
+    topics = fresh_topics()
+    for number in range(4):
+        publish(topics, [b"%d" % number])
+    (lost,) = (info.key for info in topics.store.list("") if info.key.endswith(f"/orders/0/{1:020}"))
+    topics.store.delete([lost])
+    with BatchConsumer(topics, "orders", on_data_loss="report", delivery=delivery) as consumer:
+        assert values_of(consumer, at_least=3) == [b"0", b"2", b"3"]
+        assert values_of(consumer) == []
+        assert [sentence.partition(" (")[0] for sentence in consumer.losses] == [
+            "queue orders/0: the entry of offset 256 is missing"
+        ]
+        consumer.seek(0, 512)
+        assert values_of(consumer, at_least=2) == [b"2", b"3"]
+
+
 def test_damage_stays_where_it_is_or_is_left_out() -> None:
     topics, key = three_messages()
     flip(topics, key, SECOND)
@@ -247,7 +264,6 @@ def test_objects_that_are_read_at_once_do_not_get_into_each_other() -> None:
     assert sorted(values_of(BatchConsumer(topics, "orders"), at_least=400)) == values
 
 
-@pytest.mark.usefixtures("inline_threads")
 def test_a_group_that_has_read_all_that_was_freed_has_lost_nothing() -> None:
     topics = fresh_topics()
     for value in (b"a", b"b"):
@@ -272,6 +288,7 @@ def test_a_consumer_that_cannot_be_made_leaves_nothing_open(monkeypatch: pytest.
     assert closed == ["Fetches", "BatchLog"]
 
 
+@pytest.mark.usefixtures("inline_threads")
 def test_records_before_a_loss_are_returned_before_the_loss_is_raised() -> None:
     """Retention frees queue entries before the consumer reads them. Objects whose fetch has begun are still read."""
     topics = fresh_topics()

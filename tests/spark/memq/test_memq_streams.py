@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 
 from tests.support.pubsub.memq_topic import BATCHES, MESSAGES, RECORDS, Topic, rows_of, values, written_topic
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.queue.topics import BatchLog
@@ -90,6 +90,48 @@ def test_a_stream_that_has_read_all_that_was_freed_has_lost_nothing(tmp_path: Pa
     for partition in range(2):
         topic.queue.free(partition, topic.queue.end(partition))
     assert stream_of(topic).latestOffset(end, ReadAllAvailable()) == end
+
+
+def create_again(topic: Topic) -> None:
+    """Delete the queue, and write one batch to each partition."""
+    topic.topics.store.delete([info.key for info in topic.topics.store.list("") if "/queues/orders/" in info.key])
+    topic.queue = topic.topics.queue(topic.topics.get("orders"))
+    topic.write(range(2))
+
+
+@pytest.mark.parametrize("is_up_to_now", [False, True])
+def test_a_stream_of_a_topic_that_was_created_again_names_it_or_begins_again(
+    tmp_path: Path, *, is_up_to_now: bool
+) -> None:
+    topic = written_topic(tmp_path)
+    before = stream_of(topic)
+    at = before.latestOffset(before.initialOffset(), ReadAllAvailable())
+    create_again(topic)
+    failing, going_on = stream_of(topic), stream_of(topic, failOnDataLoss="false")
+    if is_up_to_now:
+        failing.prepareForTriggerAvailableNow()
+        going_on.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match=r"offset 768 is beyond the end, 256, .*; set failOnDataLoss to false"):
+        failing.latestOffset(at, ReadAllAvailable())
+    end = going_on.latestOffset(at, ReadAllAvailable())
+    assert end["offsets"] == {"0": 256, "1": 256}
+    assert stream_values(going_on, at, end) == values(range(2))
+    assert stream_values(pickle.loads(pickle.dumps(going_on)), at, end) == values(range(2))
+    assert going_on.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_stream_passes_over_a_missing_notification(tmp_path: Path) -> None:
+    topic = written_topic(tmp_path)
+    (lost,) = (info.key for info in topic.topics.store.list("") if info.key.endswith(f"/orders/1/{1:020}"))
+    topic.topics.store.delete([lost])
+    failing, going_on = stream_of(topic), stream_of(topic, failOnDataLoss="false")
+    at = failing.initialOffset()
+    with pytest.raises(
+        DataLossError, match=r"offset 256 is missing .*; set failOnDataLoss to false to continue at 512"
+    ):
+        failing.latestOffset(at, ReadAllAvailable())
+    end = going_on.latestOffset(at, ReadAllAvailable())
+    assert stream_values(going_on, at, end) == sorted(set(values(range(BATCHES))) - set(values(range(3, 4))))
 
 
 def test_a_run_up_to_now_and_the_engines_own_limits(topic: Topic) -> None:

@@ -331,7 +331,7 @@ class BatchConsumer(Closing):
             if self._on_data_loss == "fail":
                 raise
             self.losses.append(str(error))
-            state.pass_over()
+            state.pass_over(error.continue_at)
             return False
 
 

@@ -460,14 +460,16 @@ class PartitionState:
             self._shared.counts.repeated_messages += len(first.repeated)
         self.position = Position(first.batch.next_offset)
 
-    def pass_over(self) -> None:
-        """Skip the cause of the last error: the first batch, or entries that retention has freed."""
+    def pass_over(self, continue_at: int | None = None) -> None:
+        """Skip the cause of the last error: the first batch, or entries that the queue has lost, up to ``continue_at``
+        (default: the queue's start)."""
         if self._ahead:
             self._exhaust()
         elif self._queued:
             self.position = Position(self._queued.popleft().next_offset)
         else:
-            self.position = Position(self._shared.log.queue.start(self.partition))
+            at = self._shared.log.queue.start(self.partition) if continue_at is None else continue_at
+            self.position = Position(at)
             self.lookout.restart(self.position.offset)
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ class SeenMessages:
     def _rebuild(self, batch: QueuedBatch) -> None:
         queue, least_ms = self._log.queue, batch.appended_ms - self._window_ms
         begin = max(queue.start(self._partition), queue.offset_at(self._partition, least_ms))
-        for entry in queue.walk(self._partition, begin, batch.offset):
+        for entry in queue.walk(self._partition, begin, batch.offset, lambda _: None):  # lost entries were not returned
             try:
                 for request, sighting in self._sightings(self._log.batch_of(self._partition, entry)):
                     self._note(request, sighting)

@@ -210,9 +210,8 @@ class KafkaQueue(NotificationQueue):
         def end() -> int:
             start = self.start(partition)
             if offset < start:
-                raise DataLossError(
-                    f"{self._where(partition)}: retention has freed offsets {offset} to {start - 1}; "
-                    f"continue at {start}"
+                raise DataLossError.until(
+                    start, f"{self._where(partition)}: retention has freed offsets {offset} to {start - 1}"
                 )
             return self.end(partition)
 

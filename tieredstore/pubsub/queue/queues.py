@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Final, NamedTuple, Protocol, cast
 
 from tieredstore.config.installed import QUEUES, installed_class
-from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.errors import ConfigError, DataLossError, TieredStoreError
 from tieredstore.installation import Extra
 from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
@@ -155,17 +155,31 @@ class NotificationQueue(Closing):
         """Return a cursor at ``offset``. Reads through the cursor may need fewer requests than :meth:`read`."""
         return QueueCursor(self, partition, offset)
 
-    def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedNotification]:
+    def walk(
+        self,
+        partition: int,
+        begin: int | None = None,
+        end: int | None = None,
+        on_loss: Callable[[DataLossError], None] | None = None,
+    ) -> Iterator[QueuedNotification]:
         """Yield the notifications from ``begin`` (default: the start) to ``end`` (exclusive), or to the queue's end.
 
-        Raise DataLossError if any notification of this range is missing.
+        Raise DataLossError if any notification of this range is missing. With ``on_loss``, call it with the error
+        instead, and go on after the loss.
         """
         cursor = self.cursor(partition, self.start(partition) if begin is None else begin)
         while end is None or cursor.offset < end:
-            entries = cursor.read()
-            if not entries:
-                cursor.check_end()
-                return
+            try:
+                entries = cursor.read()
+                if not entries:
+                    cursor.check_end()
+                    return
+            except DataLossError as error:
+                if on_loss is None or error.continue_at is None:
+                    raise
+                on_loss(error)
+                cursor = self.cursor(partition, error.continue_at)
+                continue
             for entry in entries:
                 if end is not None and entry.offset >= end:
                     return

@@ -368,9 +368,7 @@ class _StoredPartition:
         """Raise DataLossError if retention has freed ``offset``."""
         start = self.start_number() * ENTRY_NOTIFICATIONS
         if offset < start:
-            raise DataLossError(
-                f"{self._name}: retention has freed offsets {offset} to {start - 1}; continue at {start}"
-            )
+            raise DataLossError.until(start, f"{self._name}: retention has freed offsets {offset} to {start - 1}")
 
     def _entry(self, number: int) -> _Entry | None:
         key = self._key(number)
@@ -407,9 +405,9 @@ class _StoredPartition:
         later = next(self._entries_after(number), None)
         # Check again, because another writer may have put the entry before the listing, or retention may have freed it.
         if later is not None and not self._exists(number) and self.start_number() <= number:
-            raise DataLossError(
-                f"{self._name}: the entry of offset {number * ENTRY_NOTIFICATIONS} is missing ({self._key(number)}); "
-                f"continue at {later * ENTRY_NOTIFICATIONS}"
+            raise DataLossError.until(
+                later * ENTRY_NOTIFICATIONS,
+                f"{self._name}: the entry of offset {number * ENTRY_NOTIFICATIONS} is missing ({self._key(number)})",
             )
 
     def check_reached(self, offset: int) -> None:
@@ -421,9 +419,10 @@ class _StoredPartition:
         start = self.start_number()
         end = self.search_end(start)
         if before >= end:
-            raise DataLossError(
+            raise DataLossError.until(
+                start * ENTRY_NOTIFICATIONS,
                 f"{self._name}: offset {offset} is beyond the end, {end * ENTRY_NOTIFICATIONS}, so this is not the "
-                f"queue that was read before; continue at {start * ENTRY_NOTIFICATIONS}"
+                "queue that was read before",
             )
 
     def _entries_after(self, number: int) -> Iterator[int]:

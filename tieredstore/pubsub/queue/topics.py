@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
@@ -335,9 +335,15 @@ class BatchLog(Closing):
         key = self.topics.check_place(notification, self.topic, where)
         return QueuedBatch(partition, entry.offset, entry.next_offset, entry.appended_ms, key, notification)
 
-    def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedBatch]:
+    def walk(
+        self,
+        partition: int,
+        begin: int | None = None,
+        end: int | None = None,
+        on_loss: Callable[[DataLossError], None] | None = None,
+    ) -> Iterator[QueuedBatch]:
         """Yield a partition's batches, over the same offsets as :meth:`NotificationQueue.walk`."""
-        for entry in self.queue.walk(partition, begin, end):
+        for entry in self.queue.walk(partition, begin, end, on_loss):
             yield self.batch_of(partition, entry)
 
     def position_before_end(self, partition: int, records: int) -> Position:

@@ -73,18 +73,23 @@ def batches_from(
     """Yield the batches of a read partition from ``offset`` to ``end`` (exclusive). If ``end`` is None, go on to the
     queue's end.
 
-    If retention has deleted the batch at ``offset``, raise DataLossError. If ``fail_on_data_loss`` is false, begin at
-    the first existing batch instead.
+    If retention has deleted the batch at ``offset``, or the queue has lost entries, raise DataLossError. If
+    ``fail_on_data_loss`` is false, continue after the loss instead.
     """
     if end is not None and offset >= end:
         return iter(())
+
+    def on_loss(error: DataLossError) -> None:
+        lost = str(error).rpartition(";")[0]
+        if fail_on_data_loss:
+            raise DataLossError(f"{lost}; set failOnDataLoss to false to continue at {error.continue_at}") from error
+        _logger.warning("%s; reading continues at %s", lost, error.continue_at)
+
     start = log.queue.start(partition)
     if offset < start:
-        lost = f"{log.topic.name}-{partition}: retention has freed offsets {offset} to {start - 1}"
-        if fail_on_data_loss:
-            raise DataLossError(f"{lost}; set failOnDataLoss to false to continue at {start}")
-        _logger.warning("%s; reading continues at %d", lost, start)
-    walk = log.walk(partition, max(offset, start), end)
+        freed = f"retention has freed offsets {offset} to {start - 1}"
+        on_loss(DataLossError.until(start, f"{log.topic.name}-{partition}: {freed}"))
+    walk = log.walk(partition, max(offset, start), end, on_loss)
     return (PlannedBatch(batch.key, batch.size, batch) for batch in walk)
 
 

@@ -115,7 +115,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 offsets = ended.initial
             batches: list[PlannedBatch] = []
             for partition, stop in sorted(ended.offsets.items()):
-                batches += self._from(partition, offsets.get(partition), stop)
+                begin = offsets.get(partition)
+                # An end before the begin means that the topic was created again, and was read from its start.
+                batches += self._from(partition, None if begin is not None and begin > stop else begin, stop)
             return plan_tasks(self._options, batches)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -145,10 +147,12 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = range(self._open().queue.partitions)
         offsets = self._offsets_in(start)
         target = self._target
-        walks = {
-            partition: self._from(partition, offsets.get(partition), None if target is None else target[partition])
-            for partition in (partitions if target is None else target)
-        }
+        walks: dict[int, Iterator[PlannedBatch]] = {}
+        for partition in partitions if target is None else target:
+            offset, stop = offsets.get(partition), None if target is None else target[partition]
+            # Only a read without an end finds out that the offset is beyond the queue's end.
+            is_beyond = offset is not None and stop is not None and offset > stop
+            walks[partition] = self._from(partition, offset, None if is_beyond else stop)
         most, size = self._options.max_batches, self._options.max_bytes
         match limit:
             case ReadAllAvailable():
