@@ -120,6 +120,27 @@ def test_damage_that_a_second_read_does_not_meet_is_no_loss(bucket: Bucket, fetc
     assert lost == []
 
 
+def test_a_second_read_reports_a_skipped_batch_once(bucket: Bucket, fetches: Fetches) -> None:
+    """The second read meets the same batch, because no record after the batch was returned before."""
+    path = next(path for path, _ in _objects(bucket, bucket.write(20)) if path.suffix == ".log")
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 0xFF
+    path.write_bytes(bytes(content))
+    bucket.write(20)
+    failures: list[Exception | None] = [None, SegmentCorruptError("chunk 0 is damaged: its checksum does not match")]
+    lost: list[Any] = []
+
+    def fail_once(_: object) -> None:
+        if failures and (failure := failures.pop(0)) is not None:
+            raise failure
+
+    fetches.before = fail_once
+    with reader_of(bucket, PLACE, tiered_storage_on_data_loss="report", loss_cb=lost.append) as consumer:
+        assert offsets_of(read(consumer, 30)) == [*range(10), *range(20, 40)]
+    assert not failures
+    assert [(one.start, one.stop) for one in lost] == [(10, 11)]
+
+
 def test_another_life_of_a_topic_is_not_guessed(bucket: Bucket) -> None:
     bucket.write(20)
     bucket.write(20, topic_id=SECOND_ID)

@@ -131,11 +131,15 @@ class StoredStreams:
             reading.close()
 
     def pass_skipped(self, stream: StoredStream) -> LostOffsets | None:
-        """Return the next damaged batch before the end of the stream's next records, each once; None if there is
-        none."""
+        """Return the next damaged batch before the end of the stream's next records, each once; None if there is none.
+
+        After a failed read, batches after the last record are left to the next read, which meets them again.
+        """
         with self._changed:
             upto = int64_values(stream.batches[0], "offset")[-1] if stream.batches else -1
-        if stream.told < len(stream.skipped) and (stream.is_done or stream.skipped[stream.told].start <= upto):
+        if stream.told < len(stream.skipped) and (
+            stream.turn is Turn.ENDED or stream.skipped[stream.told].start <= upto
+        ):
             stream.told += 1
             return stream.skipped[stream.told - 1]
         return None
