@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, TopicP
 
 from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, offsets_of, read, reader_of, until
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
-from tests.support.records.topic_buckets import FIRST_ID, Bucket, value_of
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, value_of
 from tieredstore.consumer import Consumer, PartitionBatch
 from tieredstore.errors import AlreadyClosedError, BatchCorruptError, ConfigError
 from tieredstore.live.messages import MessageColumns
@@ -139,6 +139,15 @@ def test_a_query_lists_a_partition_once_after_retention(bucket: Bucket, monkeypa
         refreshes = parts_of(consumer).core.lookups.refreshes
         assert times(consumer, 5) == [20]
         assert parts_of(consumer).core.lookups.refreshes == refreshes + 1
+
+
+def test_a_query_finds_the_topic_that_replaced_all_known_segments(bucket: Bucket) -> None:
+    first = bucket.write(20)
+    with reader_of(bucket) as consumer:
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (0, 20)
+        bucket.delete(first)
+        bucket.write(30, topic_id=SECOND_ID)
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (0, 30)
 
 
 def test_a_query_of_a_closed_consumer_does_not_wait(bucket: Bucket) -> None:

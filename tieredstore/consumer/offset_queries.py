@@ -111,12 +111,13 @@ class OffsetQueries:
         logs.load({where[0]}, ids)
         if logs.listings == before:
             known = logs.lineage(where)
-            if known is None:
-                # The bucket lacked the partition before, and its first segments may have arrived since.
-                logs.reload(where[0], ids.get(where[0]))
-            elif (begins_elsewhere := _begins_elsewhere(bucket, known)) or fresh:
+            if known is not None and ((begins_elsewhere := _begins_elsewhere(bucket, known)) or fresh):
                 # If retention has deleted the first known segment, list the whole partition.
                 logs.refresh(where, from_start=begins_elsewhere)
+            if logs.lineage(where) is None:
+                # The bucket lacked the partition, and its first segments may have arrived since, or those of a topic
+                # that was created again.
+                logs.reload(where[0], ids.get(where[0]))
         lineage = logs.lineage(where)
         return bucket.until_cut(lineage) if self._is_remote and lineage is not None else lineage
 
