@@ -325,6 +325,26 @@ def test_a_commit_of_the_same_offset_after_another_member_went_back(bucket: Buck
         assert broker.committed == {ORDERS: 20}
 
 
+@pytest.mark.parametrize("call", ["commit", "offsets", "automatic"])
+def test_a_commit_of_the_same_offset_after_an_asynchronous_commit(bucket: Bucket, call: str) -> None:
+    """The last commit that this member has waited for is not the group's last commit."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40)})
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
+        parts_of(consumer).commits._due_at = float("inf")  # pyright: ignore[reportPrivateUsage]
+        until(consumer, lambda given: len(given) == 20, count=20)
+        consumer.commit(asynchronous=False)
+        until(consumer, lambda given: len(given) == 20, count=20)
+        if call == "automatic":
+            parts_of(consumer).commits.commit_auto()
+        else:
+            consumer.commit(**{"offsets": [TopicPartition(*ORDERS, 40)]} if call == "offsets" else {})
+        # The scripted client does not see a commit of chosen offsets.
+        assert broker.committed == {ORDERS: 20 if call == "offsets" else 40}
+        consumer.seek(TopicPartition(*ORDERS, 20))
+        consumer.commit(asynchronous=False)
+        assert broker.committed == {ORDERS: 20}
+
+
 def test_a_commit_right_after_a_seek_is_of_where_it_stands(bucket: Bucket) -> None:
     """A commit right after a seek has the sought offset, even before the look-up, and even if the consumer closes."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})

@@ -93,6 +93,19 @@ def test_a_commit_of_another_life_is_told(bucket: Bucket, mode: str, policy: str
             assert offsets_of(read(consumer, 40)) == list(range(40))
 
 
+def test_a_commit_of_another_life_is_replaced_by_the_same_offset(bucket: Bucket) -> None:
+    """Otherwise the group's next member would meet the loss again."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40)}, committed={ORDERS: 0})
+    broker.commits[ORDERS, 0] = GroupCommit(0, f"tieredstore topic.id={SECOND_ID}", 0)
+    with broker.consumer(bucket, ORDERS, mode="kafka_preferred", on_data_loss="fail") as (consumer, _):
+        assert f"created again as {FIRST_ID}" in str(raised(consumer, DataLossError))
+        consumer.seek(TopicPartition(*ORDERS, 35))
+        assert offsets_of(read(consumer, 5)) == list(range(35, 40))
+        consumer.seek(TopicPartition(*ORDERS, 0))
+        consumer.commit(asynchronous=False)
+        assert broker.commits[ORDERS, 0].metadata == f"tieredstore topic.id={FIRST_ID}"
+
+
 @pytest.mark.parametrize("code", [KafkaError.REBALANCE_IN_PROGRESS, KafkaError.GROUP_AUTHORIZATION_FAILED])
 def test_an_automatic_commit_that_the_coordinator_refuses_is_repeated(bucket: Bucket, code: int) -> None:
     """No further records arrive. The client and the mock coordinator are librdkafka's; the user's callback is called

@@ -341,6 +341,8 @@ class Consumer(confluent_kafka.Consumer):
             if offsets is None and message is not None and _is_message(message) and message.error() is None:
                 given = {"offsets": [parts.commits.place_behind(message)], "asynchronous": asynchronous}
             places = _base.commit(self, **given)
+            if asynchronous:
+                parts.commits.note_sent(given.get("offsets", ()))
             parts.commits.note_committed(places or ())
             return places
         return parts.commits.commit_async() if asynchronous else parts.commits.commit_and_wait()

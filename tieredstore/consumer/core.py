@@ -386,9 +386,9 @@ class Core:
             f"topic {partition.where[0]} was created again as {found.topic_id}, after {partition} of "
             f"{found.look.read_id} was read {upto}"
         )
+        # The last known commit was made in the earlier topic.
+        self.confirmed.pop(partition.where, None)
         if self.policy.accepts(partition, sentence):
-            # The last known commit was made in the earlier topic.
-            self.confirmed.pop(partition.where, None)
             partition.log = SeenLog(found.topic_id, found.look.live)
             partition.at = "earliest" if found.at is None else found.at
             self._look(partition)

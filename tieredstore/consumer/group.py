@@ -306,6 +306,7 @@ class Commits:
         """Commit :meth:`places` without waiting for the answer."""
         known = self.places()
         if known:
+            self.note_sent(known.values())
             self._client.commit(known.values())
 
     def commit_and_wait(self) -> list[KafkaPartition]:
@@ -319,6 +320,11 @@ class Commits:
         places = self._client.commit(new.values(), asynchronous=False)
         self.note_committed(places)
         return [*places, *(KafkaPartition(*where) for where in self._core.partitions if where not in new)]
+
+    def note_sent(self, places: Iterable[KafkaPartition]) -> None:
+        """Record an asynchronous commit: which offset the group coordinator has then is unknown."""
+        for place in places:
+            self._core.confirmed.pop((place.topic, place.partition), None)
 
     def note_committed(self, places: Iterable[KafkaPartition]) -> None:
         """Record the committed offsets that the group coordinator has confirmed."""
@@ -355,6 +361,7 @@ class Commits:
                 commit.committed = place.offset
         if not new:
             return
+        self.note_sent(new)
         try:
             # Do not wait. The client sends its requests in order, so this commit goes out before a request to leave the
             # group.
