@@ -144,6 +144,21 @@ def test_a_file_that_is_no_state_is_refused_and_stays(planted: PlantedBucket, tm
     assert (tmp_path / "state").read_text().startswith("what somebody else")
 
 
+@pytest.mark.parametrize("level", [Level.INDEX, Level.DATA])
+def test_a_run_over_a_part_does_not_hide_a_lost_end_from_the_next_run(
+    planted: PlantedBucket, tmp_path: Path, level: Level
+) -> None:
+    """Only a run over the whole partition knows that no segment follows."""
+    planted.edit_metadata(SEGMENTS - 1, endOffset=SEGMENTS * OFFSETS + 2)
+    with state_of(planted, tmp_path) as state:
+        selection = Selection(level, state=state)
+        part = list(verify(planted.bucket, selection=selection, narrow=iter))
+        assert [finding.kind for checked in part for finding in checked.findings] == [FindingKind.ENDS_EARLY]
+        assert [finding.kind for checked in run(planted, selection) for finding in checked.findings] == [
+            FindingKind.END_OFFSET
+        ]
+
+
 @pytest.mark.parametrize("column", ["stamps", "epochs", "end_offset", "log_size"])
 @pytest.mark.parametrize("value", ["[[", "[[1]]", "7", '{"a": 1}', "null", b"\xff"])
 def test_a_damaged_row_of_a_state_is_refused_or_checked_again(

@@ -132,11 +132,15 @@ def _with_last(results: Iterator[CheckedSegment]) -> Iterator[tuple[CheckedSegme
 
 
 def _note(state: VerifyState, result: CheckedSegment) -> None:
-    level, extent = result.subject.level, result.extent
-    if result.is_sound and level is not None and extent is not None:
-        state.keep(result.subject.objects, level, SoundSegment(extent, result.log_size))
+    subject, level, extent = result.subject, result.subject.level, result.extent
+    # If only a part of the partition is listed, a log that ends early may have lost its end. A later run may know.
+    is_open = not subject.is_last and subject.next_start is None and FindingKind.ENDS_EARLY in {
+        finding.kind for finding in result.findings
+    }  # fmt: skip
+    if result.is_sound and not is_open and level is not None and extent is not None:
+        state.keep(subject.objects, level, SoundSegment(extent, result.log_size))
     elif level is not None:
-        state.forget(result.subject.objects)
+        state.forget(subject.objects)
 
 
 class OpenTransactions:
