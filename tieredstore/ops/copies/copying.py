@@ -340,8 +340,8 @@ class BucketCopy:
         """Yield a step for each segment in scope, in the order of the source's listing. Memory does not grow with the
         number of segments.
 
-        Raise ConfigError if both buckets are the same place, or if the target's conditional writes are not atomic.
-        Errors of a store end the run.
+        Raise ConfigError if both buckets are the same place, if their keys would mix, or if the target's conditional
+        writes are not atomic. Errors of a store end the run.
         """
         source, target = self.source, self.target
         require_target(source, target, "mirror")

@@ -90,7 +90,7 @@ class Repair:
 
         A step's ``item`` is the target's segment. The step's ``reason`` names the repaired objects.
 
-        Raise ConfigError in the same cases as a copy. Errors of a store end the run.
+        Raise ConfigError in the cases of ``require_target``. Errors of a store end the run.
         """
         require_target(self.source, self.target, "mirror --repair")
         with contextlib.ExitStack() as opened:
