@@ -234,13 +234,14 @@ def test_an_offset_beyond_the_end_is_named_with_the_end(offset: int, *, is_beyon
         queue.read(0, offset)
 
 
-def test_a_waiting_reader_hears_of_a_queue_that_was_created_again() -> None:
+@pytest.mark.parametrize("idle_reads", [1, 20, 100])
+def test_a_waiting_reader_hears_of_a_queue_that_was_created_again(idle_reads: int) -> None:
     store = MemoryObjectStore()
     queue = queue_on(orders_on(store))
     for number in range(3):
         queue.append(0, [b"%d" % number], soon())
     cursor = queue.cursor(0, 0)
-    assert [len(cursor.read()) for _ in range(4)] == [1, 1, 1, 0]
+    assert [len(cursor.read()) for _ in range(3 + idle_reads)] == [1, 1, 1, *[0] * idle_reads]
     lose_queue(store)
     with pytest.raises(DataLossError, match="offset 768 is beyond the end, 0"):
         deque((cursor.read() for _ in range(20)), maxlen=0)

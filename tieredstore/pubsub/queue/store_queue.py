@@ -417,8 +417,7 @@ class _StoredPartition:
         if before < 0 or self._exists(before):
             return
         start = self.start_number()
-        end = self.search_end(start)
-        if before >= end:
+        if before >= start and before >= (end := self.search_end(start)):
             raise DataLossError.until(
                 start * ENTRY_NOTIFICATIONS,
                 f"{self._name}: offset {offset} is beyond the end, {end * ENTRY_NOTIFICATIONS}, so this is not the "
@@ -453,9 +452,10 @@ class _EntryCursor(QueueCursor):
     At the queue's end, a read asks only for the next entry, with these exceptions:
 
     - The first read at the end also checks the queue's start.
-    - Every fifteenth read after the first checks the start instead of asking for the next entry.
+    - Every fifteenth read after the first checks the start instead of asking for the next entry, and that the queue
+      reaches the cursor.
     - A cursor's first read, if at the end, also checks that no entry is missing, and that the queue reaches the cursor.
-    - The sixteenth read in a row at the end checks both too.
+    - The sixteenth read in a row at the end also checks that no entry is missing.
     """
 
     def __init__(self, queue: StoreQueue, partition: int, offset: int) -> None:
@@ -481,6 +481,7 @@ class _EntryCursor(QueueCursor):
         if (self._is_new and not self._misses) or self._misses == _ASK_START_EVERY:
             # List later entries only once until a new entry arrives, because a listing costs more than a GET.
             self.check_end()
+        if is_asking_start and (self._is_new or self._misses):
             self._entries.check_reached(at)
         self._misses += 1
         return []
