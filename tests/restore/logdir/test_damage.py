@@ -12,7 +12,7 @@ import tieredstore as ts
 from tests.restore.logdir.log_dirs import fresh_bucket, make_log_dir, prepared, restore
 from tieredstore.errors import BatchCorruptError, IndexesCorruptError
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
-from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.logdir.restoring import RestoreOptions
 from tieredstore.testing.batches import ANONYMOUS, Producer, Record, build_batch, build_end_marker
@@ -121,6 +121,22 @@ def test_a_right_transaction_index_is_restored(
         restore(bucket, log_dir, prepared(ORDERS))
     kept = [path.read_bytes() for path in (tmp_path / "disk").rglob("*.txnindex")]
     assert [path.read_bytes() for path in log_dir.rglob("*.txnindex")] == kept
+
+
+@pytest.mark.parametrize("stop", [None, 12])
+def test_the_last_stable_offset_of_a_follower_is_lowered(tmp_path: Path, stop: int | None) -> None:
+    """A follower that appends all these batches at once writes the first offset of the other producer's transaction."""
+    other = Producer(1002, 0, 0, transactional=True)
+    batches = [at(10, producer=ONE), build_end_marker(11, ONE, commit=False), at(12, producer=ONE)]
+    write_segment(
+        tmp_path / "disk", [*batches, at(13, producer=other)], partition=ORDERS, base_offset=10,
+        aborted=[AbortedTransaction(1001, 10, 11, 13)],
+    )  # fmt: skip
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as bucket:
+        log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+        restore(bucket, log_dir, prepared(ORDERS), RestoreOptions(stop=stop))
+    (path,) = log_dir.rglob("*.txnindex")
+    assert read_txn_index(path.read_bytes(), 10) == (AbortedTransaction(1001, 10, 11, 12),)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
@@ -67,12 +68,14 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
             yield header
 
     with _draft(path).open("wb", buffering=_WRITE_SIZE) as log:
-        _check_aborted(span, aborted, transaction_steps(copied(log), lambda _: marker_of(batch)))
+        stable = _check_aborted(span, aborted, transaction_steps(copied(log), lambda _: marker_of(batch)))
         sync(log)
     contents = {"index": bytes(indexes.offset_index), "timeindex": indexes.close(), "snapshot": snapshot}
     if aborted:
         # A broker creates this file only with its first entry.
-        contents["txnindex"] = format_txn_index(aborted)
+        contents["txnindex"] = format_txn_index(
+            replace(entry, last_stable_offset=min(entry.last_stable_offset, stable)) for entry in aborted
+        )
     return {**draft_files(folder, span.start, span.stop, contents), _draft(path): path}
 
 
@@ -84,8 +87,10 @@ def _aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransactio
     return [entry for entry in aborted if span.start <= entry.last_offset < span.stop]
 
 
-def _check_aborted(span: Span, aborted: Iterable[AbortedTransaction], steps: Iterable[TransactionStep]) -> None:
-    """Raise IndexesCorruptError unless the aborted transactions are those of the span's batches. With a wrong index, a
+def _check_aborted(span: Span, aborted: Iterable[AbortedTransaction], steps: Iterable[TransactionStep]) -> int:
+    """Return the last stable offset at the span's end, as far as its batches tell.
+
+    Raise IndexesCorruptError unless the aborted transactions are those of the span's batches. With a wrong index, a
     broker would return aborted records to ``read_committed`` consumers, or hide committed records.
     """
     known = {(entry.producer_id, entry.last_offset): entry for entry in aborted}
@@ -108,9 +113,12 @@ def _check_aborted(span: Span, aborted: Iterable[AbortedTransaction], steps: Ite
             raise _mismatch(span, producer, step.offset)
     for producer, offset in known:
         raise _mismatch(span, producer, offset)
-    # A broker does not look for aborted transactions beyond the last stable offset.
-    if stable > min(opened.values(), default=span.stop):
+    if stable > span.segment.end_offset + 1:
         raise IndexesCorruptError(f"the transaction index of {span.segment} has a wrong last stable offset, {stable}")
+    # A broker does not look for aborted transactions beyond an entry's last stable offset. But a follower that appends
+    # several batches at once writes the beginning of another producer's later transaction there. The span may end
+    # before that offset, or the same producer's next transaction may begin before it.
+    return min(opened.values(), default=span.stop)
 
 
 def _mismatch(span: Span, producer: int, offset: int) -> IndexesCorruptError:
