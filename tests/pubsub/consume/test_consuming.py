@@ -80,7 +80,7 @@ def test_positions_to_the_record() -> None:
     one: Any = alone.read_at(0, 0, 1, 1)
     assert one.column("value")[0].as_py()[:4] == b"0004"
     assert alone.read_at(0, 0).num_rows == 10
-    for place in ((0, 1), (0, 0, 9), (0, 0, 0, 9), (0, 0, 0, 1 << 63)):
+    for place in ((0, 1), (0, 512), (0, 0, 9), (0, 0, 0, 9), (0, 0, 0, 1 << 63)):
         with pytest.raises(InvalidRangeError):
             alone.read_at(*place)
     with pytest.raises(ConfigError, match="without a group"):

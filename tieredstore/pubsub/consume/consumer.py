@@ -216,7 +216,12 @@ class BatchConsumer(Closing):
         One ranged GET reads the index, a second GET the Message. Raise InvalidRangeError if the Message or record does
         not exist.
         """
-        entries = self._queue.read(partition, offset)
+        try:
+            entries = self._queue.read(partition, offset)
+        except DataLossError as error:
+            if error.continue_at is None or error.continue_at > offset:
+                raise
+            entries = []  # the offset is beyond the end
         if not entries or entries[0].offset != offset:
             raise InvalidRangeError(f"queue {self.topic}/{partition} has no offset {offset}")
         batch = self._log.batch_of(partition, entries[0])

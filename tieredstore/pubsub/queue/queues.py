@@ -148,7 +148,7 @@ class NotificationQueue(Closing):
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
         """Return some notifications from ``offset`` on, in order, without waiting; none at the queue's end.
 
-        Raise DataLossError if retention has freed ``offset``.
+        Raise DataLossError if retention has freed ``offset``. A queue may raise it too if ``offset`` is beyond the end.
         """
 
     def cursor(self, partition: int, offset: int) -> QueueCursor:
