@@ -191,6 +191,18 @@ def test_another_log_of_the_topic_is_never_emptied(bucket: ts.Bucket, tmp_path: 
     assert tree(log_dir / "orders-1") == before
 
 
+def test_a_partition_that_was_moved_to_this_broker_is_never_emptied(bucket: ts.Bucket, tmp_path: Path) -> None:
+    """The plan has it on broker 2. It was moved after the plan was made, and a producer wrote to it."""
+    log_dir, (topic,) = make_log_dir(tmp_path / "logs", {"orders": 2}), prepared(ORDERS).topics
+    topic = replace(topic, partitions=(*topic.partitions, PreparedPartition((2,), 0, 300)))
+    plan = replace(prepared(ORDERS), topics=(topic,))
+    write(log_dir, TopicIdPartition(NEW_ID, "orders", 1), 0)
+    before = tree(log_dir / "orders-1")
+    stop_after(1, bucket, log_dir, plan, RestoreOptions(stop=150))
+    restore(bucket, log_dir, plan)
+    assert tree(log_dir / "orders-1") == before
+
+
 def test_another_log_outside_of_the_window_is_refused(bucket: ts.Bucket, tmp_path: Path) -> None:
     """If this restore were killed, a restore with another window would empty the partition."""
     write(tmp_path / "more", replace(ORDERS, partition=1), 0)

@@ -91,7 +91,7 @@ def restore_logs(
         for target, directory in pairs:
             with disk_faults(target.path):
                 if target.work not in (None, work):
-                    _discard(directory, prepared)
+                    _discard(directory, prepared, broker)
                 if plans:
                     directory.begin(work)
         for plan in plans:
@@ -177,7 +177,7 @@ def _check_work(target: _Target, prepared: PreparedRestore) -> None:
         )
 
 
-def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
+def _discard(directory: LogDirectory, prepared: PreparedRestore, broker: int) -> None:
     """Remove the files of an unfinished restore of the same topics. That restore had other options, for example other
     partitions or offsets.
     """
@@ -185,9 +185,9 @@ def _discard(directory: LogDirectory, prepared: PreparedRestore) -> None:
     for topic in prepared.topics:
         for number, log in enumerate(topic.partitions):
             folder = directory.path / f"{topic.topic}-{number}"
-            # A partition without a log in the bucket was not restored. Keep its records, because a producer has written
-            # them.
-            if log.start < log.stop and folder.exists():
+            # A partition of another broker, or without a log in the bucket, was not restored. Keep its records, because
+            # a producer has written them.
+            if log.start < log.stop and broker in log.replicas and folder.exists():
                 _check_id(folder, topic)
                 empty(folder)
                 emptied[topic.topic, number] = (0, 0)
