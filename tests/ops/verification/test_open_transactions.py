@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.records.small_segments import ENC
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.transaction_scripts import STEPS, Partition, Segment, Step, store
 from tieredstore.kafka.indexes import AbortedTransaction
@@ -78,6 +80,24 @@ def test_the_segment_before_may_have_been_checked_earlier(topic: StoredTopic, tm
         partition.play(("abort", 1, 1), segment)
         topic.copy(5, segment.batches, producers=partition.snapshot(), leader_epochs=((0, 5),), broker_id=2)
         assert kinds_of(topic, state) == [(5, K.TRANSACTION_INDEX)]
+        assert kinds_of(topic, state) == [(5, K.TRANSACTION_INDEX)]
+
+
+def test_a_segment_is_checked_again_once_a_key_opens_the_one_before(tmp_path: Path) -> None:
+    last: list[Step] = [("plain", 0, 1), ("abort", 1, 1)]
+    with (
+        closing(StoredTopic(tmp_path, mode=ENC)) as topic,
+        VerifyState(tmp_path / "state", topic.store.identity, "") as state,
+    ):
+        store(topic, [OPEN, last], [0, 1])
+        key = next(info.key for info in topic.store.list() if info.key.endswith(".rsm-manifest"))
+        sound = topic.store.get(key)
+        document = json.loads(sound)
+        text = document["encryption"]["dataKey"]
+        document["encryption"]["dataKey"] = text[:20] + ("A" if text[20] != "A" else "B") + text[21:]
+        topic.store.put(key, json.dumps(document).encode())
+        assert kinds_of(topic, state) == [(0, K.WRONG_KEY)]
+        topic.store.put(key, sound)
         assert kinds_of(topic, state) == [(5, K.TRANSACTION_INDEX)]
 
 

@@ -114,7 +114,7 @@ def verify(
             # Record a sound segment only after the caller took its findings. Then no finding is lost if the process is
             # killed.
             if selection.state is not None:
-                _note(selection.state, result)
+                _note(selection.state, result, is_sure=transactions is None or transactions.is_sure)
 
 
 def _before(subjects: Iterator[Subject], stop_offset: int | None) -> Iterator[Subject]:
@@ -131,13 +131,13 @@ def _with_last(results: Iterator[CheckedSegment]) -> Iterator[tuple[CheckedSegme
         yield result, following is None
 
 
-def _note(state: VerifyState, result: CheckedSegment) -> None:
+def _note(state: VerifyState, result: CheckedSegment, *, is_sure: bool) -> None:
     subject, level, extent = result.subject, result.subject.level, result.extent
     # If only a part of the partition is listed, a log that ends early may have lost its end. A later run may know.
     is_open = not subject.is_last and subject.next_start is None and FindingKind.ENDS_EARLY in {
         finding.kind for finding in result.findings
     }  # fmt: skip
-    if result.is_sound and not is_open and level is not None and extent is not None:
+    if result.is_sound and is_sure and not is_open and level is not None and extent is not None:
         state.keep(subject.objects, level, SoundSegment(extent, result.log_size))
     elif level is not None:
         state.forget(subject.objects)
@@ -156,10 +156,13 @@ class OpenTransactions:
         self._opened: Mapping[int, int] | None = None
         """First offsets, by producer id, of transactions open at the end of the previous segment; None if not
         read yet."""
+        self.is_sure = True
+        """False if the segment taken last was not compared with the previous one, because that one is unreadable."""
 
     def take(self, result: CheckedSegment) -> Iterator[Finding]:
         """Yield findings about a segment that was checked at level data. Yield nothing if it does not continue the
         previous segment's log."""
+        self.is_sure = True
         metadata, extent = _metadata_of(result), result.extent
         if metadata is None or extent is None or extent.end < 0:
             self._before = None
@@ -227,8 +230,10 @@ class OpenTransactions:
                 if not pending:
                     break
         # Ignore the error, because the previous segment has been deleted, or its damage or key was reported.
-        except (SegmentNotFoundError, CorruptDataError, UnknownKeyError, WrongKeyError):
+        except SegmentNotFoundError:
             pending = {}
+        except (CorruptDataError, UnknownKeyError, WrongKeyError):
+            pending, self.is_sure = {}, False
         for producer, first in pending.items():
             detail = f"the producer snapshot lacks the transaction of producer {producer} that began at offset {first}"
             yield subject.finding(FindingKind.PRODUCER_SNAPSHOT, detail, Suffix.INDEXES)
