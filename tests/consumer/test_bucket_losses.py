@@ -120,6 +120,23 @@ def test_damage_that_a_second_read_does_not_meet_is_no_loss(bucket: Bucket, fetc
     assert lost == []
 
 
+def test_damage_counts_anew_after_a_good_read(bucket: Bucket, fetches: Fetches) -> None:
+    bucket.write(20)
+    failures: list[Exception] = []
+
+    def fail_once(_: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    fetches.before = fail_once
+    with reader_of(bucket, PLACE) as consumer:
+        for _ in range(3):
+            failures.append(SegmentCorruptError("chunk 0 is damaged: its checksum does not match"))
+            consumer.seek(at(0))
+            assert offsets_of(read(consumer, 20)) == list(range(20))
+            assert not failures
+
+
 def test_a_second_read_reports_a_skipped_batch_once(bucket: Bucket, fetches: Fetches) -> None:
     """The second read meets the same batch, because no record after the batch was returned before."""
     path = next(path for path, _ in _objects(bucket, bucket.write(20)) if path.suffix == ".log")

@@ -228,7 +228,7 @@ class Core:
                 continue  # the user's callback has moved or ended the partition
             batch = self.streams.take(stream)
             if batch is not None:
-                partition.retry = Retry()
+                partition.retry, partition.damaged_at = Retry(), None
                 return partition, batch
             if stream.is_done and not stream.batches:
                 with self._try_again(partition):
