@@ -139,6 +139,31 @@ def test_a_revocation_ends_only_after_the_commit(
         assert set(committed) == {20}
 
 
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_lost_partitions_are_not_committed_even_if_the_callback_gives_them_up(
+    bucket: Bucket, *, is_eager: bool
+) -> None:
+    """The usual callback of cooperative rebalancing gives partitions up. Another member may own lost ones."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)}, is_eager=is_eager)
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
+        called: list[int] = []
+
+        def on_revoke(consumer: Consumer, lost: list[TopicPartition]) -> None:
+            called.append(consumer.position(lost)[0].offset)
+            if is_eager:
+                consumer.unassign()
+            else:
+                consumer.incremental_unassign(lost)
+
+        consumer.subscribe(["orders"], on_revoke=on_revoke)
+        parts_of(consumer).commits._due_at = float("inf")  # pyright: ignore[reportPrivateUsage]
+        read(consumer, 20)
+        member.revoke_by_group(ORDERS, are_lost=True)
+        until(consumer, lambda _: bool(called))
+        assert called == [20]
+    assert broker.committed == {}
+
+
 def test_manually_assigned_partitions_stay_when_a_group_is_left(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, OTHERS) as (consumer, member):

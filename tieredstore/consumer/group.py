@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.consumer.client import place_at, position_of, refusal
-from tieredstore.consumer.partition import Live, Partition, Start, Tail
+from tieredstore.consumer.partition import Commit, Live, Partition, Start, Tail
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.partitions.position import Position
@@ -202,6 +202,9 @@ class Group:
         *,
         commits: bool,
     ) -> None:
+        if not commits:
+            # Before the callback, because giving partitions up commits too.
+            self._parts.commits.forget(_wheres(places))
         try:
             if callback is not None:
                 callback(consumer, places)
@@ -368,6 +371,14 @@ class Commits:
             self._client.commit(new)
         except KafkaException as error:
             _logger.warning("cannot commit offsets: %s", error)
+
+    def forget(self, wheres: Iterable[TopicPartition]) -> None:
+        """Forget what there is to commit of these partitions."""
+        self._core.live.locate()
+        for where in wheres:
+            partition = self._core.partitions.get(where)
+            if partition is not None:
+                partition.commit = Commit()
 
     def store(self, places: Sequence[KafkaPartition]) -> None:
         """Set the offsets to commit next; raise KafkaException if none of the partitions is assigned."""
