@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from typing import Any, Self, cast
 
 import pytest
@@ -137,3 +138,17 @@ def test_an_answer_that_is_not_bytes_is_an_error_of_the_service(answer: Any) -> 
         opened(TEXT, source=careless)
     with pytest.raises(KeyServiceError, match=sentence):
         sealed_key.seal(PRIVATE, pair="key1", service="memory", source=careless)
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_an_answer_in_another_type_of_bytes_is_taken(kind: Callable[[bytes], bytes]) -> None:
+    class Other(MemoryKms):
+        def seal(self, secret: bytes) -> bytes:
+            return kind(super().seal(secret))
+
+        def open(self, sealed: bytes) -> bytes:
+            return kind(super().open(sealed))
+
+    other = Other(b"k" * 32)
+    text = sealed_key.seal(PRIVATE, pair="key1", service="memory", source=other)
+    assert opened(text, source=other) == PRIVATE
