@@ -72,7 +72,8 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
     without names, read all groups.
 
     Put groups with members into ``left``, because their members might commit further offsets during the move. Also put
-    groups there whose offsets cannot be read. Leave out groups with members that have no offsets in these topics.
+    groups there whose offsets the cluster refuses to tell. Leave out groups with members that have no offsets in these
+    topics.
     """
     known = cluster.listed_groups()
     partitions = [(topic, number) for topic in offset_map.topics for number in offset_map.partitions(topic)]
@@ -85,6 +86,8 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
             # Only the offsets of classic and consumer groups can be read.
             commits = {} if here.kind == "other" else cluster.commits(name, partitions)
         except BrokerError as error:
+            if error.retryable:
+                raise
             left[name] = str(error)
             continue
         if here.kind == "other" or (reason is not None and commits):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tieredstore.api.outcomes import run
-from tieredstore.errors import BrokerError, ConfigError, PartlyDoneError, ResourceNotFoundError
+from tieredstore.errors import BrokerError, BrokerUnavailableError, ConfigError, PartlyDoneError, ResourceNotFoundError
 from tieredstore.format.cluster_snapshot import ClusterSnapshot, CommittedOffset, GroupOffsets, NotHeld
 from tieredstore.live.cluster import GroupCommit
 from tieredstore.live.cluster_state import ClusterState, LiveGroup
@@ -191,6 +191,21 @@ def test_a_group_whose_offsets_cannot_be_read_does_not_stop_the_others() -> None
     found = groups_of_cluster(cluster, a_map(), [])
     assert found.groups == [GroupOffsets("idle", "classic", (CommittedOffset("orders", 0, 12, ""),))]
     assert found.left == {"denied": "the offsets of denied cannot be looked up"}
+
+
+def test_a_group_whose_offsets_may_be_read_later_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code says to try again, and a cluster that no longer answers does not take a timeout for each group."""
+    cluster = ScriptedCluster({name: LiveGroup("classic", has_members=False) for name in ("one", "two")})
+    asked: list[str] = []
+
+    def fail(group: str, _: object) -> dict[TopicPartition, GroupCommit]:
+        asked.append(group)
+        raise BrokerUnavailableError("no answer")
+
+    monkeypatch.setattr(cluster, "commits", fail)
+    with pytest.raises(BrokerUnavailableError):
+        groups_of_cluster(cluster, a_map(), [])
+    assert asked == ["one"]
 
 
 def test_groups_of_a_snapshot_are_chosen_by_name_and_glob() -> None:
