@@ -89,7 +89,7 @@ def _bytes_of(answer: object, service: str) -> bytes:
     """Return the answer of a service, which may be one that the user has installed."""
     if not isinstance(answer, bytes | bytearray | memoryview):
         raise KeyServiceError(f"the answer of {service} has the type {type(answer).__name__}, not bytes")
-    return bytes(answer)
+    return bytes(cast("bytes", answer))
 
 
 def _context(service: str, pair: str) -> bytes:
