@@ -66,7 +66,7 @@ COLUMNS: Final = Option[frozenset[str] | None](
 )
 _FAIL_ON_DATA_LOSS: Final = Option(
     "failOnDataLoss", boolean, True,
-    "`false`: log and skip missing objects, and batches that retention has deleted",
+    "`false`: log and skip missing objects, missing notifications, and freed batches",
 )  # fmt: skip
 _MAX_SPLIT_BYTES: Final = Option("maxSplitBytes", size, DEFAULT_SPLIT_BYTES, "maximum stored bytes per task (64 MiB)")
 _MIN_PARTITIONS: Final = Option[int | None]("minPartitions", whole(1, MAX_INT32), None, "minimum number of tasks")
