@@ -116,7 +116,6 @@ def version_in(head: bytes) -> int | None:
 WATERMARK: Final = StateKind("watermark", r"!tieredstore/watermarks/[^/]+/\d+\.json")
 LAYOUT_RECORD: Final = StateKind("layout record", r"!tieredstore/layout\.json")
 HOLD: Final = StateKind("legal hold", r"!tieredstore/holds/[^/]+\.json")
-CATALOG: Final = StateKind("catalog file", r"!tieredstore/catalog\.arrows")
 CLUSTER_SNAPSHOT: Final = StateKind("cluster snapshot", r"!tieredstore/snapshots/[^/]+/[^/]+\.json")
 OFFSET_MAP: Final = StateKind("restore offset map", r"!tieredstore/restores/[^/]+/offsets")
 

@@ -16,9 +16,8 @@ from tests.support.golden.stored import metadata_of, settings_of
 from tests.support.records.small_segments import PLAIN, ZSTD, memory_settings
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.catalog.log_sections import LogBatches
-from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.planning import KnownSegment, load_catalog
 from tieredstore.catalog.problems import ProblemKind
 from tieredstore.errors import BatchCorruptError
 from tieredstore.format.manifest import SegmentManifest
@@ -64,14 +63,14 @@ def test_golden_segments_tell_what_their_manifests_leave_out(case: str) -> None:
             assert (span.start, span.stop) == (segment.base_offset, segment.end_offset + 1)
 
 
-def test_what_was_completed_once_is_kept_in_the_catalog_file() -> None:
+def test_what_was_completed_once_is_known_afterwards() -> None:
     store = store_of("04-zstd-enc")
     with RemoteStorageManager(settings_of("04-zstd-enc"), store=store) as manager:
-        file = CatalogFile.beside(store, "")
-        first = load_catalog(manager, file=file)
+        known: dict[str, KnownSegment] = {}
+        first = load_catalog(manager, known=known)
         store.reset()
-        assert load_catalog(manager, file=file) == first
-        assert store.requests == {"head": 1, "list": 1, "get": 1}
+        assert load_catalog(manager, known=known) == first
+        assert store.requests == {"list": 1}
 
 
 def test_without_keys_a_segment_that_has_to_be_opened_is_a_problem() -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from tests.support.records.record_reader import read_records
 from tests.support.records.stored_records import StoredTopic
-from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.catalog.lineage import Lineage
-from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.planning import KnownSegment, load_catalog
 from tieredstore.catalog.problems import ProblemKind
 from tieredstore.errors import DataLossError
 from tieredstore.kafka.indexes import AbortedTransaction
@@ -60,15 +59,15 @@ def test_a_segment_covers_no_more_than_its_log_holds(topic: StoredTopic, claimed
     assert offsets_of(topic) == list(range(300))
 
 
-def test_what_was_held_against_its_log_is_kept_in_the_catalog_file(topic: StoredTopic) -> None:
+def test_what_was_held_against_its_log_is_known_afterwards(topic: StoredTopic) -> None:
     three_segments(topic)
     alter(topic, 0, endOffset=899)
-    file = CatalogFile.beside(topic.store, "")
-    first = load_catalog(topic.manager, file=file)
+    known: dict[str, KnownSegment] = {}
+    first = load_catalog(topic.manager, known=known)
     topic.store.reset()
     with RemoteStorageManager(topic.manager.settings, store=topic.store) as another:
-        assert load_catalog(another, file=file) == first
-    assert topic.store.requests == {"list": 1, "get": 1, "head": 1}
+        assert load_catalog(another, known=known) == first
+    assert topic.store.requests == {"list": 1}
 
 
 def test_a_claim_costs_requests_only_where_it_reaches_into_another(topic: StoredTopic) -> None:

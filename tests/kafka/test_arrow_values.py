@@ -59,12 +59,11 @@ def test_integers_that_the_type_does_not_hold_are_an_error() -> None:
 
 
 def test_what_a_task_of_spark_does_imports_no_pandas() -> None:
-    """The script converts a broker's record, merges a catalog file, and adds constant columns to rows."""
+    """The script converts a broker's record, and adds constant columns to rows."""
     printed = run_fresh("""
 import sys
 import pyarrow as pa
 from confluent_kafka import Message
-from tieredstore.catalog import catalog_file
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.messages import MessageColumns
 from tieredstore.spark.source.rows import RowShape
@@ -73,7 +72,6 @@ message = Message(topic="t", partition=0, offset=1, value=b"v", headers=[("h", b
 records = MessageColumns(COLUMNS).build([message])
 columns = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 rows = RowShape(columns).convert(records, "t", 0)
-catalog_file.StoredRows(()).merge([], {"gone"}, catalog_file.Origin("store", "prefix"))
 print(rows.num_rows, "pandas" in sys.modules)
 """)
     assert printed == "1 False\n"

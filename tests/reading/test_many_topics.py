@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.catalog_file import CatalogFile
+from tieredstore.catalog.planning import KnownSegment
 from tieredstore.config import settings_from
 from tieredstore.live import LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
@@ -75,11 +75,14 @@ def manager_of(store: CountingStore) -> RemoteStorageManager:
 
 
 def snapshot_of(
-    store: CountingStore, topics: Iterable[str], broker: CountingBroker, file: CatalogFile | None = None
+    store: CountingStore,
+    topics: Iterable[str],
+    broker: CountingBroker,
+    known: dict[str, KnownSegment] | None = None,
 ) -> LogSnapshot:
     query = LogQuery(Subscribe(tuple(topics)), isolation="read_uncommitted")
     with manager_of(store) as manager:
-        return survey_logs(manager, query, cluster=cast("LiveCluster", broker), catalog_file=file)
+        return survey_logs(manager, query, cluster=cast("LiveCluster", broker), known=known)
 
 
 def test_the_broker_is_asked_as_often_for_many_as_for_one(store: CountingStore) -> None:
@@ -96,10 +99,10 @@ def test_the_broker_is_asked_as_often_for_many_as_for_one(store: CountingStore) 
 def test_the_bucket_is_listed_as_often_for_many_as_for_one(store: CountingStore) -> None:
     requests: list[tuple[int, int]] = []
     for topics in (TOPICS[:1], TOPICS):
-        file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
-        snapshot_of(store, topics, CountingBroker(), file)
+        known: dict[str, KnownSegment] = {}
+        snapshot_of(store, topics, CountingBroker(), known)
         store.reset()
-        assert len(snapshot_of(store, topics, CountingBroker(), file).logs) == len(topics)
+        assert len(snapshot_of(store, topics, CountingBroker(), known).logs) == len(topics)
         requests.append((store.requests["list"], store.requests.total()))
     # Segments that a reader already knows cost only the requests that list them.
     assert requests == [(1, 1), (1, 1)]

@@ -26,13 +26,11 @@ from tests.support.pubsub.pubsub_topics import publish, read_values, topics_late
 from tests.support.records.hourly_topics import HOUR_MS, NOON_MS
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_buckets import Bucket, fill
-from tests.support.stores.catalog_stores import MadeSegment, manager_of, partition_of
+from tests.support.stores.catalog_stores import MadeSegment, partition_of
 from tieredstore import __version__
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.catalog_file import CatalogFile, Origin
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.catalog.listing import Scope, list_segments
-from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.watermark import Watermark
 from tieredstore.errors import NewerVersionError, TieredStoreError
 from tieredstore.format.cluster_snapshot import ClusterSnapshot, TopicSettings
@@ -75,7 +73,6 @@ from tieredstore.uploader.watermarks import WatermarkStore
 from tieredstore.versions import (
     ASSIGNMENTS,
     BROKER_SEAT,
-    CATALOG,
     CLUSTER_SNAPSHOT,
     COMMIT,
     DIRECTORY_STATEMENT,
@@ -215,18 +212,6 @@ def extend_map(state: State, *, is_new: bool = False) -> None:
 def write_in_layout(state: State, *, is_new: bool = False) -> None:
     assert bool(list(state.entropy.list())) != is_new
     record_layout(state.entropy, "", LAYOUT)
-
-
-def plan(state: State, *, is_new: bool = False) -> None:
-    file = CatalogFile.beside(state.bucket, "")
-    origin = Origin(state.bucket.identity, "")
-    with manager_of(state.bucket) as manager:
-        before = len(file.load(origin).rows)
-        assert before == (0 if is_new else 2)
-        for start in range(10 * before, 10 * before + 20, 10):
-            MadeSegment(WHERE, start, start + 9).put(state.bucket)
-        load_catalog(manager, topic="orders", file=file)
-    assert len(file.load(origin).rows) == before + 2
 
 
 def use_topic(state: State, *, is_new: bool = False) -> None:
@@ -424,7 +409,6 @@ CONTINUED: Final[dict[StateKind, Step]] = {
     HOLD: place_another_hold,
     OFFSET_MAP: extend_map,
     LAYOUT_RECORD: write_in_layout,
-    CATALOG: plan,
     CLUSTER_SNAPSHOT: take_another_snapshot,
     TOPIC: use_topic,
     QUEUE_ENTRY: use_topic,

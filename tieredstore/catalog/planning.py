@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tieredstore.backends.base import ObjectInfo
 from tieredstore.catalog.catalog import Catalog
-from tieredstore.catalog.catalog_file import CatalogFile, LoadedRows, Origin, RowCursor, SegmentRow, Stamp
 from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.problems import Problem, ProblemKind
@@ -21,12 +20,12 @@ from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_p
 from tieredstore.errors import (
     CorruptDataError,
     SegmentNotFoundError,
-    StoreError,
     TieredStoreError,
     UnknownKeyError,
     WrongKeyError,
 )
 from tieredstore.format.keys import Suffix, main_path, object_key, parse_key
+from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -34,7 +33,42 @@ from tieredstore.process.thread_pool import ThreadPool
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
-_logger: Final = logging.getLogger(__name__)
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Version of a manifest: its etag, or its size and time if listings have no etags."""
+
+    size: int
+    etag: str | None
+    modified_ms: int | None
+
+    @classmethod
+    def of(cls, info: ObjectInfo) -> Stamp:
+        """Return the version that a listing shows."""
+        return cls(info.size, info.etag, info.modified_ms)
+
+    def matches(self, listed: Stamp) -> bool:
+        """Return True if ``listed`` is certainly this version. If etag and time are both missing, return False."""
+        if self.etag is not None and listed.etag is not None:
+            return self.etag == listed.etag and self.size == listed.size
+        return self.modified_ms is not None and (self.modified_ms, self.size) == (listed.modified_ms, listed.size)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSegment:
+    """One valid segment.
+
+    ``path`` is the main path of the segment's objects, as listed. ``history`` is the segment's leader-epoch index, read
+    only for the ruling segment of a partition (see ``lineage``). ``is_proven`` is True if end offset and leader epochs
+    were compared with the segment's contents.
+    """
+
+    path: str
+    stamp: Stamp
+    metadata: RemoteLogSegmentMetadata
+    history: LeaderEpochs | None = None
+    is_proven: bool = False
+
 
 _AT_ONCE: Final = 4 * READERS  # a few finished results may wait for each reader
 
@@ -46,71 +80,66 @@ def load_catalog(
     topic_id: Uuid | None = None,
     partition: int | None = None,
     topics: Collection[str] | None = None,
-    file: CatalogFile | None = None,
+    known: dict[str, KnownSegment] | None = None,
 ) -> Catalog:
     """Make the catalog of a store, or of a part of it, from one listing.
 
     ``topics`` lists several topics together, in place of ``topic``, ``topic_id`` and ``partition``. Each manifest takes
     one request, and ``READERS`` requests run in parallel.
 
-    If a catalog ``file`` is given, only the manifests that it lacks are read. The file is then updated.
+    ``known`` has the segments that earlier calls for this store found, by path. The call reads only the manifests that
+    ``known`` lacks, or of which the listing shows another version. It then updates ``known``.
 
     Some segments take further requests. A manifest without segment metadata takes a few, and an overlapping segment
     takes three. A segment with a manifest takes one for each object that the listing lacks. A partition takes two more
     if it has older leader epochs than its newest segment. Only these further requests need private keys. Segments that
     cannot be used are in the catalog's ``problems``.
 
-    Raise StoreError if the store fails. If only the write of the catalog file fails, log the error and continue.
+    Raise StoreError if the store fails.
     """
     scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))
-    origin = Origin(source.store.identity, source.layout.prefix)
-    loaded = None if file is None else file.load(origin)
     with ThreadPool(READERS, "tieredstore-catalog") as pool:
-        survey = _survey(source, scope, loaded, pool)
+        survey = _survey(source, scope, known or {}, pool)
         traced = _trace(source, survey, pool)
-    if file is not None and loaded is not None:
-        # Remove only rows in scope, because the listing does not cover other partitions.
-        gone = {path for path in loaded.rows.paths() if path not in survey.rows and _in_scope(path, scope)}
-        # Write the catalog file only after a change, because readers of a bucket may lack the permission to write.
-        if survey.changed or gone:
-            _save(file, loaded, origin, survey, gone)
+    if known is not None:
+        # Remove only segments in scope, because the listing does not cover other partitions.
+        for path in [path for path in known if path not in survey.segments and _in_scope(path, scope)]:
+            del known[path]
+        known |= survey.segments
     return catalog_of(traced, survey.problems)
 
 
 @dataclass(slots=True)
 class _Survey:
-    """Results of a listing: valid segments by path, and problems. ``changed`` tells if the catalog file must be
-    updated. ``incomplete`` are segments of which the listing lacks objects."""
+    """Results of a listing: valid segments by path, and problems. ``incomplete`` are segments of which the listing
+    lacks objects."""
 
-    rows: dict[str, SegmentRow] = field(default_factory=dict[str, SegmentRow])
+    segments: dict[str, KnownSegment] = field(default_factory=dict)
     incomplete: list[SegmentObjects] = field(default_factory=list[SegmentObjects])
     problems: list[Problem] = field(default_factory=list[Problem])
-    changed: bool = False
 
-    def keep(self, row: SegmentRow) -> None:
-        """Add a row that the catalog file lacks."""
-        self.rows[row.path] = row
-        self.changed = True
+    def keep(self, segment: KnownSegment) -> None:
+        """Add a valid segment, or replace it by one of which more is known."""
+        self.segments[segment.path] = segment
 
-    def row_of(self, segment: RemoteLogSegmentMetadata) -> SegmentRow:
-        """Return the row of a valid segment."""
-        own = segment.remote_log_segment_id
+    def find(self, metadata: RemoteLogSegmentMetadata) -> KnownSegment:
+        """Return a valid segment."""
+        own = metadata.remote_log_segment_id
         # Try the usual path first. The path differs if a JVM wrote the offset in the digits of its own locale.
-        row = self.rows.get(main_path(own, segment.start_offset))
-        if row is not None and row.metadata.remote_log_segment_id == own:
-            return row
-        return next(row for row in self.rows.values() if row.metadata.remote_log_segment_id == own)
+        usual = self.segments.get(main_path(own, metadata.start_offset))
+        if usual is not None and usual.metadata.remote_log_segment_id == own:
+            return usual
+        return next(each for each in self.segments.values() if each.metadata.remote_log_segment_id == own)
 
 
-def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool: Executor) -> _Survey:
+def _survey(source: SegmentSource, scope: Scope, known: Mapping[str, KnownSegment], pool: Executor) -> _Survey:
     survey = _Survey()
-    cursor = None if loaded is None else loaded.rows.cursor()
-    unknown = _unknown(source, scope, cursor, survey)
+    unknown = _unknown(source, scope, known, survey)
     # Read manifests on threads, while the listing continues.
     reads = load_each(source.store, unknown, source.manifest_rules, pool, partial(_read, source), at_once=_AT_ONCE)
     found_again = in_parallel(pool, partial(read_listed, source), survey.incomplete, at_once=_AT_ONCE)
     for read in itertools.chain(reads, found_again):
-        if isinstance(read, SegmentRow):
+        if isinstance(read, KnownSegment):
             survey.keep(read)
         elif read is not None:
             survey.problems.append(read)
@@ -118,32 +147,32 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
 
 
 def _unknown(
-    source: SegmentSource, scope: Scope, cursor: RowCursor | None, survey: _Survey
+    source: SegmentSource, scope: Scope, known: Mapping[str, KnownSegment], survey: _Survey
 ) -> Iterator[SegmentObjects]:
     """Yield the complete segments whose manifests must be read. Add the other segments to ``survey``: incomplete
-    segments, and known segments with their rows from the catalog file."""
+    segments, and known segments."""
     for objects in list_segments(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
         if manifest is None or objects.missing:
             survey.incomplete.append(objects)
             continue
-        row = cursor.find(objects.main_path, objects.segment_id, objects.start_offset) if cursor is not None else None
-        if row is not None and row.stamp.matches(Stamp.of(manifest)):
-            survey.rows[row.path] = row
+        segment = known.get(objects.main_path)
+        if segment is not None and segment.stamp.matches(Stamp.of(manifest)):
+            survey.keep(segment)
         else:
             yield objects
 
 
 def _read(
     source: SegmentSource, objects: SegmentObjects, loaded: StoredSegment | TieredStoreError
-) -> SegmentRow | Problem | None:
-    """Read a segment's manifest. Return the segment's row for the catalog, or the segment's problem. Return None if the
-    segment was deleted meanwhile.
+) -> KnownSegment | Problem | None:
+    """Read a segment's manifest. Return the segment, or its problem. Return None if the segment was deleted
+    meanwhile.
     """
     try:
         if isinstance(loaded, TieredStoreError):
             raise loaded
-        return SegmentRow(objects.main_path, Stamp.of(manifest_info(objects)), describe_segment(source, loaded))
+        return KnownSegment(objects.main_path, Stamp.of(manifest_info(objects)), describe_segment(source, loaded))
     # An absent manifest is no damage, because retention may delete a segment between the listing and the read of its
     # manifest.
     except SegmentNotFoundError:
@@ -153,9 +182,9 @@ def _read(
         return Problem(kind, objects.segment_id, objects.start_offset, str(error))
 
 
-def read_listed(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Problem | None:
-    """Look up the objects of a segment that the listing lacks, then read the segment's manifest. Return the segment's
-    row, or its problem. Return None if the segment was deleted meanwhile.
+def read_listed(source: SegmentSource, objects: SegmentObjects) -> KnownSegment | Problem | None:
+    """Look up the objects of a segment that the listing lacks, then read the segment's manifest. Return the
+    segment, or its problem. Return None if the segment was deleted meanwhile.
 
     A segment without a manifest was not committed, so return a problem without any request.
     """
@@ -174,19 +203,19 @@ def read_listed(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | 
 
 def _trace(source: SegmentSource, survey: _Survey, pool: Executor) -> Traced:
     """Trace the lineages (the valid segments of each log) of the survey. Add the facts that were read from segments to
-    the segments' rows.
+    the survey's segments.
     """
-    rows = survey.rows
+    segments = survey.segments.values()
     known = KnownProofs(
-        {row.metadata.remote_log_segment_id: row.history for row in rows.values() if row.history is not None},
-        {row.metadata.remote_log_segment_id for row in rows.values() if row.is_proven},
+        {each.metadata.remote_log_segment_id: each.history for each in segments if each.history is not None},
+        {each.metadata.remote_log_segment_id for each in segments if each.is_proven},
     )
-    traced = trace_partitions(source, (row.metadata for row in rows.values()), known, pool, at_once=_AT_ONCE)
+    traced = trace_partitions(source, (each.metadata for each in segments), known, pool, at_once=_AT_ONCE)
     for partition in traced.partitions:
         for metadata in partition.proven:
-            survey.keep(dataclasses.replace(survey.row_of(metadata), metadata=metadata, is_proven=True))
+            survey.keep(dataclasses.replace(survey.find(metadata), metadata=metadata, is_proven=True))
         if partition.history is not None and partition.ruler.remote_log_segment_id not in known.histories:
-            survey.keep(dataclasses.replace(survey.row_of(partition.ruler), history=partition.history))
+            survey.keep(dataclasses.replace(survey.find(partition.ruler), history=partition.history))
     return traced
 
 
@@ -195,10 +224,3 @@ def _in_scope(path: str, scope: Scope) -> bool:
         return False
     key = parse_key("", object_key("", path, Suffix.MANIFEST))
     return key is None or scope.holds(key.segment_id, key.start_offset)
-
-
-def _save(file: CatalogFile, loaded: LoadedRows, origin: Origin, survey: _Survey, gone: set[str]) -> None:
-    try:
-        file.save(loaded, origin, survey.rows.values(), gone)
-    except StoreError as error:
-        _logger.warning("the catalog file could not be updated: %s", error)

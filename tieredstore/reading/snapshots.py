@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.catalog.watermark import StoredMoves
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position, Standing, is_stale, needs_answer
@@ -21,6 +19,7 @@ from tieredstore.reading.survey import survey_logs
 from tieredstore.reading.windows import PlaceLookup, time_offset
 
 if TYPE_CHECKING:
+    from tieredstore.catalog.planning import KnownSegment
     from tieredstore.live import EpochEnd, LiveCluster
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.query import LogQuery
@@ -35,7 +34,7 @@ class LogSnapshots:
     """Snapshots of the logs that a query selects, renewed if older than ``fresh_s``. Not thread-safe. The owner closes
     this object.
 
-    A renewal is cheap, because manifests are cached after the first read, and the broker's connection stays open.
+    A renewal is cheap, because each manifest is read once, and the broker's connection stays open.
     ``clock`` returns monotonic seconds.
     """
 
@@ -55,9 +54,7 @@ class LogSnapshots:
         self._clock = clock
         self._taken_at = 0.0
         self._log = LogOnce(_logger)
-        # Cache the catalog in memory, because a cache in the bucket, shared by processes, would need permission to
-        # write.
-        self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
+        self._known: dict[str, KnownSegment] = {}
         self._moves: StoredMoves | None = None
         self._cluster: LiveCluster | None = None
         self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}
@@ -77,7 +74,7 @@ class LogSnapshots:
             if self._moves is None:
                 self._moves = StoredMoves(source)
             self.last = survey_logs(
-                source, query, catalog_file=self._file, cluster=self.cluster(), before=self.last,
+                source, query, known=self._known, cluster=self.cluster(), before=self.last,
                 moves=self._moves,
             )  # fmt: skip
             # Set the time after the snapshot. Otherwise, a snapshot that takes longer than fresh_s would be stale at

@@ -38,8 +38,8 @@ from tieredstore.records.splits import decided_end
 
 if TYPE_CHECKING:
     from tieredstore.catalog.catalog import Catalog
-    from tieredstore.catalog.catalog_file import CatalogFile
     from tieredstore.catalog.lineage import Lineage
+    from tieredstore.catalog.planning import KnownSegment
     from tieredstore.catalog.watermark import StoredMoves
     from tieredstore.live import LiveCluster, LiveTopic
     from tieredstore.reading.query import LogQuery
@@ -81,7 +81,7 @@ def survey_logs(
     source: SegmentSource,
     query: LogQuery,
     *,
-    catalog_file: CatalogFile | None = None,
+    known: dict[str, KnownSegment] | None = None,
     cluster: LiveCluster | None = None,
     before: LogSnapshot | None = None,
     moves: StoredMoves | None = None,
@@ -98,7 +98,8 @@ def survey_logs(
     leader epoch is earlier than the bucket's. The broker's log ends before the bucket's. Raise ConfigError for a
     re-created topic if neither broker nor query names the topic id to read.
 
-    ``before`` is an earlier snapshot with the same isolation. It saves requests for logs that have not changed.
+    ``known`` has the segments of earlier snapshots, as for :func:`load_catalog`. ``before`` is an earlier snapshot with
+    the same isolation. It saves requests for logs that have not changed.
     ``moves`` holds watermark objects that the caller has already read.
     """
     own = query.open_cluster() if cluster is None else None
@@ -108,7 +109,7 @@ def survey_logs(
         # copies and deletes between the two requests would look like a gap. Records that are written and copied
         # between the two requests do no harm, because they come after the log's end in the broker's answer.
         survey.ask_for_beginnings()
-        catalog = survey.catalog(catalog_file)
+        catalog = survey.catalog(known)
         logs = {log.where: log for log in survey.logs(catalog)}
     unreadable = tuple(problem for problem in catalog.problems if problem.is_loss)
     return LogSnapshot(logs, (*map(str, catalog.problems), *survey.sentences), unreadable)
@@ -145,16 +146,16 @@ class _Survey:
         partitions = [(live.topic, number) for live in self._live_topics.values() for number in live.partitions]
         self._live_starts = self._cluster.earliest_offsets(filter(self._is_wanted, partitions))
 
-    def catalog(self, file: CatalogFile | None) -> Catalog:
+    def catalog(self, known: dict[str, KnownSegment] | None) -> Catalog:
         """Load the catalog of the named topics, or of the whole store for a pattern."""
         # If the query names one partition, load only this partition. But if the topic has several ids in the bucket,
         # load all partitions, because they help to find the current id.
-        if file is None and self._assigned is not None and len(self._assigned) == 1:
+        if known is None and self._assigned is not None and len(self._assigned) == 1:
             ((topic, partition),) = self._assigned
             ids = topic_ids(self._source.store, self._source.layout.prefix, topic)
             if len(ids) == 1:
                 return load_catalog(self._source, topic=topic, topic_id=ids[0], partition=partition)
-        return load_catalog(self._source, topics=named_topics(self._query.selection), file=file)
+        return load_catalog(self._source, topics=named_topics(self._query.selection), known=known)
 
     def logs(self, catalog: Catalog) -> list[PartitionLog]:
         """Return the selected logs that exist."""

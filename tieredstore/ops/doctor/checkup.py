@@ -24,7 +24,6 @@ from uuid import uuid4
 
 from tieredstore import __version__
 from tieredstore.backends.base import BucketVersions, ObjectInfo, ObjectStore, admin_of
-from tieredstore.catalog.catalog_file import CATALOG_HEAD_BYTES, catalog_version
 from tieredstore.config import Settings
 from tieredstore.errors import (
     AccessDeniedError,
@@ -47,7 +46,6 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.remote.stores import NamedStore
 from tieredstore.versions import (
-    CATALOG,
     DIRECTORY_STATEMENT,
     HEAD_BYTES,
     KINDS,
@@ -210,12 +208,11 @@ def _version_of(found: tuple[ObjectStore, ObjectInfo, StateKind]) -> tuple[str, 
     """Return an object's key, kind and version. The version is 0 if the object states none. The version is None if the
     object was just deleted, or belongs to another tool."""
     store, info, kind = found
-    most = CATALOG_HEAD_BYTES if kind is CATALOG else HEAD_BYTES
     try:
-        head = store.get(info.key, 0, min(info.size, most))
+        head = store.get(info.key, 0, min(info.size, HEAD_BYTES))
     except ObjectNotFoundError:
         return info.key, kind, None
-    version = catalog_version(head) if kind is CATALOG else version_in(head)
+    version = version_in(head)
     if version is None and kind is not DIRECTORY_STATEMENT:
         return info.key, kind, 0
     return info.key, kind, version

@@ -16,8 +16,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from tieredstore.catalog.catalog_file import Stamp
 from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.catalog.planning import Stamp
 from tieredstore.errors import ConfigError
 from tieredstore.ops.verification.subject import Extent, Level, SoundSegment
 from tieredstore.process.closing import Closing
