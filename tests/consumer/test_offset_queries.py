@@ -275,6 +275,26 @@ def test_live_records_that_make_no_batch_are_not_skipped(bucket: Bucket, monkeyp
         assert offsets_in([batch], 0) == list(range(20))
 
 
+def test_calls_for_columns_that_fail_hold_no_more_and_more(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes at least one record of the client, so that the consumer stays in its group."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 5000)})
+    with broker.consumer(bucket, ORDERS, makers={"held_bytes": 6400}) as (consumer, _):
+        build, most = MessageColumns.build, 0
+
+        def refuse(*_: object) -> Any:
+            raise BatchCorruptError("a header's key is not UTF-8")
+
+        monkeypatch.setattr(MessageColumns, "build", refuse)
+        for _ in range(300):
+            with pytest.raises(BatchCorruptError):
+                consumer.poll_arrow(DEADLINE_S)
+            most = max(most, sum(len(one.held) for one in parts_of(consumer).core.partitions.values()))
+        assert most <= 101
+        assert consumer.position([PLACE])[0].offset == 0
+        monkeypatch.setattr(MessageColumns, "build", build)
+        assert offsets_in(batches(consumer, 500), 0)[:500] == list(range(500))
+
+
 def test_what_waits_of_the_broker_comes_before_what_the_client_gets_later(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS, OTHERS) as (consumer, _):

@@ -16,6 +16,7 @@ from tieredstore.consumer import _message
 from tieredstore.consumer.client import Received, position_of
 from tieredstore.consumer.core import was_cut
 from tieredstore.consumer.partition import Live, Partition
+from tieredstore.errors import BatchCorruptError
 from tieredstore.live.follower import Link
 from tieredstore.live.messages import MessageColumns, headers_size
 from tieredstore.partitions.position import Position
@@ -242,7 +243,14 @@ class Delivery:
         most = len(partition.held) if max_rows is None else min(max_rows, len(partition.held))
         messages = list(islice(partition.held, most))
         # Build the batch before taking the messages, so that none is skipped if this fails.
-        records = columns.build(cast("list[Message]", messages))
+        try:
+            records = columns.build(cast("list[Message]", messages))
+        except BatchCorruptError:
+            if self.room(2) < 2:
+                # Each call takes at least one more message, so drop the partition's messages, and fetch them again.
+                self.forget([partition.where])
+                self._core.move(partition, position_of(messages[0]))
+            raise
         for _ in messages:
             partition.held.popleft()
         if partition.held:
