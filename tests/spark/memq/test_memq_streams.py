@@ -120,6 +120,16 @@ def test_a_stream_of_a_topic_that_was_created_again_names_it_or_begins_again(
     assert going_on.latestOffset(end, ReadAllAvailable()) == end
 
 
+def test_a_run_up_to_now_that_begins_at_the_latest_leaves_what_comes_after_its_end(tmp_path: Path) -> None:
+    topic = written_topic(tmp_path)
+    reader = stream_of(topic, startingOffsets="latest")
+    reader.prepareForTriggerAvailableNow()
+    topic.write(range(2))
+    at = reader.initialOffset()
+    topic.write(range(2))
+    assert reader.latestOffset(at, ReadAllAvailable()) == at
+
+
 def test_a_stream_passes_over_a_missing_notification(tmp_path: Path) -> None:
     topic = written_topic(tmp_path)
     (lost,) = (info.key for info in topic.topics.store.list("") if info.key.endswith(f"/orders/1/{1:020}"))

@@ -144,15 +144,16 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._log
 
     def _admit(self, start: Json, limit: ReadLimit) -> list[PlannedBatch]:
-        partitions = range(self._open().queue.partitions)
+        queue = self._open().queue
+        partitions = range(queue.partitions)
         offsets = self._offsets_in(start)
         target = self._target
         walks: dict[int, Iterator[PlannedBatch]] = {}
         for partition in partitions if target is None else target:
             offset, stop = offsets.get(partition), None if target is None else target[partition]
-            # Only a read without an end finds out that the offset is beyond the queue's end.
-            is_beyond = offset is not None and stop is not None and offset > stop
-            walks[partition] = self._from(partition, offset, None if is_beyond else stop)
+            if offset is not None and stop is not None and offset > stop and offset > queue.end(partition):
+                stop = None  # only a read without an end says that the offset is beyond the queue's end
+            walks[partition] = self._from(partition, offset, stop)
         most, size = self._options.max_batches, self._options.max_bytes
         match limit:
             case ReadAllAvailable():
