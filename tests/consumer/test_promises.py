@@ -251,6 +251,32 @@ def test_what_is_kept_of_the_client_is_bounded_by_keys_and_headers_too(
         assert consumer.position([PLACE])[0].offset >= 900
 
 
+def test_the_end_of_a_partition_is_not_counted_as_a_record(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the next call would request many large records, because this event is small and has no key."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket, ORDERS, makers={"held_bytes": 64_000}) as (consumer, member):
+        consume, asked = member.consume, list[int]()
+
+        def with_keys(count: int, timeout_s: float) -> list[Any]:
+            asked.append(count)
+            return [
+                message if message.error() is not None
+                else Message(topic="orders", partition=0, offset=message.offset(), key=b"k" * 6400, value=b"")
+                for message in consume(count, timeout_s)
+            ]  # fmt: skip
+
+        monkeypatch.setattr(member, "consume", with_keys)
+        member.emits_eof = True
+        given = until(consumer, lambda given: bool(given) and given[-1].error() is not None)
+        assert len(given) == 21
+        assert parts_of(consumer).measures.records["broker"] == 20
+        asked.clear()
+        broker.logs[ORDERS].end = 5000
+        for _ in range(10):
+            consumer.poll_arrow(DEADLINE_S)
+        assert max(asked) <= 10
+
+
 def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, fetches: Fetches) -> None:
     """Closing abandons hanging store threads after a while; they do not block the process's exit."""
     bucket.write(20)

@@ -130,10 +130,11 @@ class Delivery:
         if not messages:
             return messages
         if not live.unheard and not live.leaving and not any(map(_error, messages)):
-            kept = messages
+            records = kept = messages
         else:
             kept = [message for message in messages if self._is_wanted(message)]
-        self._count_live(kept)
+            records = [message for message in kept if message.error() is None]
+        self._count_live(records)
         return [message for message in kept if not self._has_to_wait(message)] if self._held else kept
 
     def hold(self, messages: list[Received]) -> None:
