@@ -50,8 +50,9 @@ class BatchConsumer(Closing):
     group, the members share the partitions. Reading begins at the group's commit, or at ``start`` if there is none.
 
     By default, damage and data loss raise errors. With ``on_corrupt="skip"``, the consumer skips damaged Messages (see
-    ``skipped``). With ``on_data_loss="report"``, it continues after missing objects and after entries that retention
-    has freed (see ``losses``).
+    ``skipped``). With ``on_data_loss="report"``, it continues after missing objects, and after queue entries that are
+    missing or freed by retention (see ``losses``). If the queue does not reach its position, it begins again at the
+    queue's start.
 
     With ``delivery="effectively-once"``, the consumer skips a Message if the read partition had the same Message within
     ``pubsub.dedup.window.ms``. ``doubles`` counts these Messages.
