@@ -18,7 +18,7 @@ from tests.restore.logdir.test_real_broker import records
 from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import GOLDEN
 from tests.support.servers.kafka import KafkaServer, start_kafka
-from tieredstore.errors import ConfigError
+from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import ProducerState, parse_producer_snapshot
 from tieredstore.model import TopicIdPartition, Uuid
@@ -128,6 +128,18 @@ def test_a_whole_log_with_another_state_is_refused(
         assert {code for code, *_ in restore(bucket, log_dir, plan, options)} == {"there", "left_out"}
         with pytest.raises(ConfigError, match="another state of producers: use the --producer-state of the earlier"):
             restore(bucket, log_dir, plan, replace(options, producer_states=then), dry_run=True)
+
+
+def test_a_damaged_snapshot_of_a_whole_log_is_named(tmp_path: Path) -> None:
+    with fresh_bucket(tmp_path / "store", [GOLDEN / "07-txn" / "original"]) as bucket:
+        (topic,) = bucket.topics("txn")
+        log_dir = make_log_dir(tmp_path / "logs", {"txn": 1})
+        plan = prepared(TopicIdPartition(topic.topic_id, "txn", 0))
+        restore(bucket, log_dir, plan)
+        snapshot = log_dir / "txn-0" / f"{3047:020d}.snapshot"
+        snapshot.write_bytes(b"")
+        with pytest.raises(BatchCorruptError, match=f"^{snapshot}: the producer snapshot has 0 bytes"):
+            restore(bucket, log_dir, plan)
 
 
 @pytest.mark.broker

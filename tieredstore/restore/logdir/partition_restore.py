@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import (
     ProducerState,
@@ -163,7 +163,11 @@ class PartitionRestore:
         if producer_states == "keep":
             producers = producers_at_end(source, self.spans)
             self.markers.end_transactions(producers)
-        if {*parse_producer_snapshot(snapshot.read_bytes())} != {*producers.states}:
+        try:
+            found = {*parse_producer_snapshot(snapshot.read_bytes())}
+        except BatchCorruptError as error:
+            raise BatchCorruptError(f"{snapshot}: {error}") from None
+        if found != {*producers.states}:
             raise ConfigError(
                 f"{self.folder} has this log already, but with another state of producers: use the --producer-state of "
                 "the earlier restore, or restore into a new topic"
