@@ -246,3 +246,26 @@ def test_messages_with_large_headers_are_requested_in_small_numbers(logs: dict[T
             assert event is not None
             assert event.records is not None
         assert asked == [256, 3]
+
+
+def test_the_end_of_a_partition_does_not_raise_the_number_of_requested_messages(
+    logs: dict[TopicPartition, list[Message]],
+) -> None:
+    asked: list[int] = []
+
+    class Noting(ScriptedConsumer):
+        def consume(self, rows: int, timeout: float) -> list[Message]:
+            asked.append(rows)
+            return super().consume(rows, timeout)
+
+    make: Any = Noting
+    with LiveFollower({"bootstrap.servers": "none:9"}, isolation="read_committed", make_consumer=make) as follower:
+        follower.add({FIRST: 0, SECOND: 0})
+        logs[FIRST] = [message(FIRST, at, key=b"k" * 2**20) for at in range(3)]
+        logs[SECOND] = [refusal(SECOND, at, KafkaError._PARTITION_EOF) for at in range(10)]
+        assert follower.poll(1) is not None
+        logs[FIRST] = [refusal(FIRST, 3, KafkaError._PARTITION_EOF)]
+        assert follower.poll(0) is None
+        logs[FIRST] = [message(FIRST, 4)]
+        assert follower.poll(1) is not None
+        assert asked == [256, 3, 3]

@@ -230,9 +230,9 @@ class LiveFollower(Closing):
                 runs.setdefault(where, []).append(message)
         for where in list(runs):
             self._release(where, runs)
-        if messages:
-            size = size_of([message for message in messages if message.error() is None])
-            self._rows = next_count(len(messages), size)
+        records = [message for message in messages if message.error() is None]
+        if records:
+            self._rows = next_count(len(records), size_of(records))
 
     def _release(self, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:
         """Convert the messages of one partition into record batches."""
