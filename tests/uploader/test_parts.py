@@ -219,6 +219,13 @@ def test_a_run_of_holes_is_one() -> None:
     assert (back.next_offset, back.leader_epoch) == (35, 4)
 
 
+def test_a_hole_that_extends_another_one_keeps_its_writer_s_epoch() -> None:
+    watermark = Watermark(PARTITION, 10, 5)
+    for first, epoch in ((10, 5), (20, 6)):
+        watermark = watermark.over(Hole(first, first + 9, "gone", 5, leader_epochs=((epoch, first),)), epoch)
+    assert (watermark.leader_epoch, watermark.holes[0].leader_epochs) == (6, ((5, 10), (6, 20)))
+
+
 def segment(start: int, end: int, *epochs: tuple[int, int]) -> RemoteLogSegmentMetadata:
     segment_id = RemoteLogSegmentId(PARTITION, Uuid.random())
     return RemoteLogSegmentMetadata(segment_id, start, end, 1, 0, 1, 0, epochs or ((0, start),))

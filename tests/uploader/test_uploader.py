@@ -380,6 +380,23 @@ def test_an_unclean_election_in_the_middle_of_a_hole_leaves_the_part_before_it(
     assert (watermark.next_offset, watermark.holes) == (40, ())
 
 
+def test_a_clean_election_between_lost_segments_moves_no_watermark_back(
+    disk: BrokerDisk, store: MemoryObjectStore
+) -> None:
+    for base in (10, 20, 30):
+        (disk.folder / f"{base:020d}.log").unlink()
+    (disk.folder / f"{30:020d}.log").touch()  # the active segment
+    run_once(disk.log_dir, store)
+    assert holes_of(store) == [(10, 29)]
+    disk.lead(1)
+    disk.grow(3)
+    for base in (0, 30, 40):
+        (disk.folder / f"{base:020d}.log").unlink()
+    assert run_once(disk.log_dir, store) == []
+    watermark = watermark_of(store)
+    assert (watermark.moved_back, watermark.next_offset, holes_of(store)) == ((), 60, [(10, 49)])
+
+
 @pytest.mark.parametrize("has_hole", [False, True])
 def test_a_leader_that_wrote_nothing_moves_no_watermark_back(
     disk: BrokerDisk, store: MemoryObjectStore, has_hole: bool

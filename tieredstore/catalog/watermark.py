@@ -138,8 +138,8 @@ class Watermark:
         ):
             epochs: LeaderEpochs = ()
             if last.leader_epochs and hole.leader_epochs:
-                epoch, start = last.leader_epochs[-1]
-                later = (entry for entry in hole.leader_epochs if entry[0] > epoch and entry[1] > start)
+                last_epoch, start = last.leader_epochs[-1]
+                later = (entry for entry in hole.leader_epochs if entry[0] > last_epoch and entry[1] > start)
                 epochs = (*last.leader_epochs, *later)
             joined = dataclasses.replace(last, last_offset=hole.last_offset, at_ms=hole.at_ms, leader_epochs=epochs)
             holes = (*self.holes[:-1], joined)
