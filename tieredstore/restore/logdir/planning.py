@@ -169,6 +169,9 @@ def _until(source: SegmentSource, spans: Sequence[Span], stop: int | AtTime | No
             kept.append(span)
             continue
         end = span.start
+        if not isinstance(stop, AtTime) and stop <= end:
+            # Do not read the first batch, because the restore may end here since that batch is damaged.
+            break
         for header, _ in batches_in(source, span):
             if _reaches(header, stop):
                 break
