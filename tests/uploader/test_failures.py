@@ -6,7 +6,7 @@ import dataclasses
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,11 @@ from tieredstore.config import settings_from
 from tieredstore.kafka.checkpoints import format_offset_checkpoint
 from tieredstore.kafka.held_segment import OpenSegment, open_segment
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, FoundSegment
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import pins, shipping
+from tieredstore.uploader import Leadership, pins, shipping
 from tieredstore.uploader import segment as segment_module
 from tieredstore.uploader import uploader as module
 
@@ -452,13 +452,17 @@ def test_a_partition_whose_folder_cannot_be_read_is_not_shipped_in_silence(
     disk: BrokerDisk, store: MemoryObjectStore, tmp_path: Path
 ) -> None:
     """A copy of a disk lacks a file, or a full disk has cut it off."""
-    for name, raw in (("partition.metadata", None), ("partition.metadata", b"vers"), (LEADER_EPOCH_CHECKPOINT, b"0\n")):
+    metadata = "partition.metadata"
+    for name, raw in (
+        (metadata, None), (metadata, b"vers"), (LEADER_EPOCH_CHECKPOINT, b"0\n"), (LEADER_EPOCH_CHECKPOINT, b""),
+    ):  # fmt: skip
         path = disk.folder / name
         whole = path.read_bytes()
         path.unlink()
         if raw is not None:
             path.write_bytes(raw)
-        for leadership, is_led in (("static", True), (FOLLOWER, False)):
+        watching = f"{Watching.__module__}.{Watching.__name__}"
+        for leadership, is_led in (("static", True), (FOLLOWER, False), (watching, True)):
             with uploader_of(disk.log_dir, store, leadership=leadership) as uploader:
                 left = uploader.run_once()
                 assert [(one.topic, one.partition, one.status) for one in left] == [("events", 0, "failed")] * is_led
@@ -473,3 +477,30 @@ def test_a_partition_whose_folder_cannot_be_read_is_not_shipped_in_silence(
     assert extents(store) == []
     assert run_once(disk.log_dir, store) == []
     assert extents(store) == WHOLE
+
+
+class Watching(Leadership):
+    """Leadership that, as ZooKeeper's, only tells of the partitions that the uploader has named."""
+
+    watched: Collection[TopicPartition] = ()
+
+    def watch(self, partitions: Collection[TopicPartition]) -> None:
+        self.watched = partitions
+
+    def led(self) -> Collection[TopicPartition]:
+        return self.watched
+
+
+def test_a_replica_without_records_is_no_failure(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    """A broker creates the leader epoch checkpoint empty. A follower writes it with its first record."""
+    folder = disk.folder.with_name("events-1")
+    folder.mkdir()
+    for name, raw in (
+        (f"{0:020d}.log", b""),
+        (LEADER_EPOCH_CHECKPOINT, b""),
+        ("partition.metadata", (disk.folder / "partition.metadata").read_bytes()),
+    ):
+        (folder / name).write_bytes(raw)
+    with uploader_of(disk.log_dir, store) as uploader:
+        assert list(uploader.run_once()) == []
+        assert "folders" not in uploader.health.reasons()

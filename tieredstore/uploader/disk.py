@@ -115,6 +115,12 @@ class Disk:
         return {partition_of(path): folder.warned for path, folder in list(self._folders.items()) if folder.warned}
 
     @property
+    def names(self) -> set[TopicPartition]:
+        """The names of all partitions, also of those whose folders could not be read yet."""
+        unknown = {partition_of(path) for path, folder in list(self._folders.items()) if folder.where is None}
+        return unknown | {partition.name for partition in self.partitions}
+
+    @property
     def partitions(self) -> list[Partition]:
         """Return all partitions that have a folder or pins (open files or links that keep segments)."""
         with self._lock:
@@ -321,7 +327,9 @@ class Disk:
         # Identify the folder after the listing, because the topic may have been re-created meanwhile.
         if self._identify(folder) != partition.where:
             return False
-        epochs = parse_leader_epochs(checkpoint)
+        # A broker creates the checkpoint empty, and writes it before the log's first record.
+        is_new = not checkpoint and len(listed) <= 1 and not partition.segments
+        epochs = () if is_new else parse_leader_epochs(checkpoint)
         # Keep the known epochs that the checkpoint no longer has, but only if the checkpoint's first epoch was known
         # before. A broker that was down for a long time restarts its log at the leader's first offset. In its new
         # checkpoint, the first epoch begins at this offset, although this epoch may have begun long before. The epochs

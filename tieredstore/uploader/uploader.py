@@ -155,7 +155,7 @@ class Uploader(Closing):
         if self._is_closed:
             raise AlreadyClosedError("the uploader was closed; open another one to continue")
         self.disk.sweep(only_touched=only_touched)
-        self.leadership.source.watch({partition.name for partition in self.disk.partitions})
+        self.leadership.source.watch(self.disk.names)
         self.roles.assign()
         self.held = self._pins.renew(self.disk.partitions, self._monotonic())
         if self.disk.failed:
@@ -367,7 +367,7 @@ class Uploader(Closing):
         """Check disks, leadership and topics once. If a request fails, raise its error."""
         # Only the leaders of local partitions are requested, so find the local partitions first.
         self.disk.sweep()
-        self.leadership.source.watch({partition.name for partition in self.disk.partitions})
+        self.leadership.source.watch(self.disk.names)
         self.leadership.refresh()
         self.health.holds("leadership")
         end_s = time.monotonic() + INCOMPLETE_S
