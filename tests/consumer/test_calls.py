@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -162,6 +163,31 @@ def test_lost_partitions_are_not_committed_even_if_the_callback_gives_them_up(
         until(consumer, lambda _: bool(called))
         assert called == [20]
     assert broker.committed == {}
+
+
+def test_a_call_in_a_callback_does_not_commit_what_the_outer_call_has_collected(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outer call drops the records of revoked partitions, so the next owner must return them."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
+        consume, revoked = member.consume, list[int]()
+
+        def revoke_after(count: int, timeout_s: float) -> list[Any]:
+            messages = consume(count, timeout_s)
+            if messages:
+                member.revoke_by_group(ORDERS)
+            return messages
+
+        def on_revoke(consumer: Consumer, places: list[TopicPartition]) -> None:
+            assert consumer.poll(0) is None
+            revoked.extend(place.partition for place in places)
+
+        monkeypatch.setattr(member, "consume", revoke_after)
+        consumer.subscribe(["orders"], on_revoke=on_revoke)
+        while not revoked:
+            assert consumer.consume(100, 0.05) == []
+        assert broker.committed.get(ORDERS, 0) == 0
 
 
 def test_manually_assigned_partitions_stay_when_a_group_is_left(bucket: Bucket) -> None:
@@ -351,20 +377,26 @@ def test_a_commit_of_the_same_offset_after_another_member_went_back(bucket: Buck
 
 
 @pytest.mark.parametrize("call", ["commit", "offsets", "automatic"])
-def test_a_commit_of_the_same_offset_after_an_asynchronous_commit(bucket: Bucket, call: str) -> None:
+def test_a_commit_of_the_same_offset_after_an_asynchronous_commit(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     """The last commit that this member has waited for is not the group's last commit."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40)})
-    with broker.consumer(bucket, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
         parts_of(consumer).commits._due_at = float("inf")  # pyright: ignore[reportPrivateUsage]
         until(consumer, lambda given: len(given) == 20, count=20)
         consumer.commit(asynchronous=False)
         until(consumer, lambda given: len(given) == 20, count=20)
         if call == "automatic":
             parts_of(consumer).commits.commit_auto()
+        elif call == "commit":
+            consumer.commit()
         else:
-            consumer.commit(**{"offsets": [TopicPartition(*ORDERS, 40)]} if call == "offsets" else {})
-        # The scripted client does not see a commit of chosen offsets.
-        assert broker.committed == {ORDERS: 20 if call == "offsets" else 40}
+            with monkeypatch.context() as patched:
+                base = SimpleNamespace(commit=lambda _, offsets, **__: member.commit(offsets))
+                patched.setattr("tieredstore.consumer.consumer._base", base)
+                consumer.commit(offsets=[TopicPartition(*ORDERS, 40)])
+        assert broker.committed == {ORDERS: 40}
         consumer.seek(TopicPartition(*ORDERS, 20))
         consumer.commit(asynchronous=False)
         assert broker.committed == {ORDERS: 20}

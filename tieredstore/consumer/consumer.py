@@ -152,7 +152,7 @@ class Consumer(confluent_kafka.Consumer):
         end = _end(timeout)
         parts.commits.commit_when_due()
         collected: list[Received] = []
-        parts.commits.in_call = collected
+        parts.commits.in_calls.append(collected)
         wait: float | None = 0.0
         try:
             while True:
@@ -172,7 +172,7 @@ class Consumer(confluent_kafka.Consumer):
             parts.delivery.put_back(collected)
             raise
         finally:
-            parts.commits.in_call = ()
+            parts.commits.in_calls.pop()
 
     def _serve(self, parts: Parts, collected: list[Received], count: int, wait: float) -> None:
         messages, ended = self._consume(parts, count, wait)

@@ -274,8 +274,9 @@ class Commits:
         self._auto_s = settings.auto_commit_s if settings.has_broker else None
         self._auto_store = settings.auto_store
         self._due_at = time.monotonic() + (self._auto_s or 0.0)
-        self.in_call: Sequence[Received] = ()
-        """Messages that the running call has collected but not returned yet, so they must not be committed."""
+        self.in_calls: list[Sequence[Received]] = []
+        """Messages that the running calls have collected but not returned yet, so they must not be committed. A user's
+        callback may call the consumer while a call runs."""
 
     def places(self) -> dict[TopicPartition, KafkaPartition]:
         """Return the offset to commit for each partition: the offset given to ``store_offsets``, or the offset after
@@ -288,7 +289,7 @@ class Commits:
         for partition in known:
             if partition.commit.has_given and partition.position is not None:
                 given[partition.where] = Position(partition.position, partition.epoch)
-        for message in reversed(self.in_call):
+        for message in reversed([message for collected in self.in_calls for message in collected]):
             where = message.topic(), message.partition()
             if where in given and message.error() is None:
                 given[where] = position_of(message)
