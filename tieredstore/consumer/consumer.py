@@ -328,7 +328,7 @@ class Consumer(confluent_kafka.Consumer):
 
         ``commit`` waits for the coordinator's answer only if ``asynchronous`` is False.
         """
-        given = dict(zip(("message", "offsets", "asynchronous"), positional, strict=False)) | named
+        given: dict[str, Any] = dict(zip(("message", "offsets", "asynchronous"), positional, strict=False)) | named
         message = given.get("message")
         offsets = given.get("offsets")
         asynchronous = bool(given.get("asynchronous", True))
