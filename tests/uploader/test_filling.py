@@ -314,6 +314,27 @@ def test_a_replica_whose_log_is_replaced_fills_the_hole_after_all(tmp_path: Path
     assert (extents(store), holes_of(store)) == ([(0, 9), (10, 19), (20, 29)], [])
 
 
+def test_a_replica_fills_a_hole_whose_epochs_the_leader_does_not_know(tmp_path: Path, store: MemoryObjectStore) -> None:
+    """The first leader records a hole. The log of the next leader begins later, and in a later epoch."""
+    names = ("first", "second", "follower")
+    first, second, follower = (BrokerDisk(tmp_path / name, segments=2) for name in names)
+    first.grow()
+    (first.folder / f"{10:020d}.log").unlink()
+    run_once(first.log_dir, store)
+    for disk in (second, follower):
+        disk.lead(2)
+        disk.grow()
+        disk.lead(5)
+        disk.grow(3)
+    second.delete(3)
+    assert second.epochs == ((5, 30),)
+    run_once(second.log_dir, store)
+    assert sum(last + 1 - begin for begin, last in holes_of(store)) == 20
+    run_once(follower.log_dir, store, leadership=FOLLOWER, broker_id="3")
+    assert holes_of(store) == []
+    assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39), (40, 49)]
+
+
 def test_keys_of_marks() -> None:
     assert partition_of_hole("p/", hole_key("p/", PARTITION)) == PARTITION
     for odd in (

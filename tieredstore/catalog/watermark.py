@@ -64,6 +64,17 @@ class Hole:
     quarantine: str | None = None
     leader_epochs: _Epochs = ()
 
+    def extends(self, last: Hole) -> bool:
+        """Return True if this hole and ``last``, which ends right before it, can form one hole.
+
+        They cannot if the epochs of this hole's first records are unknown. These records would then seem to be of the
+        last epoch of ``last``.
+        """
+        epochs, before = self.leader_epochs, last.leader_epochs
+        is_known = not epochs or not before or epochs[0][1] <= self.first_offset or epochs[0][0] == before[-1][0]
+        is_same = (last.last_offset + 1, last.reason) == (self.first_offset, self.reason)
+        return is_known and is_same and self.quarantine is None and last.quarantine is None
+
     def without(self, first: int, last: int) -> Iterator[Hole]:
         """Yield the parts of the hole without the offsets from ``first`` to ``last`` (inclusive). The result has no
         part, one part or two parts."""
@@ -130,12 +141,7 @@ class Watermark:
         last = self.holes[-1] if self.holes else None
         holes = (*self.holes, hole)
         # Extend the previous hole (offsets recorded as lost): adjacent lost segments form one hole.
-        if (
-            last is not None
-            and hole.quarantine is None
-            and last.quarantine is None
-            and (last.last_offset + 1, last.reason) == (hole.first_offset, hole.reason)
-        ):
+        if last is not None and hole.extends(last):
             epochs: LeaderEpochs = ()
             if last.leader_epochs and hole.leader_epochs:
                 last_epoch, start = last.leader_epochs[-1]
