@@ -165,8 +165,9 @@ def test_lost_partitions_are_not_committed_even_if_the_callback_gives_them_up(
     assert broker.committed == {}
 
 
+@pytest.mark.parametrize("is_given_up", [False, True])
 def test_a_call_in_a_callback_does_not_commit_what_the_outer_call_has_collected(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_given_up: bool
 ) -> None:
     """The outer call drops the records of revoked partitions, so the next owner must return them."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
@@ -180,6 +181,8 @@ def test_a_call_in_a_callback_does_not_commit_what_the_outer_call_has_collected(
             return messages
 
         def on_revoke(consumer: Consumer, places: list[TopicPartition]) -> None:
+            if is_given_up:
+                consumer.incremental_unassign(places)
             assert consumer.poll(0) is None
             revoked.extend(place.partition for place in places)
 

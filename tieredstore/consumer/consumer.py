@@ -182,10 +182,12 @@ class Consumer(confluent_kafka.Consumer):
 
     def _consume(self, parts: Parts, count: int, wait: float) -> tuple[list[Received], set[tuple[str, int]]]:
         """Return the client's messages, and the partitions that were revoked during the call."""
-        self._group.take_ended()
+        before = self._group.take_ended()
         try:
             messages = self._client.consume(count, wait)
             ended = self._group.take_ended()
+            # A user's callback may have made this call while another call runs. That call needs them too.
+            self._group.leave_ended(before | ended)
             # Drop the messages of a revoked partition, even if the partition was assigned again at once.
             return parts.delivery.judge(_without(messages, ended) if ended else messages, count), ended
         except BaseException:

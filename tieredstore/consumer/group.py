@@ -115,6 +115,10 @@ class Group:
         ended, self._ended = self._ended, set()
         return ended
 
+    def leave_ended(self, wheres: set[TopicPartition]) -> None:
+        """Let the next :meth:`take_ended` return these partitions too."""
+        self._ended |= wheres
+
     def pause(self, places: Sequence[KafkaPartition]) -> None:
         """Stop returning records of these partitions, in this assignment and in later ones."""
         core = self._parts.core
