@@ -362,6 +362,29 @@ def test_an_unclean_leader_ships_its_records_before_they_reach_the_watermark(
     assert watermark_of(store).next_offset == 40
 
 
+def test_an_emptied_log_is_shipped_before_it_reaches_the_watermark(tmp_path: Path, store: MemoryObjectStore) -> None:
+    """An unclean leader's log begins after the follower's, so the follower empties its log. Then it leads."""
+    former, disk = BrokerDisk(tmp_path / "former", segments=8), BrokerDisk(tmp_path / "logs", segments=2)
+    Belief.leads[1] = False
+    run_once(former.log_dir, store)
+    with uploader_of(disk.log_dir, store, leadership=f"{Belief.__module__}.{Belief.__name__}") as uploader:
+        uploader.run_once()
+        uploader.follow()
+        disk.cut(0)
+        (disk.folder / f"{30:020d}.log").touch()
+        disk.epochs, disk.end = (), 30
+        disk.write_epochs()
+        uploader.disk.touch(disk.folder)
+        uploader.sweep()
+        disk.lead(1)
+        disk.grow(3)
+        Belief.leads[1] = True
+        uploader.disk.touch(disk.folder)
+        assert uploader.run_once() == []
+    assert [(move.from_offset, move.to_offset) for move in watermark_of(store).moved_back] == [(70, 30)]
+    assert watermark_of(store).next_offset == 50
+
+
 def test_an_unclean_election_in_the_middle_of_a_hole_leaves_the_part_before_it(
     tmp_path: Path, store: MemoryObjectStore
 ) -> None:

@@ -235,7 +235,7 @@ class Partition:
             has_changed, before, self.epochs = epochs != self.epochs, self.epochs, epochs
             if has_changed:
                 self.replicated_to = 0
-                self._go_back(before)
+                self._go_back(before, live[0])
             named = {place.base_offset: place for place in listed}
             for base, segment in list(self.segments.items()):
                 if not self._is_kept(segment, named.get(base), live[0], live[-1], has_changed=has_changed):
@@ -252,13 +252,15 @@ class Partition:
                 self.first_active = live[-1]
         return True
 
-    def _go_back(self, before: LeaderEpochs) -> None:
+    def _go_back(self, before: LeaderEpochs, first_live: int) -> None:
         """If an epoch after those known ``before`` begins below ``shipped``, no longer count its offsets as stored. An
         unclean election has replaced their records, perhaps with fewer, so that the log ends below ``shipped``.
+
+        A log without epochs was emptied, so all its later records may be other ones.
         """
-        began = (start for epoch, start in self.epochs if before and epoch > before[-1][0])
+        began = [start for epoch, start in self.epochs if before and epoch > before[-1][0]]
         if self.shipped is not None:
-            self.shipped = min([self.shipped, *began])
+            self.shipped = min([self.shipped, *began] if self.epochs else [self.shipped, first_live])
 
     def _is_kept(
         self, segment: Segment, named: FoundSegment | None, first_live: int, active: int, *, has_changed: bool
