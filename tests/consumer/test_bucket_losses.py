@@ -10,8 +10,22 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from tests.consumer.buckets import DEADLINE_S, PLACE, Fetches, at, offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import (
+    DEADLINE_S,
+    ORDERS,
+    OTHERS,
+    PLACE,
+    Fetches,
+    at,
+    offsets_of,
+    raised,
+    read,
+    reader_of,
+    until,
+)
+from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
+from tieredstore.consumer.partition import Bucket as InBucket
 from tieredstore.errors import DataLossError, ResourceNotFoundError, SegmentCorruptError
 from tieredstore.model import Uuid
 
@@ -156,6 +170,39 @@ def test_a_second_read_reports_a_skipped_batch_once(bucket: Bucket, fetches: Fet
         assert offsets_of(read(consumer, 30)) == [*range(10), *range(20, 40)]
     assert not failures
     assert [(one.start, one.stop) for one in lost] == [(10, 11)]
+
+
+def test_a_callback_of_a_loss_commits_only_what_was_returned(bucket: Bucket) -> None:
+    """The call has taken records of another partition, but not returned them. If the callback also ends the process,
+    the next member must return them.
+    """
+    path = next(path for path, _ in _objects(bucket, bucket.write(20)) if path.suffix == ".log")
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 0xFF
+    path.write_bytes(bytes(content))
+    bucket.write(20, partition=1)
+    consumers: list[Any] = []
+
+    def commit(_: object) -> None:
+        consumers[0].commit(asynchronous=False)
+
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 30), OTHERS: ScriptedLog(20, 30)})
+    own = {"mode": "remote_preferred", "on_data_loss": "report", "loss_cb": commit}
+    with broker.consumer(bucket, ORDERS, OTHERS, **own) as (consumer, _):
+        consumers.append(consumer)
+        parts = parts_of(consumer)
+        parts.commits._due_at = float("inf")  # pyright: ignore[reportPrivateUsage]
+        assert consumer.poll(0) is None  # assigns the partitions
+        while not all(isinstance(one.phase, InBucket) and one.phase.stream.is_done for one in parts.core.readable) or (
+            len(parts.core.readable) < 2
+        ):
+            assert parts.news.wait(DEADLINE_S)
+            parts.news.clear()
+            parts.core.tick()
+        while parts.core.readable[0].where != OTHERS:
+            parts.core.readable.rotate()
+        consumer.consume(100, 0)
+        assert broker.committed == {OTHERS: 0}
 
 
 def test_another_life_of_a_topic_is_not_guessed(bucket: Bucket) -> None:

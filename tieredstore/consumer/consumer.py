@@ -162,7 +162,7 @@ class Consumer(confluent_kafka.Consumer):
                 most = max(1, room // 2) if parts.delivery.has_open or parts.core.readable else room
                 self._serve(parts, collected, most, wait or 0.0)
                 self._tick(parts, raises=not collected)
-                collected += parts.delivery.take(count - len(collected))
+                parts.delivery.take(collected, count)
                 if len(collected) >= count:
                     return collected
                 wait = self._wait(parts, end)

@@ -86,20 +86,17 @@ class Delivery:
         held = sum(len(partition.held) for partition in self._held)
         return max(1, min(count, self._held_bytes // self._usual_size - held))
 
-    def take(self, count: int) -> list[Received]:
-        """Return up to ``count`` available messages: first events, then held messages of the client, then records of
-        the bucket.
+    def take(self, messages: list[Received], count: int) -> None:
+        """Append available messages until there are ``count``: first events, then held messages of the client, then
+        records of the bucket.
+
+        If this fails, for example in the user's callback for losses, the caller puts the messages back.
         """
-        messages = self.take_events(count)
+        messages += self.take_events(count - len(messages))
         while self._held and len(messages) < count:
             messages += self._take_held(count - len(messages))
-        try:
-            while len(messages) < count and (opened := self._next_open()) is not None:
-                messages += self._take_rows(opened, count - len(messages))
-        except BaseException:  # for example of the user's callback for losses
-            self.put_back(messages)
-            raise
-        return messages
+        while len(messages) < count and (opened := self._next_open()) is not None:
+            messages += self._take_rows(opened, count - len(messages))
 
     def take_batch(self, max_rows: int | None, columns: MessageColumns) -> PartitionBatch | None:
         """Return available records of one partition."""
