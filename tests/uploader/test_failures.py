@@ -448,6 +448,19 @@ def test_the_last_offsets_of_a_log_that_the_broker_has_compacted_are_no_hole(
     assert holes_of(store) == [hole for hole, end in (((6, 9), ends[0]), ((16, 19), ends[1])) if end < hole[1]]
 
 
+def test_a_log_that_the_broker_deleted_after_another_one_is_a_hole_also_if_compacted(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
+    """The log cleaner's checkpoint says nothing of a segment between a deleted one and the log's start."""
+    disk = BrokerDisk(tmp_path / "logs", segments=5)
+    checkpoint = {(PARTITION.topic, PARTITION.partition): 40}
+    (disk.log_dir / "cleaner-offset-checkpoint").write_bytes(format_offset_checkpoint(checkpoint))
+    disk.mark_deleted(3)
+    (disk.folder / f"{20:020d}.log.deleted").unlink()
+    run_once(disk.log_dir, store)
+    assert (extents(store), holes_of(store)) == ([(0, 9), (10, 19), (30, 39)], [(20, 29)])
+
+
 def test_a_partition_whose_folder_cannot_be_read_is_not_shipped_in_silence(
     disk: BrokerDisk, store: MemoryObjectStore, tmp_path: Path
 ) -> None:

@@ -335,6 +335,28 @@ def test_a_replica_fills_a_hole_whose_epochs_the_leader_does_not_know(tmp_path: 
     assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39), (40, 49)]
 
 
+def test_a_hole_before_an_epoch_that_the_log_does_not_have_is_no_agreement(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
+    """The hole names only the epoch after its records, because the log of the leader that recorded it begins later."""
+    names = ("first", "second", "third")
+    first, second, third = (BrokerDisk(tmp_path / name, segments=1 + (name != "third")) for name in names)
+    run_once(first.log_dir, store)
+    second.lead(2)
+    second.grow(3)
+    second.delete(2)
+    run_once(second.log_dir, store)
+    assert holes_of(store) == [(10, 19)]
+    third.lead(1)
+    third.grow(2)
+    third.lead(4)
+    third.grow(4)
+    assert run_once(third.log_dir, store) == []
+    watermark = watermark_of(store)
+    assert [(move.from_offset, move.to_offset) for move in watermark.moved_back] == [(40, 10)]
+    assert (watermark.next_offset, watermark.holes) == (60, ())
+
+
 def test_keys_of_marks() -> None:
     assert partition_of_hole("p/", hole_key("p/", PARTITION)) == PARTITION
     for odd in (
