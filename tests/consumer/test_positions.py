@@ -135,6 +135,29 @@ def test_an_automatic_commit_that_the_coordinator_refuses_is_repeated(bucket: Bu
     assert answers == [code, None]
 
 
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_callback_of_close_may_poll_before_the_answer_to_a_commit(bucket: Bucket, timeout: float) -> None:
+    """The client and the mock coordinator are librdkafka's. The call returns even without a timeout, because no more
+    records arrive.
+    """
+    given: list[object] = []
+
+    def on_revoke(consumer: Any, _: object) -> None:
+        consumer.commit(offsets=[TopicPartition(*ORDERS, 2)])
+        given.append(consumer.poll(timeout))
+
+    with mock_kafka() as mocked:
+        mocked.make_topic("orders")
+        config = {
+            "bootstrap.servers": mocked.bootstrap_servers, "group.id": "readers", "log_level": 0,
+            "tiered.storage.mode": "remote_only", "tiered.storage.settings": bucket.options,
+        }  # fmt: skip
+        with ScriptedBroker({ORDERS: ScriptedLog(0, 0)}).reader(config, client=MemberClient) as consumer:
+            consumer.subscribe(["orders"], on_revoke=on_revoke)
+            until(consumer, lambda _: bool(consumer.assignment()))
+        assert given == [None]
+
+
 @pytest.mark.parametrize("metadata", ["", "of a user", "tieredstore topic.id=", "tieredstore topic.id=abc"])
 def test_metadata_of_others_say_nothing(bucket: Bucket, metadata: str) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40)}, committed={ORDERS: 30})

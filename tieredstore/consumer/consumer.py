@@ -68,6 +68,9 @@ class Consumer(confluent_kafka.Consumer):
         super().__init__(log_to(ClientLog(), member) if logger is None else {**member, "logger": logger})
         self._client = self._makers.client(self)
         self._is_closing = self._is_closed = False
+        self._calls_back = False
+        """True while the client may run a user's callback. If the callback calls the client's ``consume``,
+        confluent-kafka 2.16 ends the process at the next callback, for example of a commit's answer."""
         self._parts: Parts | None = None
         if self._settings.mode is not Mode.KAFKA_ONLY:
             self._parts = Parts(self._settings, self._client, self._makers)
@@ -182,7 +185,11 @@ class Consumer(confluent_kafka.Consumer):
 
     def _consume(self, parts: Parts, count: int, wait: float) -> tuple[list[Received], set[tuple[str, int]]]:
         """Return the client's messages, and the partitions that were revoked during the call."""
+        if self._calls_back:
+            time.sleep(wait)
+            return [], set()
         before = self._group.take_ended()
+        self._calls_back = True
         try:
             messages = self._client.consume(count, wait)
             ended = self._group.take_ended()
@@ -193,6 +200,8 @@ class Consumer(confluent_kafka.Consumer):
         except BaseException:
             parts.core.read_again()
             raise
+        finally:
+            self._calls_back = False
 
     def _take_live(self, parts: Parts, wait: float, count: int) -> None:
         most = parts.delivery.room(count) if not wait else 1
@@ -214,7 +223,7 @@ class Consumer(confluent_kafka.Consumer):
         If results from the bucket are expected, this method itself waits for them and returns 0.
         """
         left = _LONGEST_SLICE_S if end is None else end - time.monotonic()
-        if left <= 0:
+        if left <= 0 or (self._calls_back and end is None):
             return None
         if parts.core.is_busy:
             parts.news.wait(min(left, _SLICE_S))
@@ -419,8 +428,10 @@ class Consumer(confluent_kafka.Consumer):
                 parts.commits.commit_auto()
                 parts.begin_closing()
             # The client calls the user's callbacks, which may use the consumer, for example to commit.
+            self._calls_back = True
             call_client(_base.close, self)
         finally:
+            self._calls_back = False
             self._is_closed = True
             if parts is not None:
                 parts.close()
