@@ -11,6 +11,7 @@ from tests.consumer.buckets import DEADLINE_S, ORDERS, PLACE, offsets_of, raised
 from tests.support.kafka.mock_kafka import OFFSET_COMMIT, mock_kafka
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, value_of
+from tieredstore.consumer import Consumer
 from tieredstore.consumer.client import MemberClient
 from tieredstore.errors import DataLossError
 from tieredstore.kafka.checkpoints import ProducerState
@@ -156,6 +157,26 @@ def test_a_callback_of_close_may_poll_before_the_answer_to_a_commit(bucket: Buck
             consumer.subscribe(["orders"], on_revoke=on_revoke)
             until(consumer, lambda _: bool(consumer.assignment()))
         assert given == [None]
+
+
+def test_a_callback_of_close_may_list_topics_before_the_answer_to_a_commit(bucket: Bucket) -> None:
+    """The clients and the mock coordinator are librdkafka's."""
+    topics: list[str] = []
+
+    def on_revoke(consumer: Any, _: object) -> None:
+        consumer.commit(offsets=[TopicPartition(*ORDERS, 2)])
+        topics.extend(consumer.list_topics(timeout=DEADLINE_S).topics)
+
+    with mock_kafka() as mocked:
+        mocked.make_topic("orders")
+        config = {
+            "bootstrap.servers": mocked.bootstrap_servers, "group.id": "readers", "log_level": 0,
+            "tiered.storage.mode": "remote_only", "tiered.storage.settings": bucket.options,
+        }  # fmt: skip
+        with Consumer(config) as consumer:
+            consumer.subscribe(["orders"], on_revoke=on_revoke)
+            until(consumer, lambda _: bool(consumer.assignment()))
+        assert topics == ["orders"]
 
 
 @pytest.mark.parametrize("metadata", ["", "of a user", "tieredstore topic.id=", "tieredstore topic.id=abc"])

@@ -69,8 +69,9 @@ class Consumer(confluent_kafka.Consumer):
         self._client = self._makers.client(self)
         self._is_closing = self._is_closed = False
         self._calls_back = False
-        """True while the client may run a user's callback. If the callback calls the client's ``consume``,
-        confluent-kafka 2.16 ends the process at the next callback, for example of a commit's answer."""
+        """True while the client may run a user's callback. If the callback calls the client's ``consume`` or
+        ``list_topics``, confluent-kafka 2.16 ends the process at the next callback, for example of a commit's answer.
+        """
         self._parts: Parts | None = None
         if self._settings.mode is not Mode.KAFKA_ONLY:
             self._parts = Parts(self._settings, self._client, self._makers)
@@ -380,6 +381,13 @@ class Consumer(confluent_kafka.Consumer):
         self._expect_broker("committed")
         places: list[KafkaPartition] = _base.committed(self, partitions, timeout=-1 if timeout is None else timeout)
         return places
+
+    def list_topics(self, *positional: Any, **named: Any) -> Any:
+        """Return the cluster's topics, as confluent-kafka does."""
+        cluster = None if self._parts is None else self._parts.cluster
+        if self._calls_back and cluster is not None:
+            return cluster.list_topics(*positional, **named)
+        return _base.list_topics(self, *positional, **named)
 
     def get_watermark_offsets(self, partition: KafkaPartition, timeout: float | None = -1, cached: bool = False) -> Any:
         """Return the first offset that bucket or broker has, and the broker's end; None on timeout. With

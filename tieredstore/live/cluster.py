@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -435,6 +435,10 @@ class LiveCluster(Closing):
         """If the error says that a topic or partition does not exist, return an error that names it and the brokers."""
         is_absent = isinstance(error, ResourceNotFoundError) and named
         return ResourceNotFoundError(f"there is no {named} at {self._servers}") if is_absent else error
+
+    def list_topics(self, *positional: Any, **named: Any) -> Any:
+        """Return what the client's own ``list_topics`` returns."""
+        return self._client.list_topics(*positional, **named)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Use this user name and password for new connections."""
