@@ -114,7 +114,7 @@ class _Survey:
     """Results of a listing: valid segments by path, and problems. ``incomplete`` are segments of which the listing
     lacks objects."""
 
-    segments: dict[str, KnownSegment] = field(default_factory=dict)
+    segments: dict[str, KnownSegment] = field(default_factory=dict[str, KnownSegment])
     incomplete: list[SegmentObjects] = field(default_factory=list[SegmentObjects])
     problems: list[Problem] = field(default_factory=list[Problem])
 
