@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import crc32c
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.support.kafka.kafka_topics import (
     Produced,
@@ -24,6 +26,7 @@ from tests.support.kafka.live_reads import read_live
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import BatchCorruptError, BrokerUnavailableError, DataLossError, ResourceNotFoundError
 from tieredstore.live import LiveCluster, faults
+from tieredstore.live.messages import MessageColumns, headers_size
 from tieredstore.model import Uuid
 
 
@@ -181,6 +184,19 @@ def test_a_header_whose_key_is_no_text_is_an_error_that_says_how_to_go_on(kafka:
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     batches = read_live(properties, topic, 0, 0, 2, isolation="read_committed", columns=("value",))
     assert [value for batch in batches for value in column(batch, "value")] == [b"0", b"1"]
+
+    # No later look at the message's headers ends the process.
+    client = Consumer(properties | {"group.id": "x", "enable.auto.commit": False})
+    with closing(client):
+        client.assign([TopicPartition(topic, 0, 1)])
+        message: Any
+        (message,) = client.consume(1, timeout=30)
+        assert headers_size(message) == headers_size(message) == 0
+        for _ in range(2):
+            with pytest.raises(BatchCorruptError, match=r"record at offset 1 .* read without headers$"):
+                MessageColumns(("headers",)).build([message])
+        with pytest.raises(BatchCorruptError, match=r"record at offset 1 .* read without headers$"):
+            list(message.headers())
 
 
 def test_a_damaged_batch_on_the_brokers_disk_is_an_error(kafka: KafkaServer) -> None:

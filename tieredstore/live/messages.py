@@ -51,9 +51,9 @@ def headers_size(message: Message) -> int:
     """Return the size of a message's headers in bytes; 0 if the client cannot return them."""
     try:
         (headers,) = _headers((message,))
+        return sum(len(name) + len(value or b"") for name, value in headers or ())
     except BatchCorruptError:
         return 0
-    return sum(len(name) + len(value or b"") for name, value in headers or ())
 
 
 def next_count(count: int, size: int) -> int:
@@ -92,6 +92,16 @@ def offset_of(message: Message) -> int:
     return offset
 
 
+class UnreadableHeaders:
+    """Stands in a message for headers that the binding cannot return. Raises BatchCorruptError where it is iterated."""
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+
+    def __iter__(self) -> Iterator[tuple[str, bytes | None]]:
+        raise BatchCorruptError(self._sentence)
+
+
 def _headers(messages: Sequence[Message]) -> list[Any]:
     all_headers: list[Any] = []
     # If a header's key is not UTF-8, confluent-kafka may return a value although it has set an error. Python notices
@@ -99,11 +109,15 @@ def _headers(messages: Sequence[Message]) -> list[Any]:
     try:
         all_headers.extend(map(Message.headers, messages))
     except (SystemError, UnicodeDecodeError) as error:
-        message = messages[len(all_headers)]
-        raise BatchCorruptError(
+        message: Any = messages[len(all_headers)]
+        sentence = (
             f"the record at offset {message.offset()} of {message.topic()}-{message.partition()} has a header whose "
             f"key is not UTF-8, which librdkafka's binding cannot return; read without headers"
-        ) from error
+        )
+        # The next call would return the same value without an error. The value lacks the key, and its use would end
+        # the process.
+        message.set_headers(UnreadableHeaders(sentence))
+        raise BatchCorruptError(sentence) from error
     return [headers or None for headers in all_headers]
 
 
