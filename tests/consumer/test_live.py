@@ -241,6 +241,7 @@ def test_a_member_that_polls_too_late_returns_nothing_of_lost_partitions(tiered:
             take(late)
             take(other)
         (place,) = late.assignment()
+        lost.clear()  # on a busy machine, a poll may already have been too late before
         before = max((offset for number, offset in seen if number == place.partition), default=-1)
         while len({offset for number, offset in seen if number == place.partition and offset > before}) < 599 - before:
             assert time.monotonic() < end
