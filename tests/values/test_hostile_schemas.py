@@ -27,6 +27,7 @@ from tests.support.records.protobuf_messages import doubling_set
 from tests.support.network.schema_registry_server import framed
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.columns import OfRegistry
+from tieredstore.pipelines.files.container_formats import Parquet
 from tieredstore.values import Avro
 from tieredstore.values.avro import AvroData
 from tieredstore.values.protobuf import Protobuf
@@ -38,7 +39,8 @@ def read(name):
     rows = Avro(READER, schemas.__getitem__, "null").convert(column, lambda row: "")
     assert rows.to_pylist() == [{"id": 7}, None, {"id": 7}], rows
     # A pipeline by schemas of a registry sets the message aside.
-    _, bad = OfRegistry(schemas.__getitem__).for_window("orders").decode(column)
+    records = pyarrow.record_batch([column], ["value"])
+    _, bad = OfRegistry(Parquet(), schemas.__getitem__).for_window("orders").decode(records)
     # Where nothing is asked of the data but a field, as for a file by time.
     try:
         AvroData(None, schemas.__getitem__).datum(messages[1])
