@@ -364,7 +364,7 @@ def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket) -> No
 
 
 def test_a_commit_of_the_same_offset_after_another_member_went_back(bucket: Bucket) -> None:
-    """The partition was assigned to another member meanwhile, which committed a lower offset."""
+    """Between the two commits, another member had the partition, and committed a lower offset."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS) as (consumer, member):
         parts_of(consumer).commits._auto_s = None  # pyright: ignore[reportPrivateUsage]

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from tests.consumer.buckets import DEADLINE_S, ORDERS, PLACE, offsets_of, raised, read, reader_of, until
-from tests.support.kafka.mock_kafka import OFFSET_COMMIT, mock_kafka
+from tests.support.kafka.mock_kafka import OFFSET_COMMIT, MockKafka, mock_kafka
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, value_of
 from tieredstore.consumer import Consumer
@@ -107,6 +107,13 @@ def test_a_commit_of_another_life_is_replaced_by_the_same_offset(bucket: Bucket)
         assert broker.commits[ORDERS, 0].metadata == f"tieredstore topic.id={FIRST_ID}"
 
 
+def config_of(mocked: MockKafka, bucket: Bucket) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": mocked.bootstrap_servers, "group.id": "readers", "log_level": 0,
+        "tiered.storage.mode": "remote_only", "tiered.storage.settings": bucket.options,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("code", [KafkaError.REBALANCE_IN_PROGRESS, KafkaError.GROUP_AUTHORIZATION_FAILED])
 def test_an_automatic_commit_that_the_coordinator_refuses_is_repeated(bucket: Bucket, code: int) -> None:
     """No further records arrive. The client and the mock coordinator are librdkafka's; the user's callback is called
@@ -121,11 +128,8 @@ def test_an_automatic_commit_that_the_coordinator_refuses_is_repeated(bucket: Bu
 
     with mock_kafka() as mocked:
         mocked.make_topic("orders")
-        config = {
-            "bootstrap.servers": mocked.bootstrap_servers, "group.id": "readers", "log_level": 0,
-            "auto.offset.reset": "earliest", "auto.commit.interval.ms": 0, "tiered.storage.mode": "remote_only",
-            "tiered.storage.settings": bucket.options, "on_commit": on_commit,
-        }  # fmt: skip
+        config = config_of(mocked, bucket)
+        config |= {"auto.offset.reset": "earliest", "auto.commit.interval.ms": 0, "on_commit": on_commit}
         broker = ScriptedBroker({ORDERS: ScriptedLog(0, 0)})
         with broker.reader(config, client=MemberClient) as consumer:
             consumer.assign([TopicPartition(*ORDERS, 0)])
@@ -149,10 +153,7 @@ def test_a_callback_of_close_may_poll_before_the_answer_to_a_commit(bucket: Buck
 
     with mock_kafka() as mocked:
         mocked.make_topic("orders")
-        config = {
-            "bootstrap.servers": mocked.bootstrap_servers, "group.id": "readers", "log_level": 0,
-            "tiered.storage.mode": "remote_only", "tiered.storage.settings": bucket.options,
-        }  # fmt: skip
+        config = config_of(mocked, bucket)
         with ScriptedBroker({ORDERS: ScriptedLog(0, 0)}).reader(config, client=MemberClient) as consumer:
             consumer.subscribe(["orders"], on_revoke=on_revoke)
             until(consumer, lambda _: bool(consumer.assignment()))
@@ -169,10 +170,7 @@ def test_a_callback_of_close_may_list_topics_before_the_answer_to_a_commit(bucke
 
     with mock_kafka() as mocked:
         mocked.make_topic("orders")
-        config = {
-            "bootstrap.servers": mocked.bootstrap_servers, "group.id": "readers", "log_level": 0,
-            "tiered.storage.mode": "remote_only", "tiered.storage.settings": bucket.options,
-        }  # fmt: skip
+        config = config_of(mocked, bucket)
         with Consumer(config) as consumer:
             consumer.subscribe(["orders"], on_revoke=on_revoke)
             until(consumer, lambda _: bool(consumer.assignment()))

@@ -100,18 +100,35 @@ def test_names_may_change_while_a_segment_is_opened(folder: Path, renamed: int) 
         open_segment(segment).close()
 
 
+def renaming_open(renames: list[tuple[Path, Path]], *steps: tuple[int, int]) -> Callable[..., int]:
+    """Return an ``os.open`` that makes the next renames of each step (number of the call, most renames) before it opens
+    the file.
+    """
+    real, opens = os.open, itertools.count()
+
+    def open_(path: Any, *args: Any, **options: Any) -> int:
+        at = next(opens)
+        for due_at, most in steps:
+            for _ in range(min(most, len(renames)) if at == due_at else 0):
+                before, after = renames.pop(0)
+                before.rename(after)
+        return real(path, *args, **options)
+
+    return open_
+
+
 def test_files_from_before_and_after_a_compaction_are_not_opened_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker marks the old files as deleted, then gives the new files their names. It does so in two steps, each
     before the uploader opens a file. The second step may also come after the last index is open.
     """
-    real, mixed = os.open, 0
+    mixed = 0
     for number, (first_at, count, rest_at) in enumerate(itertools.product(range(5), range(7), (*range(6), 8))):
         write_segment(tmp_path / str(number), [batch(0, 0)], leader_epochs=((0, 0),))
         write_segment(tmp_path / str(number), [batch(2, 0)], base_offset=2, leader_epochs=((0, 0),))
         folder = tmp_path / str(number) / "events-0"
-        segment, opens = discover_deleted(folder)[0], itertools.count()
+        segment = discover_deleted(folder)[0]
         plain = [folder / f"{0:020d}.{suffix}" for suffix in ("log", "index", "timeindex")]
         new = [path.with_name(f"{path.name}.swap") for path in plain]
         for path, swap in zip(plain, new, strict=True):
@@ -120,15 +137,7 @@ def test_files_from_before_and_after_a_compaction_are_not_opened_together(
         old = ((path, path.with_name(f"{path.name}.deleted")) for path in plain)
         renames = [*old, *zip(new, plain, strict=True)]
 
-        def open_(path: Any, *args: Any, **options: Any) -> int:
-            at = next(opens)  # noqa: B023  called in this round only
-            for due_at, most in ((first_at, count), (rest_at, 6)):  # noqa: B023
-                for _ in range(min(most, len(renames)) if at == due_at else 0):  # noqa: B023
-                    before, after = renames.pop(0)  # noqa: B023
-                    before.rename(after)
-            return real(path, *args, **options)
-
-        monkeypatch.setattr(os, "open", open_)
+        monkeypatch.setattr(os, "open", renaming_open(renames, (first_at, count), (rest_at, len(renames))))
         try:
             held = open_segment(segment)
         except SegmentIncompleteError:

@@ -21,7 +21,7 @@ from tests.support.paths import GOLDEN
 from tests.support.stores.operation_sweep import numbers_to_sweep
 from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError, TieredStoreError
 from tieredstore.kafka.batches import read_batch_headers
-from tieredstore.kafka.checkpoints import ProducerState
+from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
 from tieredstore.kafka.logdir import describe, discover
 from tieredstore.model import AtTime, TopicIdPartition, Uuid
 from tieredstore.restore.logdir.log_directory import MARKER, is_unfinished
@@ -172,16 +172,19 @@ def test_an_empty_log_of_deleted_records_is_replaced(thirds: ts.Bucket, tmp_path
     assert (log_dir / "log-start-offset-checkpoint").read_text() == "0\n0\n"
 
 
+def log_of(folder: Path, base: int, offsets: range, epochs: LeaderEpochs) -> Path:
+    """Write a segment with a batch for each offset. The log is in ``folder``."""
+    made = [build_batch([Record(b"%d" % at, None, at)], at) for at in offsets]
+    write_segment(folder, made, partition=ORDERS, base_offset=base, leader_epochs=epochs)
+    return folder
+
+
 def test_a_part_of_a_segment_without_batches_hides_no_time(tmp_path: Path) -> None:
     """A broker takes the time of an empty segment from its file, and would return no offset for a time after it."""
 
-    def log_of(disk: str, base: int, first: int, epochs: tuple[tuple[int, int], ...]) -> Path:
-        made = [build_batch([Record(b"v", None, at)], at) for at in range(first, first + 20)]
-        write_segment(tmp_path / disk, made, partition=ORDERS, base_offset=base, leader_epochs=epochs)
-        return tmp_path / disk
-
-    disks = [log_of("one", 0, 80, ((0, 0),)), log_of("two", 60, 80, ((0, 0), (1, 80)))]
-    with fresh_bucket(tmp_path / "store", disks) as bucket:
+    first = log_of(tmp_path / "one", 0, range(80, 100), ((0, 0),))
+    second = log_of(tmp_path / "two", 60, range(80, 100), ((0, 0), (1, 80)))
+    with fresh_bucket(tmp_path / "store", [first, second]) as bucket:
         log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
         assert restore(bucket, log_dir, prepared(ORDERS)) == [("restored", 0, 79), ("restored", 80, 99)]
     assert [int(path.stem) for path in sorted((log_dir / "orders-0").glob("*.log"))] == [80, 100]
@@ -190,13 +193,9 @@ def test_a_part_of_a_segment_without_batches_hides_no_time(tmp_path: Path) -> No
 def test_copies_of_two_leaders_are_one_log(tmp_path: Path) -> None:
     """The copies of two leaders overlap. The first copy is cut where the second leader's epoch begins."""
 
-    def log_of(disk: str, base: int, stop: int, epochs: tuple[tuple[int, int], ...]) -> Path:
-        made = [build_batch([Record(b"%d" % at, None, at)], at) for at in range(base, stop)]
-        write_segment(tmp_path / disk, made, partition=ORDERS, base_offset=base, leader_epochs=epochs)
-        return tmp_path / disk
-
-    disks = [log_of("one", 0, 100, ((0, 0),)), log_of("two", 60, 160, ((0, 0), (1, 80)))]
-    with fresh_bucket(tmp_path / "store", disks) as bucket:
+    first = log_of(tmp_path / "one", 0, range(100), ((0, 0),))
+    second = log_of(tmp_path / "two", 60, range(60, 160), ((0, 0), (1, 80)))
+    with fresh_bucket(tmp_path / "store", [first, second]) as bucket:
         log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
         assert restore(bucket, log_dir, prepared(ORDERS)) == [("restored", 0, 79), ("restored", 80, 159)]
     logs = sorted((log_dir / "orders-0").glob("*.log"))

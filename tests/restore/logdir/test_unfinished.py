@@ -179,22 +179,17 @@ def test_it_can_be_completed_with_other_options(
     assert not (stopped / MARKER).exists()
 
 
-def test_another_log_of_the_topic_is_never_emptied(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """The bucket has no log of partition 1. A producer wrote to it before its broker was stopped."""
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(PreparedPartition((1,), 0, 0), id="the bucket has no log of it"),
+        pytest.param(PreparedPartition((2,), 0, 300), id="the plan has it on broker 2, and it was moved since"),
+    ],
+)
+def test_another_log_of_the_topic_is_never_emptied(bucket: ts.Bucket, tmp_path: Path, other: PreparedPartition) -> None:
+    """A producer wrote to partition 1 before the broker was stopped."""
     log_dir, (topic,) = make_log_dir(tmp_path / "logs", {"orders": 2}), prepared(ORDERS).topics
-    topic = replace(topic, partitions=(*topic.partitions, PreparedPartition((1,), 0, 0)))
-    plan = replace(prepared(ORDERS), topics=(topic,))
-    write(log_dir, TopicIdPartition(NEW_ID, "orders", 1), 0)
-    before = tree(log_dir / "orders-1")
-    stop_after(1, bucket, log_dir, plan, RestoreOptions(stop=150))
-    restore(bucket, log_dir, plan)
-    assert tree(log_dir / "orders-1") == before
-
-
-def test_a_partition_that_was_moved_to_this_broker_is_never_emptied(bucket: ts.Bucket, tmp_path: Path) -> None:
-    """The plan has it on broker 2. It was moved after the plan was made, and a producer wrote to it."""
-    log_dir, (topic,) = make_log_dir(tmp_path / "logs", {"orders": 2}), prepared(ORDERS).topics
-    topic = replace(topic, partitions=(*topic.partitions, PreparedPartition((2,), 0, 300)))
+    topic = replace(topic, partitions=(*topic.partitions, other))
     plan = replace(prepared(ORDERS), topics=(topic,))
     write(log_dir, TopicIdPartition(NEW_ID, "orders", 1), 0)
     before = tree(log_dir / "orders-1")
