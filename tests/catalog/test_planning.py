@@ -17,6 +17,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.problems import ProblemKind
+from tieredstore.catalog.watermark import watermark_key
 from tieredstore.errors import (
     ConfigError,
     CorruptDataError,
@@ -202,8 +203,9 @@ def test_a_segment_that_was_left_behind_is_held_against_its_log_first_at_three_r
     assert extents(catalog) == [(0, 100), (100, 120), (150, 250)]
     assert [(gap.start, gap.stop) for gap in catalog.lineage("events", 0).gaps] == [(120, 150)]
     assert [(cut.start, cut.stop) for cut in catalog.lineage("events", 0).superseded] == [(120, 200)]
-    assert store.requests == {"list": 1, "get": 3 + 2 + 2, "get_into": 1}
+    assert store.requests == {"list": 1, "get": 3 + 2 + 2 + 1, "get_into": 1}
     assert store.keys_of("get_into") == [left_behind.key(Suffix.LOG)]
+    assert store.keys_of("get")[-1] == watermark_key("", EVENTS)
 
 
 def test_one_partitions_damaged_index_leaves_the_others_readable(

@@ -262,6 +262,7 @@ def test_where_its_watermark_was_moved_back_another_log_goes_on(disk: BrokerDisk
     key = "p/!tieredstore/watermarks/events/0.json"
     document: dict[str, Any] = json.loads(store.get(key))
     document["moved_back"] = [{"from_offset": 30, "to_offset": 15, "leader_epoch": 90, "at_ms": 0}]
+    document["segment"] = None
     store.put(key, json.dumps(document).encode())
     with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         log = survey_logs(manager, LogQuery(Subscribe(("events",)), isolation)).logs["events", 0]

@@ -446,3 +446,18 @@ def test_a_deposed_leader_goes_on_after_each_operation(stop_at: int, is_clean: b
             machine.check()
     finally:
         machine.teardown()
+
+
+def test_two_unclean_elections_make_the_first_leaders_segments_valid_again() -> None:
+    """Broker 0 ships nothing in its first epoch. Broker 1, elected uncleanly, ships other records of the same offsets.
+    Broker 0, elected uncleanly again, ships its old records. No segment has records of its new epoch yet.
+    """
+    machine = TwoUploaders()
+    try:
+        machine.begin(ships=False)
+        machine.depose(0, 2, is_clean=False, again_at=None)
+        machine.check()
+        machine.elect_unclean()
+        machine.check()
+    finally:
+        machine.teardown()

@@ -31,6 +31,7 @@ from tieredstore.catalog.lineage import (
     with_earliest_start,
 )
 from tieredstore.catalog.problems import Problem, ProblemKind
+from tieredstore.catalog.watermark import find_watermark
 from tieredstore.errors import (
     CorruptDataError,
     IndexNotRecordedError,
@@ -41,7 +42,7 @@ from tieredstore.errors import (
     WrongKeyError,
 )
 from tieredstore.kafka.checkpoints import LeaderEpochs, join_epochs, segment_leader_epochs
-from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.process.parallel import in_parallel
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def trace_partitions(
     further index that completes it takes two more requests.
 
     If a manifest says that its segment overlaps others, or that the segment's leader epoch is superseded, the manifest
-    is first compared with the segment's log and indexes, by three requests.
+    is first compared with the segment's log and indexes, by three requests. A partition with superseded segments takes
+    one more request, for its watermark.
 
     An error in a partition's index is returned in place of the partition's lineage. An error of the store is raised.
     """
@@ -143,11 +145,15 @@ class _Tracing:
         self._asked: set[RemoteLogSegmentId] = set()
         self._proven: set[RemoteLogSegmentId] = set()
         self._problems: list[Problem] = []
+        self._named: RemoteLogSegmentId | None = None
+        """The ruling segment that the watermark names."""
+        self._has_looked = False
 
     def trace(self) -> tuple[TracedPartition | None, list[Problem]]:
         self._prove(find_overlapping(self._segments.values()))
         while self._segments:
-            ruler = ruling_segment(self._segments.values())
+            named = None if self._named is None else self._segments.get(self._named)
+            ruler = named or ruling_segment(self._segments.values())
             history: LeaderEpochs | None = None
             lineage: Lineage | TieredStoreError
             try:
@@ -157,13 +163,32 @@ class _Tracing:
             # Keep the error in place of the lineage (the valid segments of one log). Other partitions then stay usable.
             except _UNREADABLE as error:
                 lineage, doubtful = _explain(ruler, error), [ruler]
-            # This loop ends, because each segment's manifest is compared with the segment's contents at most once.
-            if not self._prove(doubtful):
+            # This loop ends, because each segment's manifest is compared with the segment's contents at most once, and
+            # the watermark is read at most once.
+            if not self._prove(doubtful) and not self._look_at_watermark(lineage):
                 segments = PartitionSegments.of(self._segments.values(), lineage)
                 known = history if isinstance(lineage, Lineage) else None
                 proven = tuple(self._segments[segment_id] for segment_id in self._proven & self._segments.keys())
                 return TracedPartition(ruler, known, segments, proven), self._problems
         return None, self._problems
+
+    def _look_at_watermark(self, lineage: Lineage | TieredStoreError) -> bool:
+        """If leaders contradict each other, read the partition's watermark, once. Return True if it names the ruling
+        segment.
+
+        Two unclean elections may make an earlier epoch's log valid again. The last leader then moves the watermark
+        back, and uploads segments of the earlier epoch. Until a segment has records of the last leader's own epoch,
+        only the watermark shows that these segments replaced those of the epoch between.
+        """
+        if self._has_looked or isinstance(lineage, TieredStoreError) or not lineage.superseded:
+            return False
+        self._has_looked = True
+        mark = find_watermark(self._source, lineage.partition)
+        if mark is None or mark.segment is None:
+            return False
+        if any(move.leader_epoch > lineage.epochs[-1][0] for move in mark.moved_back):
+            self._named = RemoteLogSegmentId(lineage.partition, Uuid.parse(mark.segment.id))
+        return self._named in self._segments
 
     def _history(self, ruler: RemoteLogSegmentMetadata) -> LeaderEpochs | None:
         if not needs_history(ruler, self._segments.values()):

@@ -110,7 +110,8 @@ class ShippedSegment:
 class Watermark:
     """Progress of a partition: all offsets before ``next_offset`` are uploaded, except the holes.
 
-    ``leader_epoch`` is the greatest leader epoch of all writers of this watermark, or -1.
+    ``leader_epoch`` is the greatest leader epoch of all writers of this watermark, or -1. ``segment`` is the segment
+    that was last uploaded or found in the store; None if there is none since the watermark was last moved back.
     """
 
     where: TopicIdPartition
@@ -160,6 +161,7 @@ class Watermark:
         move = MoveBack(self.next_offset, to_offset, epoch, at_ms)
         return dataclasses.replace(
             self.behind(None, to_offset, epoch, broker_id, at_ms),
+            segment=None,
             moved_back=(*self.moved_back, move),
             # Drop holes (offsets recorded as lost) from ``to_offset`` on, because the leader of the newer epoch uploads
             # these offsets again, or records new holes.
@@ -330,9 +332,15 @@ def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark 
 
 def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack, ...]:
     """Read how a partition's watermark was moved back, with one request. Return () if the watermark is absent or
-    corrupt."""
+    corrupt.
+
+    A move ends where uploads after it end. The new leader may have uploaded records of an earlier epoch there.
+    """
     mark = find_watermark(source, where)
-    return () if mark is None else mark.moved_back
+    if mark is None or mark.segment is None:
+        return () if mark is None else mark.moved_back
+    end = mark.segment.end_offset + 1
+    return tuple(dataclasses.replace(move, to_offset=max(move.to_offset, end)) for move in mark.moved_back)
 
 
 def hole_key(prefix: str, where: TopicIdPartition) -> str:
