@@ -71,6 +71,15 @@ def test_a_plan_is_opened_before_the_work(tmp_path: Path) -> None:
         PreparedRestore.read(tmp_path)
 
 
+def test_an_empty_plan_of_a_killed_command_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "restore.json"
+    path.touch()
+    words = "is empty: a restore prepare is running or was killed; if it was killed, delete this file"
+    with pytest.raises(ConfigError, match=words), new_plan(path):
+        raise AssertionError
+    assert path.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

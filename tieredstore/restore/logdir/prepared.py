@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -12,6 +14,7 @@ from pydantic import TypeAdapter
 
 from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.model import Uuid
+from tieredstore.process.interruption import at_sudden_end
 from tieredstore.process.whole_files import read_named
 from tieredstore.versions import RESTORE_PLAN
 
@@ -81,14 +84,22 @@ def new_plan(path: Path) -> Generator[BinaryIO]:
     try:
         file = path.open("xb")
     except FileExistsError:
+        if path.is_file() and not path.stat().st_size:
+            raise ConfigError(
+                f"{path} is empty: a restore prepare is running or was killed; if it was killed, delete this file and "
+                "the empty topics that it created"
+            ) from None
         raise ConfigError(f"{path} exists: a restore was prepared already; name another file (--plan)") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    remove = partial(path.unlink, missing_ok=True)
     try:
-        with file:
+        with file, at_sudden_end(remove):
             yield file
+            file.flush()
+            os.fsync(file.fileno())
     except BaseException:
-        path.unlink()
+        remove()
         raise
 
 
