@@ -100,6 +100,25 @@ def test_a_wrong_transaction_index_is_refused(
 
 
 @pytest.mark.parametrize(
+    "indexed",
+    [
+        pytest.param([], id="missing"),
+        pytest.param([AbortedTransaction(1001, 0, 1, 11)], id="stable"),
+    ],
+)
+def test_a_log_may_begin_after_a_wrong_transaction_index(tmp_path: Path, indexed: Sequence[AbortedTransaction]) -> None:
+    """No restore can end before the log's first segment."""
+    first = [at(0, producer=ONE), build_end_marker(1, ONE, commit=False)]
+    write_segment(tmp_path / "disk", first, partition=ORDERS, end_offset=9, aborted=indexed)
+    write_segment(tmp_path / "disk", [at(10)], partition=ORDERS, base_offset=10)
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as bucket:
+        log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+        with pytest.raises(IndexesCorruptError, match=r"orders-0 at offset 0 .*, or begin after it \(--from 10\)$"):
+            restore(bucket, log_dir, prepared(ORDERS))
+        assert restore(bucket, log_dir, prepared(ORDERS), RestoreOptions(start=10))[-1] == ("restored", 10, 10)
+
+
+@pytest.mark.parametrize(
     ("batches", "indexed"),
     [
         pytest.param(ABORTED, [RIGHT], id="in this segment"),

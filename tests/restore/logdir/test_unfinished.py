@@ -13,7 +13,7 @@ import pytest
 
 import tieredstore as ts
 from tests.restore.logdir.log_dirs import ALL, NEW_ID, fresh_bucket, make_log_dir, prepared, restore, tree, with_logs
-from tieredstore.errors import ConfigError, DataLossError
+from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.logdir import partition_restore, restoring
@@ -244,6 +244,41 @@ def test_segments_that_are_copied_anew_meanwhile(bucket: ts.Bucket, tmp_path: Pa
     restore(bucket, log_dir, plan)
     restore(bucket, make_log_dir(tmp_path / "whole", {"orders": 1}), plan)
     assert logs(log_dir) == logs(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("suffix", ["log", "index", "timeindex"])
+def test_a_segment_that_is_damaged_meanwhile_is_written_again(bucket: ts.Bucket, tmp_path: Path, suffix: str) -> None:
+    """The damaged file has the right size."""
+    log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
+    stop_after(2, bucket, log_dir, plan)
+    flip_bit(log_dir / "orders-0" / f"{100:020d}.{suffix}")
+    restore(bucket, log_dir, plan)
+    restore(bucket, make_log_dir(tmp_path / "whole", {"orders": 1}), plan)
+    assert logs(log_dir) == logs(tmp_path / "whole")
+
+
+def test_a_missing_index_is_written_again(bucket: ts.Bucket, tmp_path: Path) -> None:
+    log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
+    stop_after(2, bucket, log_dir, plan)
+    (log_dir / "orders-0" / f"{100:020d}.index").unlink()
+    restore(bucket, log_dir, plan)
+    restore(bucket, make_log_dir(tmp_path / "whole", {"orders": 1}), plan)
+    assert logs(log_dir) == logs(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_damaged_log_is_not_taken_for_a_restored_one(bucket: ts.Bucket, tmp_path: Path, *, dry_run: bool) -> None:
+    log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
+    restore(bucket, log_dir, plan)
+    flip_bit(path := log_dir / "orders-0" / f"{100:020d}.log")
+    with pytest.raises(BatchCorruptError, match=rf"^{path}: the record batch at .*; restore into a new topic$"):
+        restore(bucket, log_dir, plan, dry_run=dry_run)
+
+
+def flip_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def test_a_bucket_that_grows_meanwhile(bucket: ts.Bucket, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from tieredstore.process.whole_files import sync_folder
 from tieredstore.restore.logdir.log_directory import replace_file, take_owner
 from tieredstore.restore.logdir.planning import producers_at_end
 from tieredstore.restore.logdir.producers import Producers
-from tieredstore.restore.logdir.segment_copy import DRAFT, copy_span, draft_files
+from tieredstore.restore.logdir.segment_copy import DRAFT, check_log, copy_span, draft_files, is_intact
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
@@ -147,11 +147,18 @@ class PartitionRestore:
         return {start: size for start, size in (*sizes.items(), (self.markers.start, len(self.markers.log))) if size}
 
     def is_complete(self) -> bool:
-        """Return True if the folder already has the whole log. Raise ConfigError if it has another log."""
+        """Return True if the folder already has the whole log. Raise ConfigError if it has another log, and
+        BatchCorruptError if the log is damaged."""
         found = logs_in(self.folder)
         if found and found != self.logs:
             held = human_bytes(sum(found.values()))
             raise ConfigError(f"{self.folder} has another log already ({held}): restore into a new topic")
+        for span in self.spans if found else ():
+            path = self.folder / f"{span.start:020d}.log"
+            try:
+                check_log(span, path)
+            except BatchCorruptError as error:
+                raise BatchCorruptError(f"{path}: {error}; restore into a new topic") from error
         return bool(found)
 
     def check_producers(self, source: SegmentSource, producer_states: ProducerStates) -> None:
@@ -192,7 +199,7 @@ class PartitionRestore:
         for span in self.spans:
             if producer_states == "keep":
                 producers = producers_at_end(source, [span], producers.states)
-            if span.start not in there:
+            if span.start not in there or not is_intact(span, self.folder):
                 self._place(copy_span(source, span, self.folder, format_producer_snapshot(producers.states)))
             yield span
         if self.markers.opened:

@@ -114,7 +114,9 @@ def _check_aborted(span: Span, aborted: Iterable[AbortedTransaction], steps: Ite
     for producer, offset in known:
         raise _mismatch(span, producer, offset)
     if stable > span.segment.end_offset + 1:
-        raise IndexesCorruptError(f"the transaction index of {span.segment} has a wrong last stable offset, {stable}")
+        raise IndexesCorruptError(
+            f"the transaction index of {span.segment} has a wrong last stable offset, {stable}: {_way_out(span)}"
+        )
     # A broker does not look for aborted transactions beyond an entry's last stable offset. But a follower that appends
     # several batches at once writes the beginning of another producer's later transaction there. The span may end
     # before that offset, or the same producer's next transaction may begin before it.
@@ -124,8 +126,43 @@ def _check_aborted(span: Span, aborted: Iterable[AbortedTransaction], steps: Ite
 def _mismatch(span: Span, producer: int, offset: int) -> IndexesCorruptError:
     return IndexesCorruptError(
         f"the transaction index of {span.segment} does not match the log, where a transaction of producer {producer} "
-        f"ends at offset {offset}: end the restore before this segment (--to {span.start})"
+        f"ends at offset {offset}: {_way_out(span)}"
     )
+
+
+def _way_out(span: Span) -> str:
+    return f"end the restore before this segment (--to {span.start}), or begin after it (--from {span.stop})"
+
+
+def check_log(span: Span, path: Path) -> IndexBuilder:
+    """Read the copy of the span's log, and return the indexes that belong to it.
+
+    A failing disk may have changed a file without changing its size.
+
+    Raise BatchCorruptError if the file has a damaged batch, or a batch that is not the span's.
+    """
+    indexes = IndexBuilder(span.start)
+    with path.open("rb", buffering=0) as log:
+        chunks = (memoryview(chunk) for chunk in iter(partial(log.read, _WRITE_SIZE), b""))
+        for header, batch in whole_batches(chunks, path.stat().st_size):
+            if header.base_offset < span.start or header.last_offset >= span.stop:
+                raise BatchCorruptError(
+                    f"the record batch at byte {header.position} has the offsets {header.base_offset} to "
+                    f"{header.last_offset}, outside of the segment"
+                )
+            indexes.add(header.position, len(batch), header.last_offset, header.max_timestamp)
+    return indexes
+
+
+def is_intact(span: Span, folder: Path) -> bool:
+    """Return True if the folder has an undamaged copy of the span's log, and the indexes that belong to it."""
+    path = folder / f"{span.start:020d}.log"
+    try:
+        indexes = check_log(span, path)
+        stored = [path.with_suffix(suffix).read_bytes() for suffix in (".index", ".timeindex")]
+    except (BatchCorruptError, FileNotFoundError):
+        return False
+    return stored == [bytes(indexes.offset_index), indexes.close()]
 
 
 def draft_files(folder: Path, start: int, stop: int, contents: Mapping[str, bytes]) -> dict[Path, Path]:
