@@ -128,6 +128,15 @@ def test_a_window_narrows_what_is_verified(tmp_path: Path) -> None:
     assert verified(tmp_path, "events", "--from", "1999-01-31", "--to", "2999-01-31").code == 0
 
 
+def test_a_window_without_an_end_shows_a_lost_end_of_the_log(tmp_path: Path, planted: PlantedBucket) -> None:
+    planted.edit_metadata(SEGMENTS - 1, endOffset=SEGMENTS * OFFSETS + 2)
+    for window in ([], ["--from", OFFSETS], ["--from", "1999-01-31", "--to", "2999-01-31"]):
+        shown = tieredstore(
+            "verify", "events", "-c", tmp_path / "store.properties", "--level", "index", "--json", *window
+        )
+        assert (shown.code, [row["kind"] for row in shown.rows[0]]) == (4, ["end-offset"]), window
+
+
 def test_a_window_may_begin_beyond_the_end_of_one_log(tmp_path: Path, planted: PlantedBucket) -> None:
     for command in ("verify", "du"):
         done = tieredstore(

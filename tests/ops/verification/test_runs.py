@@ -12,7 +12,7 @@ from tests.support.damage.planted_bucket import CHUNK, EVENTS, OFFSETS, SEGMENTS
 from tests.support.ops.tools import findings_of, found_in
 from tests.support.records.record_reader import RecordReader
 from tests.support.records.small_segments import memory_settings
-from tests.support.stores.catalog_stores import partition_of, run_of
+from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
 from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
@@ -20,12 +20,13 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import BatchCorruptError, DataLossError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
+from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification.findings import FindingKind
 from tieredstore.ops.verification.selection import Selection
 from tieredstore.ops.verification.subject import Level
-from tieredstore.ops.verification.verification import verify
+from tieredstore.ops.verification.verification import Narrow, verify
 from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Record, build_batch
@@ -45,6 +46,11 @@ def read_all(bucket: Bucket) -> None:
         reader = RecordReader(manager, load_catalog(manager), ReadSettings())
         with reader.read(EVENTS.topic, EVENTS.partition, None, None) as read:
             assert all(batch.num_rows for batch in read)
+
+
+def starting(first: int, last: int) -> Narrow:
+    """Return a function that selects the listed segments that begin at these offsets (inclusive)."""
+    return lambda listed: (objects for objects in listed if first <= objects.start_offset <= last)
 
 
 def kinds_in(bucket: Bucket, level: Level = Level.LISTING) -> list[FindingKind]:
@@ -109,9 +115,25 @@ def test_a_log_that_ends_before_the_last_segment_does_is_damage_as_for_readers(
     with pytest.raises(DataLossError, match=f"offsets {end + 1} to {end + 3} are lost"):
         read_all(planted.bucket)
 
-    # A run up to a certain offset does not know if a segment follows.
-    (cut,) = found_in(verify(planted.bucket, selection=Selection(level), narrow=iter))
-    assert cut.kind is K.ENDS_EARLY
+    # Neither a run from a certain offset on nor the remains of a failed upload hide the lost end.
+    from_second = found_in(verify(planted.bucket, selection=Selection(level), narrow=starting(OFFSETS, MAX_OFFSET)))
+    assert from_second == [finding]
+    failed = MadeSegment(EVENTS, (SEGMENTS - 1) * OFFSETS, end + 3, number=1 << 60)
+    planted.store.put(failed.key(Suffix.LOG), b"the log of another attempt")
+    assert finding in findings_of(planted.bucket, level)
+
+
+@pytest.mark.parametrize("level", [Level.INDEX, Level.DATA])
+def test_a_run_up_to_an_offset_does_not_know_if_a_segment_follows(planted: PlantedBucket, level: Level) -> None:
+    end = (SEGMENTS - 1) * OFFSETS - 1
+    planted.edit_metadata(SEGMENTS - 2, endOffset=end + 3)
+    narrow = starting(0, end)
+    (cut,) = found_in(verify(planted.bucket, selection=Selection(level), narrow=narrow))
+    assert (cut.kind, cut.offsets) == (K.ENDS_EARLY, (end + 1, end + 3))
+    # If no segment follows, the same run knows the whole log.
+    planted.delete(*Suffix, number=SEGMENTS - 1)
+    (lost,) = found_in(verify(planted.bucket, selection=Selection(level), narrow=narrow))
+    assert (lost.kind, lost.offsets) == (K.END_OFFSET, (end + 1, end + 3))
 
 
 @pytest.mark.parametrize("level", [Level.INDEX, Level.DATA])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.errors import ConfigError
@@ -15,6 +15,11 @@ from tieredstore.ops.verification.subject import Level, Subject
 
 if TYPE_CHECKING:
     from tieredstore.ops.verification.state import VerifyState
+
+
+_MOST_WAITING: Final = 1000
+"""Maximum number of segments in memory. After more uploads without a manifest in a row, the next one counts as the next
+segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +61,22 @@ class Selection:
             raise ConfigError("a sample applies to the levels index and data: choose one of these")
 
     def subjects(self, listed: Iterable[SegmentObjects], prefix: str, shown: Callable[[str], str]) -> Iterator[Subject]:
-        """Yield each segment with its level and the start of the next segment. The generator reads one segment
-        ahead."""
-        last: Subject | None = None
+        """Yield each segment with its level and the start of the next segment. The generator reads ahead, up to the
+        next segment with a manifest.
+
+        Objects without a manifest are no next segment: an upload that failed does not show that the log goes on.
+        """
+        waiting: list[Subject] = []
         for objects in listed:
             subject = self._known(Subject(objects, self._level_of(objects), prefix, shown))
-            if last is not None:
-                yield _before(last, subject)
-            last = subject
-        if last is not None:
-            yield replace(last, is_last=True)
+            if waiting and (_is_next(waiting[0], subject) or len(waiting) == _MOST_WAITING):
+                yield _before(waiting[0], subject)
+                yield from waiting[1:]
+                waiting = []
+            waiting.append(subject)
+        if waiting:
+            yield replace(waiting[0], is_last=True)
+            yield from waiting[1:]
 
     def _level_of(self, objects: SegmentObjects) -> Level | None:
         manifest = objects.find(Suffix.MANIFEST)
@@ -81,6 +92,12 @@ class Selection:
             return subject
         sound = self.state.known(subject.objects, subject.level)
         return subject if sound is None else replace(subject, level=None, sound=sound)
+
+
+def _is_next(last: Subject, following: Subject) -> bool:
+    """Return True if ``following`` has a manifest, or is of another partition."""
+    is_other = last.objects.segment_id.topic_id_partition != following.objects.segment_id.topic_id_partition
+    return is_other or following.objects.find(Suffix.MANIFEST) is not None
 
 
 def _before(last: Subject, following: Subject) -> Subject:

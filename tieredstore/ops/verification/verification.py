@@ -37,7 +37,7 @@ from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.format.manifest_rules import ManifestRules
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.kafka.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, TXN_ENTRY_SIZE
-from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata
+from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.ops.verification.findings import Finding, FindingKind, Severity
 from tieredstore.ops.verification.indexes import KnownTransactions, check_indexes, key_finding
 from tieredstore.ops.verification.log_data import check_data, check_pointers
@@ -80,7 +80,8 @@ def verify(
     level.
 
     With ``stop_offset``, check only segments of one partition that begin before this offset. ``narrow`` is a function
-    that filters the listing. The levels index and data need the private keys, and bypass all caches.
+    that filters the listing, and reads all of it. The levels index and data need the private keys, and bypass all
+    caches.
 
     Nothing is written to the bucket. Memory does not grow with the listing. Errors of the store end the run. With a
     state, the next run continues.
@@ -90,10 +91,13 @@ def verify(
         manager = None if selection.level is Level.LISTING else opened.enter_context(bucket.uncached_manager())
         check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
         pool = opened.enter_context(ThreadPool(count, "tieredstore-verify"))
-        listed = list_segments(bucket.store, bucket.prefix, scope)
-        subjects = selection.subjects(listed if narrow is None else narrow(listed), bucket.prefix, bucket.shown)
+        listed, last = list_segments(bucket.store, bucket.prefix, scope), dict[TopicIdPartition, str]()
         if narrow is not None:
-            subjects = (dataclasses.replace(subject, is_last=False) for subject in subjects)
+            listed = narrow(_note_last(listed, last))
+        subjects = selection.subjects(listed, bucket.prefix, bucket.shown)
+        if narrow is not None:
+            # The narrowed listing may lack a partition's last segment.
+            subjects = (dataclasses.replace(subject, is_last=_is_in(last, subject)) for subject in subjects)
         results = in_parallel(
             pool,
             check.check,
@@ -121,6 +125,19 @@ def _before(subjects: Iterator[Subject], stop_offset: int | None) -> Iterator[Su
     if stop_offset is None:
         return subjects
     return itertools.takewhile(lambda subject: subject.objects.start_offset < stop_offset, subjects)
+
+
+def _note_last(listed: Iterator[SegmentObjects], last: dict[TopicIdPartition, str]) -> Iterator[SegmentObjects]:
+    """Record the path of each partition's last segment that has a manifest."""
+    for objects in listed:
+        if objects.find(Suffix.MANIFEST) is not None:
+            last[objects.segment_id.topic_id_partition] = objects.main_path
+        yield objects
+
+
+def _is_in(last: Mapping[TopicIdPartition, str], subject: Subject) -> bool:
+    objects = subject.objects
+    return last.get(objects.segment_id.topic_id_partition) == objects.main_path
 
 
 def _with_last(results: Iterator[CheckedSegment]) -> Iterator[tuple[CheckedSegment, bool]]:
