@@ -48,6 +48,7 @@ The class attributes of an error tell the caller what to do; no caller needs to 
     │   ├── RegistryDeniedError              no         6   refused credentials, or an untrusted certificate
     │   └── RegistryUnavailableError         yes        75  no answer in time, server trouble: try again
     └── StoreError                           no         6   the object store refused the request
+        ├── ObjectArchivedError              no         6   in an archive class: restore the object first
         ├── RangeNotSatisfiableError         no         6
         ├── PreconditionFailedError          no         5   the condition (if_absent, or an etag) failed
         ├── InvalidKeyError                  no         2   a key that this store cannot hold
@@ -337,6 +338,10 @@ class StoreError(TieredStoreError):
     """The object store refused or failed an operation."""
 
     exit_code = 6
+
+
+class ObjectArchivedError(StoreError):
+    """The object is in an archive storage class, such as S3 Glacier, so nothing can read it before it is restored."""
 
 
 class RangeNotSatisfiableError(StoreError):

@@ -12,6 +12,7 @@ from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswerError, P
 from tieredstore.backends.http.session import connection_failure
 from tieredstore.errors import (
     AccessDeniedError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     RangeNotSatisfiableError,
@@ -35,6 +36,8 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     # The following codes have status 400, but are transient: the body was damaged or truncated in transit.
     "Md5Mismatch": StoreUnavailableError,
     "IncompleteBody": StoreUnavailableError,
+    "BlobArchived": ObjectArchivedError,
+    "BlobBeingRehydrated": ObjectArchivedError,
     # The following codes have status 409, but are about the caller's permission.
     "AccountIsDisabled": AccessDeniedError,
     "InsufficientAccountPermissions": AccessDeniedError,

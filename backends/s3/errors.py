@@ -21,6 +21,7 @@ from tieredstore.backends.cloud.errors import (
 from tieredstore.errors import (
     AccessDeniedError,
     InvalidKeyError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     RangeNotSatisfiableError,
@@ -66,8 +67,8 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "InvalidToken": AccessDeniedError,
     "InvalidAccessKeyId": AccessDeniedError,
     "SignatureDoesNotMatch": AccessDeniedError,
-    # This code has status 403, but is not about permission: the object is in an archive.
-    "InvalidObjectState": StoreError,
+    # This code has status 403, but is not about permission.
+    "InvalidObjectState": ObjectArchivedError,
     "KeyTooLongError": InvalidKeyError,
     "KeyTooLong": InvalidKeyError,
     "InvalidObjectName": InvalidKeyError,

@@ -23,6 +23,7 @@ from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import (
     AccessDeniedError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
@@ -211,6 +212,8 @@ def test_keys_in_the_order_of_utf_16_come_out_in_that_of_utf_8(keys: list[str]) 
         (409, "ContainerBeingDeleted", StoreError),
         (409, "BlobAlreadyExists", PreconditionFailedError),
         (409, "SnapshotsPresent", StoreError),
+        (409, "BlobArchived", ObjectArchivedError),
+        (409, "BlobBeingRehydrated", ObjectArchivedError),
         (412, "ConditionNotMet", PreconditionFailedError),
         (412, "LeaseIdMissing", AccessDeniedError),
         (403, "AuthenticationFailed", AccessDeniedError),

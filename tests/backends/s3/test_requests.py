@@ -22,6 +22,7 @@ from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import (
     AccessDeniedError,
     InvalidKeyError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     RangeNotSatisfiableError,
@@ -265,7 +266,7 @@ def test_a_listing_by_folder_is_put_in_order_on_any_server(minio: S3Server, buck
         ("SignatureDoesNotMatch", 403, AccessDeniedError),
         ("RequestTimeTooSkewed", 403, AccessDeniedError),
         ("ExpiredToken", 400, AccessDeniedError),
-        ("InvalidObjectState", 403, StoreError),
+        ("InvalidObjectState", 403, ObjectArchivedError),
         ("SlowDown", 503, StoreThrottledError),
         ("SlowDown", 0, StoreThrottledError),
         ("Throttling", 400, StoreThrottledError),

@@ -26,7 +26,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.stored import load_segment
 from tieredstore.config import settings_from
-from tieredstore.errors import ConfigError, StoreError, StoreUnavailableError
+from tieredstore.errors import ConfigError, ObjectArchivedError, StoreError, StoreUnavailableError
 from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest
@@ -270,6 +270,27 @@ def test_damaged_segments_are_named_and_leftovers_passed_over() -> None:
     assert outcomes(steps) == {Outcome.COPIED: 2, Outcome.FAILED: 3, Outcome.LEFTOVER: 1}
     assert [step.error.exit_code for step in steps if step.error is not None] == [4, 4, 4]
     assert content(target) == content(made())
+
+
+@pytest.mark.parametrize("texts", [{}, ZSTD], ids=["verbatim", "transcoded"])
+@pytest.mark.parametrize("suffix", Suffix)
+def test_archived_segments_are_named_and_the_others_copied(suffix: Suffix, texts: dict[str, str]) -> None:
+    source, target = ScriptedStore(made()), MemoryObjectStore()
+    source.on(("get", "get_into"), MADE[0].key(suffix), ObjectArchivedError("restore it"))
+    steps = run(bucket(source), bucket(target, texts))
+    assert outcomes(steps) == {Outcome.FAILED: 1, Outcome.COPIED: 1}
+    assert errors(steps) == ["restore it"]
+    assert_no_half(target)
+    assert outcomes(run(bucket(made()), bucket(target, texts))) == {Outcome.COPIED: 1, Outcome.THERE: 1}
+
+
+@pytest.mark.parametrize("read_back", [True, False])
+@pytest.mark.parametrize("texts", [{}, ZSTD], ids=["verbatim", "transcoded"])
+def test_a_target_that_archives_at_once_gets_no_second_segment(texts: dict[str, str], *, read_back: bool) -> None:
+    target = ScriptedStore(MemoryObjectStore()).on(("get", "get_into"), "*.log", ObjectArchivedError("restore it"))
+    with pytest.raises(StoreError, match="archives what is written to it"):
+        run(bucket(made()), bucket(target, texts), read_back=read_back, parallel=1)
+    assert len([key for key in target.keys_of("put") if key.endswith(".log")]) == 1
 
 
 def test_other_bytes_under_the_same_ids_are_left_alone() -> None:

@@ -17,7 +17,7 @@ from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
-from tieredstore.errors import ConfigError, StoreUnavailableError
+from tieredstore.errors import ConfigError, ObjectArchivedError, StoreUnavailableError
 from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest
@@ -136,6 +136,18 @@ def test_a_good_copy_that_is_damaged_or_absent_changes_nothing() -> None:
     assert "the source's copy is not sound, so nothing was replaced" in errors(steps)[0]
     assert "the source has no copy of it" in errors(steps)[1]
     assert content(store) == before
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_an_archived_object_is_named_and_the_other_segment_is_repaired(side: str) -> None:
+    good, store = ScriptedStore(made()), ScriptedStore(made())
+    for segment in (FIRST, SECOND):
+        flip(store.inner, key(Suffix.LOG, segment))
+    archive = good if side == "source" else store
+    archive.on(("get", "get_into"), key(Suffix.LOG), ObjectArchivedError("restore it"))
+    steps = repair(plain(good), plain(store))
+    assert [step.outcome for step in steps] == [Outcome.FAILED, Outcome.REPAIRED]
+    assert "restore it" in errors(steps)[0]
 
 
 def test_a_good_copy_that_changes_after_it_was_verified_changes_nothing() -> None:

@@ -94,7 +94,7 @@ def test_a_segment_without_timestamps_may_have_the_time_of_its_last_change(tmp_p
 def test_every_kind_is_planted_but_for_those_of_other_tests() -> None:
     elsewhere = {
         K.UNCOMMITTED, K.LEFT_BEHIND_COVERED, K.ENDS_EARLY, K.MANY_MORE,
-        K.NOT_IN_BUCKET, K.UNKNOWN_TO_BROKERS, K.BROKERS_DIFFER, K.BROKERS_RECORD,
+        K.ARCHIVED, K.NOT_IN_BUCKET, K.UNKNOWN_TO_BROKERS, K.BROKERS_DIFFER, K.BROKERS_RECORD,
     }  # fmt: skip
     assert {fault.kind for fault in PLANTED_FAULTS} | elsewhere == set(FindingKind)
 

@@ -17,7 +17,7 @@ from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.errors import BatchCorruptError, DataLossError, StoreUnavailableError
+from tieredstore.errors import BatchCorruptError, DataLossError, ObjectArchivedError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.limits import MAX_OFFSET
@@ -134,6 +134,21 @@ def test_a_run_up_to_an_offset_does_not_know_if_a_segment_follows(planted: Plant
     planted.delete(*Suffix, number=SEGMENTS - 1)
     (lost,) = found_in(verify(planted.bucket, selection=Selection(level), narrow=narrow))
     assert (lost.kind, lost.offsets) == (K.END_OFFSET, (end + 1, end + 3))
+
+
+@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize("suffix", Suffix)
+def test_an_archived_object_is_named_and_all_others_are_checked(
+    planted: PlantedBucket, suffix: Suffix, level: Level
+) -> None:
+    planted.flip(Suffix.LOG, planted.headers(3)[2].position + 100, number=3)
+    store = ScriptedStore(planted.store)
+    store.on(("get", "get_into"), planted.key(suffix), ObjectArchivedError("restore it"))
+    findings = findings_of(Bucket(planted.settings, store), level)
+    is_read = level is not Level.LISTING or suffix is Suffix.MANIFEST
+    kinds = [*([K.ARCHIVED] if is_read else []), *([K.BATCH_CRC] if level is Level.DATA else [])]
+    assert [finding.kind for finding in findings] == kinds
+    assert [finding.object_key for finding in findings[:is_read]] == [planted.key(suffix)] * is_read
 
 
 @pytest.mark.parametrize("level", [Level.INDEX, Level.DATA])

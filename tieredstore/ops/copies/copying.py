@@ -35,6 +35,7 @@ from tieredstore.errors import (
     ConfigError,
     CorruptDataError,
     InvalidSegmentError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     RangeNotSatisfiableError,
@@ -290,6 +291,7 @@ _OF_ONE_SEGMENT: Final = (
     CorruptDataError,
     UnknownKeyError,
     WrongKeyError,
+    ObjectArchivedError,
     InvalidSegmentError,
     SegmentTooLargeError,
     SegmentAlreadyExistsError,
@@ -350,7 +352,7 @@ class BucketCopy:
         recoding = Recoding.between(
             source.settings, target.settings, threads, decrypt=self.decrypt, new_data_keys=self.new_data_keys
         )
-        store: ObjectStore = ProvenStore(target.store) if self.read_back else target.store
+        store = (ProvenStore if self.read_back else TargetStore)(target.store)
         route = Route(source, target, recoding, store, self.clock)
         with contextlib.closing(Transcoder(route)) as transcoder:
             verbatim = VerbatimCopies(route, dry_run=self.dry_run)
@@ -494,7 +496,21 @@ PART: Final = 8 << 20
 """Maximum bytes that one request reads."""
 
 
-class ProvenStore(DelegatingStore):
+class TargetStore(DelegatingStore):
+    """The target's store. An error about archived objects here ends the run, because the next copies would fail too."""
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Read what was written. Raise StoreError if the store has archived it."""
+        try:
+            return self.inner.get(key, start, stop)
+        except ObjectArchivedError as error:
+            raise StoreError(
+                f"{self.identity} archives what is written to it, so no copy can be checked: choose a storage class "
+                f"that can be read at once ({error})"
+            ) from error
+
+
+class ProvenStore(TargetStore):
     """Reads back and compares each object that it writes. If an object differs, deletes it and raises StoreError.
 
     A key rotation may rewrite a manifest before this store reads it back. So a manifest whose data key is wrapped
@@ -521,11 +537,11 @@ class ProvenStore(DelegatingStore):
     def _holds(self, key: str, sent: Digest) -> bool:
         stored = Digest()
         try:
-            for part in parts_of(self.inner, key, sent.size):
+            for part in parts_of(self, key, sent.size):
                 stored.take(part)
         except (ObjectNotFoundError, RangeNotSatisfiableError):
             return False
-        return (stored.size, stored.sha256) == (sent.size, sent.sha256) and ends_at(self.inner, key, sent.size)
+        return (stored.size, stored.sha256) == (sent.size, sent.sha256) and ends_at(self, key, sent.size)
 
     def _holds_manifest(self, key: str, sent: bytes | None) -> bool:
         """Return True if the object is a manifest that a key rotation has rewrapped. The caller keeps it, because

@@ -215,6 +215,12 @@ class FindingKind(enum.StrEnum):
         ),
         "nothing, if this is the segment's only finding",
     )
+    ARCHIVED = (
+        "archived",
+        _MISSING,
+        "the object was not checked: it is in an archive storage class, where readers cannot read it",
+        "restore the object from the archive, verify again, and end the rule that archives segments",
+    )
     NOT_IN_BUCKET = (
         "not-in-bucket",
         _MISSING,

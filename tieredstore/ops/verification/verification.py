@@ -26,6 +26,7 @@ from tieredstore.errors import (
     CorruptDataError,
     InvalidKeyError,
     ManifestCorruptError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     SegmentNotFoundError,
     UnknownKeyError,
@@ -83,8 +84,8 @@ def verify(
     that filters the listing, and reads all of it. The levels index and data need the private keys, and bypass all
     caches.
 
-    Nothing is written to the bucket. Memory does not grow with the listing. Errors of the store end the run. With a
-    state, the next run continues.
+    Nothing is written to the bucket. Memory does not grow with the listing. Errors of the store end the run, except
+    that archived objects are findings. With a state, the next run continues.
     """
     count = parallel or (_LOGS_AT_ONCE if selection.level is Level.DATA else READERS)
     with contextlib.ExitStack() as opened:
@@ -246,10 +247,10 @@ class OpenTransactions:
                     )
                 if not pending:
                     break
-        # Ignore the error, because the previous segment has been deleted, or its damage or key was reported.
+        # Ignore the error, because the previous segment has been deleted, or its damage, archive or key was reported.
         except SegmentNotFoundError:
             pending = {}
-        except (CorruptDataError, UnknownKeyError, WrongKeyError):
+        except (CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError):
             pending, self.is_sure = {}, False
         for producer, first in pending.items():
             detail = f"the producer snapshot lacks the transaction of producer {producer} that began at offset {first}"
@@ -395,7 +396,10 @@ class SegmentCheck:
         # Skip the further checks, because the manager would request keys or bytes that do not exist.
         if known & {FindingKind.FOREIGN_DIGITS, FindingKind.INDEXES_MISSING, FindingKind.INDEXES_SIZE}:
             return CheckedSegment(subject, (), stored)
-        indexes = check_indexes(manager, subject, stored)
+        try:
+            indexes = check_indexes(manager, subject, stored)
+        except ObjectArchivedError as error:
+            return CheckedSegment(subject, (subject.finding(FindingKind.ARCHIVED, str(error), Suffix.INDEXES),), stored)
         findings = indexes.findings
         is_closed = any(finding.kind in _CLOSED for finding in findings)
         if is_closed or known & {FindingKind.LOG_MISSING, FindingKind.LOG_SIZE}:
@@ -411,6 +415,8 @@ class SegmentCheck:
                 findings, last_offset = findings + log.findings, log.last_offset
         except (UnknownKeyError, WrongKeyError) as error:
             findings.append(key_finding(subject, error))
+        except ObjectArchivedError as error:
+            findings.append(subject.finding(FindingKind.ARCHIVED, str(error), Suffix.LOG))
         except CorruptDataError as error:
             findings.append(subject.finding(FindingKind.CHUNK_DAMAGED, str(error), Suffix.LOG))
         transactions = indexes.transactions if subject.level is Level.DATA else None
@@ -468,6 +474,8 @@ def check_manifest(
         raise SegmentNotFoundError(f"{name} was deleted while it was listed") from error
     except ManifestCorruptError as error:
         return None, [subject.finding(FindingKind.MANIFEST_DAMAGED, str(error), Suffix.MANIFEST)]
+    except ObjectArchivedError as error:
+        return None, [subject.finding(FindingKind.ARCHIVED, str(error), Suffix.MANIFEST)]
     except CorruptDataError as error:
         return None, [subject.finding(FindingKind.MANIFEST_REFUSED, str(error), Suffix.MANIFEST)]
     stored = StoredSegment(objects, manifest)
