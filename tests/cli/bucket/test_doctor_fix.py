@@ -87,6 +87,16 @@ def test_days_that_are_too_few_are_refused(settings: Path, service: S3Rules) -> 
     assert service.writes == []
 
 
+def test_a_rule_that_aborts_running_uploads_is_named(settings: Path) -> None:
+    """The rule was right until ``upload.max.age.ms`` was raised."""
+    fix(settings, "--yes", "--min-age", "2d").clean()
+    assert rules(settings)[-1][0] == "ok"
+    settings.write_text(settings.read_text() + "upload.max.age.ms=172800000\n")
+    outcome, sentence = rules(settings)[-1]
+    assert outcome == "warn"
+    assert sentence.endswith("after 2 days, but copies may take 48 h (upload.max.age.ms): raise the rule to 4 days")
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

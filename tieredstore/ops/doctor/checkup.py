@@ -38,7 +38,7 @@ from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.installation import attached_parts
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import open_bucket
-from tieredstore.ops.garbage.lifecycle import aborting_rule
+from tieredstore.ops.garbage.lifecycle import aborting_rule, least_days
 from tieredstore.places.record import other_layout
 from tieredstore.places.routed import Place, places_of
 from tieredstore.process.parallel import READERS, in_parallel
@@ -283,16 +283,16 @@ def _of_keys(settings: Settings) -> Iterator[Check]:
 def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
     with open_bucket(settings) as bucket:
         own, *others = places_of(bucket.store, bucket.prefix)
-        yield from guarded("store", partial(_of_place, own, write=write))
+        yield from guarded("store", partial(_of_place, own, settings, write=write))
         for place in others:
             named = f"{place.prefix!r} of {place.store.identity}"
-            for check in guarded("store", partial(_of_place, place, write=write)):
+            for check in guarded("store", partial(_of_place, place, settings, write=write)):
                 # With several buckets, the text of a check must name the bucket that was checked.
                 is_named = place.store.identity in check.detail
                 yield check if is_named else replace(check, detail=f"{named}: {check.detail}")
 
 
-def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
+def _of_place(place: Place, settings: Settings, *, write: bool) -> Iterator[Check]:
     store, prefix = place.store, place.prefix
     started = time.perf_counter()
     try:
@@ -315,7 +315,7 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     else:
         yield from guarded("read", lambda: _of_reading(store, manifests))
     yield from guarded("clock", lambda: _of_clock(store))
-    yield from guarded("rules", lambda: _of_rules(store, prefix))
+    yield from guarded("rules", lambda: _of_rules(store, prefix, settings.upload_max_age_ms))
     if write:
         yield from guarded("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
     else:
@@ -366,7 +366,7 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
     )  # fmt: skip
 
 
-def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
+def _of_rules(store: ObjectStore, prefix: str, upload_max_age_ms: int) -> Iterator[Check]:
     rules = admin_of(store).rules_on(prefix)
     if rules is None:
         yield Check(
@@ -379,7 +379,7 @@ def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
             yield Check("rules", Verdict.BAD, f"{rule}: it deletes segments", exit_code=6)
     else:
         yield Check("rules", Verdict.GOOD, "no lifecycle rule deletes segments")
-    yield from _of_unfinished(store, prefix)
+    yield from _of_unfinished(store, prefix, upload_max_age_ms)
     for kept in admin_of(store).kept_after_delete():
         yield Check("rules", Verdict.WARN, kept)
     versions = admin_of(store).versions()
@@ -412,9 +412,9 @@ def _of_undeleted(store: ObjectStore, key: str) -> Iterator[Check]:
         yield Check("undelete", Verdict.GOOD, "a deleted object was brought back")
 
 
-def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
-    """Check that unfinished uploads are aborted eventually. Yield nothing for stores that abort uploads by
-    themselves."""
+def _of_unfinished(store: ObjectStore, prefix: str, upload_max_age_ms: int) -> Iterator[Check]:
+    """Check that unfinished uploads are aborted eventually, but not running ones. Yield nothing for stores that abort
+    uploads by themselves."""
     lifecycle = admin_of(store).lifecycle()
     if isinstance(lifecycle, str) or lifecycle.note:
         return
@@ -437,9 +437,13 @@ def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
             "tieredstore doctor --fix"
         )
         yield Check("rules", Verdict.WARN, sentence)
+        return
+    sentence = f"the rule {rule.name} aborts unfinished uploads after {rule.aborts_after_days} days"
+    if (rule.aborts_after_days or 0) >= (least := least_days(upload_max_age_ms)):
+        yield Check("rules", Verdict.GOOD, sentence)
     else:
-        days = rule.aborts_after_days
-        yield Check("rules", Verdict.GOOD, f"the rule {rule.name} aborts unfinished uploads after {days} days")
+        hours = f"{upload_max_age_ms / 3_600_000:g} h (upload.max.age.ms)"
+        yield Check("rules", Verdict.WARN, f"{sentence}, but copies may take {hours}: raise the rule to {least} days")
 
 
 def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
