@@ -22,7 +22,7 @@ from tieredstore.ops.addresses import SegmentAddress, find_objects
 from tieredstore.ops.brokers import open_brokers
 from tieredstore.ops.garbage.collection import GarbageCollection, trusted_time_ms
 from tieredstore.ops.garbage.lifecycle import add_abort_rule
-from tieredstore.ops.garbage.removal import Before, Removal
+from tieredstore.ops.garbage.removal import Before, Removal, check_clock
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
@@ -51,7 +51,7 @@ def plan_removal(
     bucket: Bucket, scopes: Scopes, stop: int | AtTime | None, segment: int | Uuid | None, *, force: bool, parallel: int
 ) -> Plan:
     """Return the plan to delete segments. If ``segment`` names a single segment, it is looked up now, not when the plan
-    is applied."""
+    is applied. If ``stop`` is a time, raise StoreError for a clock that is ahead."""
     opened = bucket.opened()
     if segment is None:
         chosen, only = scopes.of_one_life(opened.store, opened.prefix), None
@@ -59,6 +59,8 @@ def plan_removal(
         only = _find(opened, scopes, segment)
         chosen = [Scope.of(only.segment_id.topic_id_partition)]
     as_of_ms = admin_of(opened.store).now_ms()
+    if isinstance(stop, AtTime):
+        check_clock(opened.store, as_of_ms)
     before = Before(time_ms=stop.timestamp_ms) if isinstance(stop, AtTime) else Before(offset=stop)
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:

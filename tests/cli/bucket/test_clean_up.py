@@ -87,6 +87,17 @@ def test_gc_deletes_nothing_by_a_clock_that_is_hours_ahead(root: Path, monkeypat
     assert run(root, "gc").code == 0
 
 
+def test_rm_deletes_nothing_before_a_time_of_a_clock_that_is_ahead(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms, behind_h = FilesystemObjectStore.now_ms, 1
+    monkeypatch.setattr(FilesystemObjectStore, "now_ms", lambda store: now_ms(store) - behind_h * 3_600_000)
+    refused = run(root, "rm", "events", "--to", "-1d", "--yes")
+    assert (refused.code, count(root)) == (6, 20)
+    assert "this machine's clock is 1.0 h ahead of that of " in refused.stderr
+    assert run(root, "rm", "events", "-p", "0", "--to", 30).code == 0
+    behind_h = -1
+    assert run(root, "rm", "events", "--to", "-1d").code == 0
+
+
 def test_gc_for_scripts_has_an_object_a_line_and_a_summary(root: Path) -> None:
     rows, summary = run(root, "gc", "--json").rows
     assert [(row["action"], row["status"], row["code"], row["kind"], row["name"]) for row in rows] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -26,6 +27,9 @@ from tieredstore.process.thread_pool import ThreadPool
 _MAX_AGE_MS: Final = 43_200_000
 """The default of ``upload.max.age.ms``."""
 
+_MOST_AHEAD_MS: Final = 900_000
+"""How far this machine's clock may be ahead of the store's. S3 refuses requests of a clock that is further ahead."""
+
 
 @dataclass(frozen=True, slots=True)
 class Before:
@@ -49,6 +53,18 @@ class Before:
         if (self.offset is not None and end < 0) or (self.time_ms is not None and newest_ms < 0):
             return None
         return (self.offset is None or end < self.offset) and (self.time_ms is None or newest_ms < self.time_ms)
+
+
+def check_clock(store: ObjectStore, store_ms: int | None) -> None:
+    """Raise StoreError if this machine's clock is far ahead of the store's, which shows ``store_ms`` now. Times such as
+    "yesterday" are then too late.
+    """
+    ahead_ms = 0 if store_ms is None else int(time.time() * 1000) - store_ms
+    if ahead_ms > _MOST_AHEAD_MS:
+        raise StoreError(
+            f"this machine's clock is {ahead_ms / 3_600_000:.1f} h ahead of that of {store.identity}, so a time such "
+            "as -30d would delete too much: correct the wrong clock, or give an offset"
+        )
 
 
 @dataclass(frozen=True, slots=True)
