@@ -17,6 +17,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.temporary_folders import folder_of
 
 pytest_plugins = [
+    "tests.support.bytecode",
     "tests.support.marks",
     "tests.support.golden.catalogs",
     "tests.support.inline_threads",
