@@ -71,8 +71,8 @@ def test_no_error_of_ours_says_more_than_its_root_lets_it() -> None:
     own_ways = {
         f"{name}.{node.name}"
         for name, path in product_sources().items()
-        if path.suffix == ".py"
-        for node in ast.walk(ast.parse(path.read_text()))
+        if path.suffix == ".py" and "__str__" in (text := path.read_text())  # parsing all modules would take seconds
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ClassDef)
         and any(isinstance(base, ast.Name) and base.id in {kind.__name__ for kind in CLASSES} for base in node.bases)
         and any(isinstance(part, ast.FunctionDef) and part.name == "__str__" for part in node.body)
