@@ -51,7 +51,7 @@ def test_the_examples_of_spark_run(spark: SparkSession, orders: TieredTopic, tmp
         "spark": spark,
         "df": spark.createDataFrame([("a", batches)], "file string, batches binary"),
     }
-    in_bucket = run_all(HOW_TO / "spark.md", names, places)
+    in_bucket, *_ = run_all(HOW_TO / "spark.md", names, places)
     assert f"{in_bucket} records, {in_bucket} from whole segments" in names["shown"]
     assert "900 records up to now" in names["shown"]
     assert names["recent"].count() == in_bucket
@@ -87,16 +87,18 @@ def test_pipelines_start_in_a_session(spark: SparkSession, tmp_path: Path) -> No
     assert spark.read.parquet(str(tmp_path / "sample" / "files" / "orders")).count() == 720
 
 
-def run_all(page: Path, names: dict[str, Any], places: Mapping[str, str]) -> int:
-    """Run the Spark programs of a page, keep their output in ``shown``, and return the first program's record count."""
+def run_all(page: Path, names: dict[str, Any], places: Mapping[str, str]) -> list[int]:
+    """Run the Spark programs of a page, keep their output in ``shown``, and return the record counts of ``orders``."""
     shown = io.StringIO()
     counts: list[int] = []
     with contextlib.redirect_stdout(shown):
         for code in (code for code in blocks(page, "python") if "spark" in code):
+            before = names.get("orders")
             exec(compile(with_places(code, places), f"<{page.name}>", "exec"), names)
-            counts.append(names["orders"].count())
+            if names["orders"] is not before:  # a count takes a second
+                counts.append(names["orders"].count())
     names["shown"] = shown.getvalue()
-    return counts[0]
+    return counts
 
 
 def test_the_program_beside_a_broker_reads_bucket_and_broker_as_one_log(
