@@ -266,8 +266,11 @@ def test_segments_of_leaders_that_were_deposed_hold_nothing_of_the_log() -> None
     assert agrees(segment(10, 29, (1, 10), (4, 20)), history)
     assert not agrees(segment(20, 29, (1, 20)), history)
     assert not agrees(segment(10, 29, (1, 10), (2, 15)), history)
-    # Segments before the known part of the history may belong to the log.
-    assert agrees(segment(0, 9, (7, 0)), ((1, 30),))
+    # Segments before the known part of the history may belong to the log, unless their epoch is later.
+    assert agrees(segment(0, 9, (0, 0)), ((1, 30),))
+    assert agrees(segment(0, 9, (1, 0)), ((1, 30),))
+    assert not agrees(segment(0, 9, (7, 0)), ((1, 30),))
+    assert not agrees(segment(0, 39, (0, 0), (7, 20)), ((1, 30),))
     stored = [segment(0, 19, (1, 0)), segment(20, 29, (1, 20)), segment(20, 24, (4, 20))]
     chain = chain_of(PARTITION, stored, history, None)
     assert chain is not None

@@ -15,7 +15,7 @@ from tests.support.golden.records import rows_of
 from tests.support.records.record_reader import read_records
 from tests.support.stores.doubles import FaultyStore
 from tests.support.stores.operation_sweep import STRIDE
-from tests.support.uploader.uploader_disk import RECORDS, STORE, BrokerDisk, run_once, watermark_of
+from tests.support.uploader.uploader_disk import RECORDS, STORE, BrokerDisk, holes_of, run_once, watermark_of
 from tests.uploader.test_two_machine import TwoUploaders
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
@@ -310,3 +310,26 @@ def test_two_leaders_begin_at_each_operation(stops: str) -> None:
         return has_stopped
 
     at_each_operation(scenario)
+
+
+@pytest.mark.parametrize(("segments", "holes"), [(4, [(30, 39)]), (8, [])])
+def test_records_of_a_later_leader_from_before_the_log_are_not_part_of_it(
+    tmp_path: Path, store: MemoryObjectStore, segments: int, holes: list[tuple[int, int]]
+) -> None:
+    """The second broker was elected uncleanly at offset 30, the third one at offset 50. The third broker has deleted
+    its records before offset 40. Its checkpoint shows that they were of epoch 0, so those of epoch 1 are others.
+    """
+    first, second = BrokerDisk(tmp_path / "first", segments=segments), BrokerDisk(tmp_path / "second", segments=3)
+    run_once(first.log_dir, store)
+    second.lead(1)
+    second.grow(4)
+    run_once(second.log_dir, store)
+    third = BrokerDisk(tmp_path / "third", segments=5)
+    third.lead(2)
+    third.grow(2)
+    third.delete(4)
+    assert third.epochs == ((0, 40), (2, 50))
+    assert run_once(third.log_dir, store) == []
+    move = watermark_of(store).moved_back[-1]
+    assert (move.from_offset, move.to_offset, move.leader_epoch) == (60, 30, 2)
+    assert (watermark_of(store).next_offset, holes_of(store)) == (60, holes)

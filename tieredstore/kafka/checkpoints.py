@@ -78,18 +78,31 @@ def segment_leader_epochs(epochs: LeaderEpochs, start_offset: int, end_offset: i
 
 
 def have_same_leaders(one: LeaderEpochs, other: LeaderEpochs, start_offset: int, end_offset: int) -> bool:
-    """Return True if both histories name the same leaders between two offsets. Compare only offsets that both histories
-    cover.
+    """Return True if both histories name the same leaders between two offsets (see :func:`find_difference`).
 
     The same leaders mean the same records: if two replicas have records with the same offset and epoch, the records are
     the same.
     """
+    return find_difference(one, other, start_offset, end_offset) > end_offset
+
+
+def find_difference(one: LeaderEpochs, other: LeaderEpochs, first: int, last: int) -> int:
+    """Return the first offset between ``first`` and ``last`` at which the histories have different leader epochs. If
+    there is none, return ``last`` + 1. Compare only offsets that both histories cover.
+
+    But epochs never decrease in a log. So an offset before a history begins differs if the other history has a later
+    epoch there.
+    """
     if not one or not other:
-        return True
-    start = max(start_offset, one[0][1], other[0][1])
-    return start > end_offset or (
-        segment_leader_epochs(one, start, end_offset) == segment_leader_epochs(other, start, end_offset)
-    )
+        return last + 1
+    early, late = (one, other) if one[0][1] <= other[0][1] else (other, one)
+    earliest, known = late[0]
+    later = max(first, next((start for epoch, start in early if epoch > earliest), known))
+    if later < min(known, last + 1):
+        return later
+    starts = {first, known, *(start for _, start in (*one, *other) if first < start <= last)}
+    compared = (start for start in sorted(starts) if max(first, known) <= start <= last)
+    return next((start for start in compared if epoch_at(one, start) != epoch_at(other, start)), last + 1)
 
 
 def epoch_at(epochs: LeaderEpochs, offset: int) -> int | None:

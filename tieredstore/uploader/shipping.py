@@ -313,8 +313,8 @@ class _Work:
             return value
         back = value.back(began, epoch, uploads.broker_id, uploads.now_ms())
         _logger.error(
-            "%s: leader epoch %d began at offset %d, before the watermark %d (an unclean election): records "
-            "shipped between these offsets are no longer part of the log; now shipping the new epoch's records",
+            "%s: the log of leader epoch %d differs from offset %d on, before the watermark %d (an unclean election): "
+            "records shipped between these offsets are no longer part of the log; now shipping the new log's records",
             partition.where, epoch, began, value.next_offset,
         )  # fmt: skip
         self._save(back)

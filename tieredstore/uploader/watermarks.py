@@ -27,7 +27,7 @@ from tieredstore.catalog.watermark import (
 )
 from tieredstore.errors import CorruptDataError, ObjectNotFoundError, PreconditionFailedError
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.kafka.checkpoints import LeaderEpochs, epoch_at, have_same_leaders
+from tieredstore.kafka.checkpoints import LeaderEpochs, epoch_at, find_difference, have_same_leaders
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.places.record import refuse_other_layout
@@ -289,26 +289,16 @@ def _find_end_of_agreement(hole: Hole, history: LeaderEpochs) -> int:
         epoch, start = hole.leader_epochs[0]
         if epoch_at(history, start) not in (None, epoch):
             return hole.first_offset
-    return _find_difference(hole.leader_epochs, history, hole.first_offset, hole.last_offset)
+    return find_difference(hole.leader_epochs, history, hole.first_offset, hole.last_offset)
 
 
 def _find_difference_of(segment: RemoteLogSegmentMetadata, history: LeaderEpochs) -> int:
-    return _find_difference(segment.segment_leader_epochs, history, segment.start_offset, segment.end_offset)
+    return find_difference(segment.segment_leader_epochs, history, segment.start_offset, segment.end_offset)
 
 
 def _is_later(segment: RemoteLogSegmentMetadata, history: LeaderEpochs, offset: int) -> bool:
     """Return True if the segment has the offset, and in a later leader epoch than ``history``."""
+    if not history or offset > segment.end_offset:
+        return False
     own, other = epoch_at(segment.segment_leader_epochs, offset), epoch_at(history, offset)
-    return offset <= segment.end_offset and own is not None and other is not None and own > other
-
-
-def _find_difference(own: LeaderEpochs, history: LeaderEpochs, first: int, last: int) -> int:
-    """Return the first offset between ``first`` and ``last`` that has another leader epoch in ``own`` than in
-    ``history``. If there is none, return ``last`` + 1. Compare only offsets that both cover.
-    """
-    if not own or not history:
-        return last + 1
-    starts = {first, *(start for _, start in (*own, *history) if first < start <= last)}
-    known = max(own[0][1], history[0][1])
-    compared = (start for start in sorted(starts | {known}) if known <= start <= last)
-    return next((start for start in compared if epoch_at(own, start) != epoch_at(history, start)), last + 1)
+    return own is not None and own > (history[0][0] if other is None else other)
