@@ -13,6 +13,7 @@ import pytest
 from tests.support.examples import SOAK
 from tests.support.golden.records import rows_of
 from tests.support.records.record_reader import read_records
+from tests.support.records.topic_reads import read_topic
 from tests.support.stores.doubles import FaultyStore
 from tests.support.stores.operation_sweep import STRIDE
 from tests.support.uploader.uploader_disk import RECORDS, STORE, BrokerDisk, holes_of, run_once, watermark_of
@@ -310,6 +311,26 @@ def test_two_leaders_begin_at_each_operation(stops: str) -> None:
         return has_stopped
 
     at_each_operation(scenario)
+
+
+def test_the_watermark_names_no_segment_that_a_later_unclean_election_removed(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
+    """The second broker was elected uncleanly at offset 30, the third one at offset 50. Then a replica of the second
+    one is elected, whose records up to the watermark are stored.
+    """
+    for segments, epochs in ((4, ()), (3, ((1, 4),)), (5, ((5, 0),)), (3, ((1, 1), (6, 1)))):
+        disk = BrokerDisk(tmp_path / str(len(epochs)) / str(segments), segments=segments)
+        for epoch, count in epochs:
+            disk.lead(epoch)
+            disk.grow(count)
+        assert run_once(disk.log_dir, store) == []
+    watermark = watermark_of(store)
+    assert [(move.to_offset, move.leader_epoch) for move in watermark.moved_back] == [(30, 5)]
+    assert (watermark.next_offset, watermark.leader_epoch, watermark.segment) == (40, 6, None)
+    with RemoteStorageManager(settings_from(STORE), store=store) as manager:
+        rows = [row for batch in read_topic(manager, "events") for row in batch.to_pylist()]
+    assert [row["key"] for row in rows] == [b"0 at %d" % offset for offset in range(30)]
 
 
 @pytest.mark.parametrize(("segments", "holes"), [(4, [(30, 39)]), (8, [])])

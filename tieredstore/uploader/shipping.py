@@ -307,6 +307,8 @@ class _Work:
             until = min(began, value.next_offset)
             began = self.target.watermarks.agreed_end(value, partition.epochs, until)
             if began >= value.next_offset:
+                # An earlier upload may have stored this log's records, and a former leader others at the same offsets.
+                value = self.target.watermarks.without_other(value, partition.epochs)
                 value = value.behind(None, began, epoch, uploads.broker_id, uploads.now_ms())
                 partition.progress.advance(value, self.shipper.monotonic())
         if began >= value.next_offset:

@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore
@@ -169,6 +169,16 @@ class WatermarkStore:
             later = (stop for segment, stop in differences.items() if _is_later(segment, history, stop))
             end = min([end, *later])
         return min(end, until)
+
+    def without_other(self, watermark: Watermark, history: LeaderEpochs) -> Watermark:
+        """Return the watermark without its last segment if ``history`` has other leader epochs at the segment's
+        offsets."""
+        last = watermark.segment
+        if last is None:
+            return watermark
+        found = self.segments(watermark.where, last.base_offset, last.base_offset + 1)
+        named = (segment for segment in found if str(segment.remote_log_segment_id.id) == last.id)
+        return watermark if all(agrees(segment, history) for segment in named) else replace(watermark, segment=None)
 
     def segments(
         self, where: TopicIdPartition, first_offset: int = 0, until: int = MAX_INT64
