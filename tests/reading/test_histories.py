@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -15,12 +16,12 @@ from tests.support.records.small_segments import new_metadata
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tests.support.stores.doubles import CountingStore
 from tieredstore.catalog.lineage import Lineage, Span
-from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
+from tieredstore.catalog.watermark import MoveBack, ShippedSegment, Watermark, watermark_key
 from tieredstore.config import settings_from
 from tieredstore.errors import BrokerUnavailableError, DataLossError
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.live import EpochEnd, LiveCluster, LiveEnd, LiveTopic
-from tieredstore.model import Isolation, TopicIdPartition, TopicPartition
+from tieredstore.model import Isolation, TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark
 from tieredstore.reading.epoch_inquiry import EpochInquiry
@@ -119,10 +120,12 @@ def test_the_last_epoch_that_both_have_tells_where_they_part(
 
 
 def test_a_watermark_that_was_moved_back_for_a_later_epoch_tells_it_too() -> None:
-    moves = [MoveBack(50, 5, 3, 0), MoveBack(60, 30, 5, 0), MoveBack(60, 40, 4, 0)]
-    assert cut_by_watermark(lineage(LOST, 60), moves) == Cut(30, 3, "watermark")
-    assert cut_by_watermark(lineage(LOST, 60), moves[:1]) is None
-    assert cut_by_watermark(lineage(LOST, 30), moves) is None
+    moves = MoveBack(50, 5, 3, 0), MoveBack(60, 30, 5, 0), MoveBack(60, 40, 4, 0)
+    mark = Watermark(WHERE, 30, 5, moved_back=moves)
+    assert cut_by_watermark(lineage(LOST, 60), mark) == Cut(30, 3, "watermark")
+    assert cut_by_watermark(lineage(LOST, 60), replace(mark, moved_back=moves[:1])) is None
+    assert cut_by_watermark(lineage(LOST, 30), mark) is None
+    assert cut_by_watermark(lineage(LOST, 60), None) is None
 
 
 def test_a_log_that_a_later_epoch_has_left_is_read_up_to_there_and_from_the_broker_on(bucket: Bucket) -> None:
@@ -231,6 +234,22 @@ def test_without_a_broker_the_watermark_tells_where_a_later_epoch_rules(bucket: 
     bucket.write(40, epochs=((0, 0), (3, 20), (4, 27)))
     settled = alone(bucket)
     assert (extent(settled.logs[ORDERS]), settled.logs[ORDERS].cut, settled.problems) == ((0, 67, 67), None, ())
+
+
+@pytest.mark.parametrize(("is_listed", "end"), [(True, 40), (False, 20)])
+def test_a_watermark_that_names_no_segment_of_the_log_cuts_where_it_was_moved_back(
+    bucket: Bucket, is_listed: bool, end: int
+) -> None:
+    """The last uploaded segment may be newer than the listing, damaged or deleted. Without it, the log in the bucket
+    may be the one that the later leader replaced.
+    """
+    known = alone(bucket).logs[ORDERS].lineage
+    assert known is not None
+    named = known.spans[1].segment.remote_log_segment_id.id if is_listed else Uuid.random()
+    moves = MoveBack(60, 20, 3, 0), MoveBack(60, 20, 4, 0)
+    mark = Watermark(WHERE, 40, 4, segment=ShippedSegment(str(named), 20, 39), moved_back=moves)
+    bucket.manager.store.put(watermark_key("", WHERE), mark.to_bytes())
+    assert extent(alone(bucket).logs[ORDERS]) == (0, end, end)
 
 
 def test_where_nothing_is_left_of_the_bucket_the_log_is_empty_at_the_cut(bucket: Bucket) -> None:

@@ -274,7 +274,7 @@ class StoredMoves:
 
     def __init__(self, source: SegmentSource) -> None:
         self._source = source
-        self._known: dict[TopicIdPartition, tuple[ObjectInfo, tuple[MoveBack, ...]]] = {}
+        self._known: dict[TopicIdPartition, tuple[ObjectInfo, Watermark | None]] = {}
 
     def look(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Update the watermarks of these partitions. This takes one listing, and one request for each changed
@@ -303,13 +303,12 @@ class StoredMoves:
                 self._known.pop(where, None)
         if changed:
             with ThreadPool(READERS, "tieredstore-watermarks") as pool:
-                read = in_parallel(pool, functools.partial(read_moves, self._source), changed, at_once=4 * READERS)
+                read = in_parallel(pool, functools.partial(find_watermark, self._source), changed, at_once=4 * READERS)
                 self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
 
-    def of(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-        """Return how a partition's watermark was moved back, as of the last ``look``. The result is empty if the
-        watermark was never moved back."""
-        return self._known[where][1] if where in self._known else ()
+    def of(self, where: TopicIdPartition) -> Watermark | None:
+        """Return a partition's watermark, as of the last ``look``. Return None if it is absent or corrupt."""
+        return self._known[where][1] if where in self._known else None
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:
         # A folder's listing has no etags, so compare times and sizes. Each move back adds an entry to the watermark, so
@@ -328,19 +327,6 @@ def find_watermark(source: SegmentSource, where: TopicIdPartition) -> Watermark 
     except CorruptDataError as error:
         _logger.warning("%s", error)
         return None
-
-
-def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-    """Read how a partition's watermark was moved back, with one request. Return () if the watermark is absent or
-    corrupt.
-
-    A move ends where uploads after it end. The new leader may have uploaded records of an earlier epoch there.
-    """
-    mark = find_watermark(source, where)
-    if mark is None or mark.segment is None:
-        return () if mark is None else mark.moved_back
-    end = mark.segment.end_offset + 1
-    return tuple(dataclasses.replace(move, to_offset=max(move.to_offset, end)) for move in mark.moved_back)
 
 
 def hole_key(prefix: str, where: TopicIdPartition) -> str:

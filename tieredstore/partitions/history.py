@@ -8,7 +8,6 @@ which shows where the logs diverge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +15,7 @@ from tieredstore.catalog.lineage import NO_EPOCH
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
-    from tieredstore.catalog.watermark import MoveBack
+    from tieredstore.catalog.watermark import Watermark
     from tieredstore.live import EpochEnd
 
 
@@ -77,11 +76,18 @@ def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
     return Cut(at, last_epoch(lineage), "broker") if at < lineage.end_offset else None
 
 
-def cut_by_watermark(lineage: Lineage, moves: Iterable[MoveBack]) -> Cut | None:
-    """Return the cut that an uploader recorded; None if there is none.
+def cut_by_watermark(lineage: Lineage, mark: Watermark | None) -> Cut | None:
+    """Return the cut that an uploader recorded in the watermark; None if there is none.
 
-    An uploader records a cut if a newer leader epoch begins at an offset that it has already uploaded.
+    An uploader records a cut if a newer leader epoch begins at an offset that it has already uploaded. The new leader
+    may also have records of an earlier epoch there. So a cut ends where the last upload since then ends, but only if
+    ``lineage`` has that segment. Otherwise, ``lineage`` may be the log that the new leader replaced.
     """
     left = last_epoch(lineage)
+    moves = () if mark is None else mark.moved_back
     at = min((move.to_offset for move in moves if move.leader_epoch > left), default=lineage.end_offset)
+    if mark is not None and mark.segment is not None and at < lineage.end_offset:
+        kept = (*(span.segment for span in lineage.spans), *lineage.covered)
+        if any(str(segment.remote_log_segment_id.id) == mark.segment.id for segment in kept):
+            at = max(at, mark.segment.end_offset + 1)
     return Cut(at, left, "watermark") if at < lineage.end_offset else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tieredstore.catalog.lineage import NO_EPOCH
-from tieredstore.catalog.watermark import StoredMoves, read_moves
+from tieredstore.catalog.watermark import StoredMoves, find_watermark
 from tieredstore.errors import BrokerUnavailableError
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.partitions.history import History, cut_by_broker, cut_by_watermark, last_epoch
@@ -101,7 +101,7 @@ class EpochInquiry:
         # The broker's log may begin after the end of the epoch. The leader then no longer knows the epoch, and answers
         # with the start of its log. Only the watermark in the bucket can then show where the log was truncated.
         if answer is None or answer.end <= both.live_start:
-            cuts.append(cut_by_watermark(lineage, read_moves(self._source, lineage.partition)))
+            cuts.append(cut_by_watermark(lineage, find_watermark(self._source, lineage.partition)))
             if answer is None and cuts == [None, None]:
                 raise BrokerUnavailableError(
                     f"the broker did not say where leader epoch {left} of {lineage.partition} ends (the bucket's last "
