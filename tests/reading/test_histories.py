@@ -66,6 +66,26 @@ class Broker:
         return {} if self.answer is None else dict.fromkeys(epochs, self.answer)
 
 
+class AskedBroker(Broker):
+    """A broker that answers from the leader epochs of its log, as Kafka does. The log begins with the first epoch, and
+    ends at offset 100. Only the first ``answers`` requests are answered.
+    """
+
+    def __init__(self, epochs: LeaderEpochs, answers: int = 10) -> None:
+        super().__init__(epochs[0][1], 100, epochs[-1][0])
+        self.epochs, self.answers = epochs, answers
+        self.asked: list[int] = []
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        self.asked += epochs.values()
+        return {where: self._end_of(epoch) for where, epoch in epochs.items() if len(self.asked) <= self.answers}
+
+    def _end_of(self, epoch: int) -> EpochEnd:
+        later = [start for own, start in self.epochs if own > epoch]
+        known = [own for own, _ in self.epochs if own <= epoch]
+        return EpochEnd(known[-1] if known else epoch, later[0] if later else self.end)
+
+
 @pytest.fixture
 def bucket(bucket: Bucket) -> Bucket:
     """Return three segments: 0 to 19 of epoch 0, and 20 to 39 and 40 to 59 of epoch 3."""
@@ -137,6 +157,34 @@ def test_a_log_that_a_later_epoch_has_left_is_read_up_to_there_and_from_the_brok
     assert problem.startswith(f"offsets 27 to 59 of {WHERE} in the bucket are not read: a later leader epoch than 3")
     given = TopicReader(lambda: bucket.manager, LogQuery(Subscribe(("orders",)))).read(log, 0, 27)
     assert list(itertools.chain.from_iterable(int64_values(batch, "offset") for batch in given)) == list(range(27))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "at", "asked"),
+    [
+        (((0, 0), (2, 10), (4, 30)), 10, [3, 0]),
+        (((0, 0), (1, 5), (2, 10), (4, 30)), 5, [3, 0]),
+        (((2, 5), (4, 30)), 5, [3, 0]),
+        (((0, 0), (4, 15)), 15, [3]),
+        (((0, 0), (3, 20), (4, 50)), 50, [3]),
+    ],
+)
+def test_a_broker_that_names_an_epoch_not_in_the_bucket_is_asked_for_an_earlier_one(
+    bucket: Bucket, epochs: LeaderEpochs, at: int, asked: list[int]
+) -> None:
+    """After three unclean elections, the broker may have other records before the bucket's last epoch, too."""
+    broker = AskedBroker(epochs)
+    log = taken(bucket, broker).logs[ORDERS]
+    assert (log.seam, log.cut, broker.asked) == (at, Cut(at, 3, "broker"), asked)
+
+
+def test_a_broker_that_does_not_answer_the_second_question_leaves_it_to_the_watermark(bucket: Bucket) -> None:
+    broker = AskedBroker(((0, 0), (2, 10), (4, 30)), answers=1)
+    with pytest.raises(BrokerUnavailableError, match=r"where leader epoch 3 of orders-0 .* ends"):
+        taken(bucket, broker)
+    note_move(bucket, 10, 4)
+    log = taken(bucket, AskedBroker(broker.epochs, answers=1)).logs[ORDERS]
+    assert log.cut == Cut(10, 3, "watermark")
 
 
 def test_what_a_clean_election_kept_is_one_history_though_the_end_lags(bucket: Bucket) -> None:

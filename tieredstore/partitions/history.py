@@ -65,6 +65,16 @@ def last_epoch(lineage: Lineage) -> int:
     return lineage.epochs[-1][0] if lineage.epochs else NO_EPOCH
 
 
+def epoch_to_ask(lineage: Lineage, answer: EpochEnd) -> int | None:
+    """Return the bucket's last leader epoch before the epoch of ``answer``, which the bucket does not have. Return None
+    if the bucket has it, or no earlier one.
+
+    Both logs may then differ even before this offset, so the end of the earlier epoch must be asked for.
+    """
+    epochs = [epoch for epoch, _ in lineage.epochs if NO_EPOCH < epoch <= answer.epoch]
+    return epochs[-1] if epochs and epochs[-1] != answer.epoch else None
+
+
 def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
     """Return the offset where the two logs diverge; None if the broker's log has all of the bucket's records.
 

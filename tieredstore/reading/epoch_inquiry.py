@@ -9,7 +9,7 @@ from tieredstore.catalog.lineage import NO_EPOCH
 from tieredstore.catalog.watermark import StoredMoves, find_watermark
 from tieredstore.errors import BrokerUnavailableError
 from tieredstore.model import TopicIdPartition, TopicPartition
-from tieredstore.partitions.history import History, cut_by_broker, cut_by_watermark, last_epoch
+from tieredstore.partitions.history import History, cut_by_broker, cut_by_watermark, epoch_to_ask, last_epoch
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
@@ -59,7 +59,8 @@ class EpochInquiry:
         self, partitions: Mapping[TopicPartition, BothSides], timeout_s: float | None = None
     ) -> dict[TopicPartition, History]:
         """Return the histories of the partitions whose leader has a later epoch than the bucket. All partitions share
-        one request. ``timeout_s`` overrides the timeout of this request.
+        one request, and a further one if a broker names an epoch that the bucket does not have. ``timeout_s`` overrides
+        the timeout of each request.
 
         Raise BrokerUnavailableError if the broker does not answer and no watermark in the bucket shows where the leader
         epoch ends.
@@ -73,7 +74,13 @@ class EpochInquiry:
         cluster = self._cluster
         if cluster is not None and timeout_s is not None:
             cluster = cluster.within(timeout_s)
-        answers = {} if cluster is None or not asked else cluster.epoch_ends(asked)
+        answers: dict[TopicPartition, EpochEnd] = {}
+        wanted = asked
+        while cluster is not None and wanted:
+            told = cluster.epoch_ends(wanted)
+            answers = {where: answer for where, answer in answers.items() if where not in wanted} | told
+            earlier = {where: epoch_to_ask(behind[where].lineage, answer) for where, answer in told.items()}
+            wanted = {where: epoch for where, epoch in earlier.items() if epoch is not None and epoch < wanted[where]}
         for where in asked:
             both = behind[where]
             self._known[both.lineage.partition] = self._history(both, answers.get(where))
