@@ -11,13 +11,13 @@ import pytest
 from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import metadata_of, settings_of
 from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, manager_of, partition_of, run_of
-from tests.support.stores.doubles import CountingStore, ScriptedStore
+from tests.support.stores.doubles import CountingStore, Operation, ScriptedStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.problems import ProblemKind
-from tieredstore.catalog.watermark import watermark_key
+from tieredstore.catalog.watermark import MoveBack, ShippedSegment, Watermark, watermark_key
 from tieredstore.errors import (
     ConfigError,
     CorruptDataError,
@@ -27,6 +27,7 @@ from tieredstore.errors import (
 )
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
+from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import Uuid
 from tieredstore.process.parallel import READERS
 from tieredstore.remote import RemoteStorageManager
@@ -206,6 +207,31 @@ def test_a_segment_that_was_left_behind_is_held_against_its_log_first_at_three_r
     assert store.requests == {"list": 1, "get": 3 + 2 + 2 + 1, "get_into": 1}
     assert store.keys_of("get_into") == [left_behind.key(Suffix.LOG)]
     assert store.keys_of("get")[-1] == watermark_key("", EVENTS)
+
+
+@pytest.mark.parametrize("listed", [0, 1, 2, 3])
+@pytest.mark.parametrize("epochs", [((0, 20),), ((0, 20), (2, 25)), ((2, 20),)])
+def test_a_ruler_that_is_uploaded_behind_the_listing_rules(listed: int, epochs: LeaderEpochs) -> None:
+    """After two unclean elections, the last leader uploads the first leader's records again, then its own."""
+    store = ScriptedStore(MemoryObjectStore())
+    between = [MadeSegment(EVENTS, start, start + 9, ((1, start),), number=9) for start in (0, 10, 20)]
+    again = [MadeSegment(EVENTS, start, start + 9, ((0, start),)) for start in (0, 10)]
+    again.append(MadeSegment(EVENTS, 20, 29, epochs, history=((0, 0), *(entry for entry in epochs if entry[0]))))
+    for segment in (*between, *again[:listed]):
+        segment.put(store)
+
+    def upload(_: Operation) -> None:
+        for segment in again[listed:]:
+            segment.put(store)
+        shipped = ShippedSegment(str(again[2].metadata.remote_log_segment_id.id), 20, 29)
+        mark = Watermark(EVENTS, 30, 2, segment=shipped, moved_back=(MoveBack(30, 0, 2, 0),))
+        store.put(watermark_key("", EVENTS), mark.to_bytes())
+
+    store.on("list", "events*", upload, moment="after", times=1)
+    with manager_of(store) as manager:
+        spans = load_catalog(manager, topic="events").lineage("events", 0).spans
+    expected = [segment.metadata.remote_log_segment_id for segment in (again if listed else between)[: listed or 3]]
+    assert [span.segment.remote_log_segment_id for span in spans] == expected
 
 
 def test_one_partitions_damaged_index_leaves_the_others_readable(

@@ -31,7 +31,7 @@ from tieredstore.catalog.lineage import (
     with_earliest_start,
 )
 from tieredstore.catalog.problems import Problem, ProblemKind
-from tieredstore.catalog.watermark import find_watermark
+from tieredstore.catalog.watermark import ShippedSegment, find_watermark
 from tieredstore.errors import (
     CorruptDataError,
     IndexNotRecordedError,
@@ -106,7 +106,7 @@ def trace_partitions(
 
     If a manifest says that its segment overlaps others, or that the segment's leader epoch is superseded, the manifest
     is first compared with the segment's log and indexes, by three requests. A partition with superseded segments takes
-    one more request, for its watermark.
+    one more request, for its watermark, and two if the watermark names a segment that the listing lacks.
 
     An error in a partition's index is returned in place of the partition's lineage. An error of the store is raised.
     """
@@ -146,7 +146,7 @@ class _Tracing:
         self._proven: set[RemoteLogSegmentId] = set()
         self._problems: list[Problem] = []
         self._named: RemoteLogSegmentId | None = None
-        """The ruling segment that the watermark names."""
+        """The ruling segment by the watermark."""
         self._has_looked = False
 
     def trace(self) -> tuple[TracedPartition | None, list[Problem]]:
@@ -173,7 +173,7 @@ class _Tracing:
         return None, self._problems
 
     def _look_at_watermark(self, lineage: Lineage | TieredStoreError) -> bool:
-        """If leaders contradict each other, read the partition's watermark, once. Return True if it names the ruling
+        """If leaders contradict each other, read the partition's watermark, once. Return True if it shows the ruling
         segment.
 
         Two unclean elections may make an earlier epoch's log valid again. The last leader then moves the watermark
@@ -187,8 +187,29 @@ class _Tracing:
         if mark is None or mark.segment is None:
             return False
         if any(move.leader_epoch > lineage.epochs[-1][0] for move in mark.moved_back):
-            self._named = RemoteLogSegmentId(lineage.partition, Uuid.parse(mark.segment.id))
-        return self._named in self._segments
+            self._named = self._find_named(lineage.partition, mark.segment)
+        return self._named is not None
+
+    def _find_named(self, where: TopicIdPartition, named: ShippedSegment) -> RemoteLogSegmentId | None:
+        """Return the segment that the watermark names. If it was uploaded after the listing, return the last segment of
+        its log in the listing. Return None if there is none, or if retention has deleted the named segment.
+        """
+        segment_id = RemoteLogSegmentId(where, Uuid.parse(named.id))
+        if segment_id in self._segments:
+            return segment_id
+        try:
+            history = read_history(
+                self._source, RemoteLogSegmentMetadata(segment_id, named.base_offset, named.end_offset, 0)
+            )
+        except _UNREADABLE:
+            return None
+        epochs = {epoch for epoch, _ in history}
+        log = [
+            segment
+            for segment in self._segments.values()
+            if segment.segment_leader_epochs and segment.segment_leader_epochs[-1][0] in epochs
+        ]
+        return ruling_segment(log).remote_log_segment_id if log else None
 
     def _history(self, ruler: RemoteLogSegmentMetadata) -> LeaderEpochs | None:
         if not needs_history(ruler, self._segments.values()):
