@@ -382,6 +382,34 @@ def test_a_batch_whose_producers_no_notification_holds_is_read_all_the_same(of: 
         assert consumer.doubles == 1
 
 
+@pytest.mark.parametrize("sleeps_at", ["batch", "retry", "entry"])
+def test_a_writer_that_sleeps_so_long_that_gc_takes_its_batch_acknowledges_nothing(sleeps_at: str) -> None:
+    now_s = 0.0
+
+    def sleep(_: Operation | float) -> None:
+        nonlocal now_s
+        now_s += 2 * 86_400
+        topics.store.delete(batch_keys(topics))  # as gc deletes orphans
+
+    store = ScriptedStore(MemoryObjectStore())
+    topics = orders_on(store)
+    log = BatchLog(topics, topics.get("orders"))
+    if sleeps_at == "batch":
+        store.on("put", "*default/topics/orders/*", sleep, moment="after", times=1)
+    elif sleeps_at == "entry":
+        store.on("put", "*/queues/*", sleep, times=1)
+    else:
+        store.on("put", "*/queues/*", StoreUnavailableError("busy"), times=1)
+        log.queue = StoreQueue(topics.folder, "orders", lambda: 1, sleep=sleep)
+    writer = BatchWriter(log)
+    with pytest.raises(DeliveryFailedError) as raised:
+        writer.write([sealed_message(ProducerRequest(b"\1\2\3\4", 1, 1), b"v")], Deadline.after(LONG_S, lambda: now_s))
+    writer.close()
+    assert raised.value.maybe_stored
+    # Only a writer that slept between its last check and the request has announced the batch.
+    assert len(notified(topics)) == (sleeps_at == "entry")
+
+
 def test_threads_share_a_producer() -> None:
     topics = orders_on(None, 2, message_bytes="1024", batch_messages="5", compression="none")
     threads, each = 8, 100

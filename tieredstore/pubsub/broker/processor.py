@@ -23,7 +23,7 @@ import zstandard
 
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.kafka.batches import Buffer
-from tieredstore.process.deadline import Deadline
+from tieredstore.process.deadline import Deadline, boot_clock_s
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.connection import Room
 from tieredstore.pubsub.counts import BrokerCounts
@@ -214,7 +214,8 @@ class TopicProcessor:
         batch.timer.cancel()
         batch.empty, self._empty = tuple(self._empty), {}
         self._usual_size = max(_LEAST_MEMORY, batch.memory.used)
-        self._intake.uploads.submit(self._write, batch, lane, Deadline.after(self._settings.delivery_timeout_ms / 1000))
+        deadline = Deadline.after(self._settings.delivery_timeout_ms / 1000, boot_clock_s)
+        self._intake.uploads.submit(self._write, batch, lane, deadline)
 
     def _write(self, batch: _OpenBatch, lane: int | None, deadline: Deadline) -> None:
         """Write a batch, on an upload thread."""

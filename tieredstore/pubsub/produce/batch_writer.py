@@ -120,7 +120,12 @@ class BatchWriter:
                 partition = self._turn % self.log.queue.partitions
         key = notification.key
         try:
+            # Begin no append after the deadline. This process may have slept so long that `gc` took the object for an
+            # orphan.
+            deadline.check("the append")
             (offset,) = self.log.queue.append(partition, [notification.to_json()], deadline)
+            if deadline.remaining_s() <= 0:
+                self.log.store.head(str(key))  # the process may have slept during the append
         except TieredStoreError as error:
             # Either the object is an orphan that readers do not see, or the append succeeded and only its answer was
             # lost.

@@ -16,7 +16,7 @@ from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.closing import Closing
-from tieredstore.process.deadline import Deadline
+from tieredstore.process.deadline import Deadline, boot_clock_s
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.counts import PRODUCERS, ProducerCounts
@@ -269,7 +269,7 @@ class StoreDelivery:
         def dispatch() -> None:
             nonlocal batch
             if batch.messages:
-                deadline = Deadline.after(self._settings.delivery_timeout_ms / 1000)
+                deadline = Deadline.after(self._settings.delivery_timeout_ms / 1000, boot_clock_s)
                 uploads.submit(_deliver, outbox, writer, batch, deadline)
             batch = _Batch(self._settings)
 

@@ -249,9 +249,12 @@ class _StoredPartition:
                 # number.
                 if not error.retryable:
                     raise
+                late = StoreUnavailableError(f"{self._name}: the notification was not appended: {error}")
                 if delay_s >= deadline.remaining_s():
-                    raise StoreUnavailableError(f"{self._name}: the notification was not appended: {error}") from error
+                    raise late from error
                 self._sleep(delay_s * (0.5 + random() / 2))  # noqa: S311  jitter
+                if deadline.remaining_s() <= 0:  # the process may have been suspended during the pause
+                    raise late from error
                 delay_s = min(2 * delay_s, _MOST_DELAY_S)
                 continue
             if number is not None:
@@ -420,8 +423,8 @@ class _StoredPartition:
         if before >= start and before >= (end := self.search_end(start)):
             raise DataLossError.until(
                 start * ENTRY_NOTIFICATIONS,
-                f"{self._name}: offset {offset} is beyond the end, {end * ENTRY_NOTIFICATIONS}, so this is not the "
-                "queue that was read before",
+                f"{self._name}: offset {offset} is beyond the end, {end * ENTRY_NOTIFICATIONS}, so its last entries "
+                "are lost, or this is not the queue that was read before",
             )
 
     def _entries_after(self, number: int) -> Iterator[int]:
