@@ -33,7 +33,7 @@ from tieredstore.errors import (
 )
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.errors import InvalidRecordError
+from tieredstore.pubsub.errors import DeliveryFailedError, InvalidRecordError
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits, StoredBatch
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.store_queue import StoreQueue
@@ -261,6 +261,23 @@ def test_gc_spares_what_is_recorded_and_not_notified_and_forgets_batch_queries()
         key for key in records if "batch-" not in key
     }
     assert sorted_values(topics) == expected([0, 1, 2])
+
+
+def test_an_epoch_whose_batches_gc_took_for_orphans_is_refused_and_written_again() -> None:
+    """A task has stored its batches long before the last task of the epoch ends."""
+    topics = orders_on(MemoryObjectStore(), 2)
+    run_epoch(topics, 0)
+    early = batches_of(topics, 1, 1)
+    list(GarbageCollection(BatchLog(topics_later(topics, 10), topics.get("orders")), dry_run=False).run())
+    stored = [*early, *batches_of(topics, 1, 2)]
+    with pytest.raises(DeliveryFailedError, match="1 of its 3 batches no longer exist, such as ") as raised:
+        commits_of(topics).commit(1, stored)
+    assert not raised.value.maybe_stored
+    commits_of(topics).abort(1, stored)
+    assert sorted_values(topics) == expected([0])
+    run_epoch(topics, 1)
+    assert sorted_values(topics) == expected([0, 1])
+    assert orphans_of(topics) == set()
 
 
 def _puts_in_queues(operation: Operation) -> bool:

@@ -41,8 +41,9 @@ from tieredstore.errors import (
 from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import outcome
+from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.pubsub.errors import InvalidRecordError, NotificationCorruptError
+from tieredstore.pubsub.errors import DeliveryFailedError, InvalidRecordError, NotificationCorruptError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
@@ -118,6 +119,8 @@ class SinkCommits:
         In both cases, the query runs from an older checkpoint, so its epochs have other records than the recorded
         epochs. Skipping an epoch would therefore lose records.
 
+        Raise DeliveryFailedError if a batch no longer exists; nothing was recorded then.
+
         A FencedError leaves the new batches in the store, because an earlier call of this run may have recorded them.
         ``pubsub gc`` deletes them if they were not recorded.
 
@@ -135,6 +138,7 @@ class SinkCommits:
                 return False
             if not batches:
                 return True
+            self._check_stored(epoch, batches)
             record = SinkRecord(epoch, False, self._entries(epoch, batches), 0 if stored is None else stored[0].aborts)
             # Ignore the error. Either another driver won the race, or this write succeeded and its answer was lost. The
             # next read shows which.
@@ -144,6 +148,28 @@ class SinkCommits:
             if stored is not None and stored[0] == record:
                 self._finish(*stored)
                 return True
+
+    def _check_stored(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
+        """Raise DeliveryFailedError if a batch no longer exists. Until the record names a batch, ``pubsub gc`` takes it
+        for an orphan, and a task may have stored it long ago."""
+
+        def is_stored(batch: StoredBatch) -> bool:
+            try:
+                self._log.store.head(batch.key)
+            except ObjectNotFoundError:
+                return False
+            return True
+
+        with ThreadPool(READERS, "tieredstore-pubsub-sink") as pool:
+            found = in_parallel(pool, is_stored, batches, at_once=2 * READERS)
+            missing = [batch.key for batch, is_there in zip(batches, found, strict=True) if not is_there]
+        if missing:
+            raise DeliveryFailedError(
+                f"epoch {epoch} of query {self._query} was not written: {len(missing)} of its {len(batches)} batches "
+                f"no longer exist, such as {missing[0]}. `pubsub gc` may have deleted them before this commit: write "
+                "the epoch again, and run gc with a --min-age that is longer than an epoch takes",
+                maybe_stored=False,
+            )
 
     def _check_same(self, recorded: SinkRecord, epoch: int, batches: Sequence[StoredBatch]) -> None:
         """Raise FencedError if the recorded epoch is later than ``epoch``, or had another number of records. The query
