@@ -17,6 +17,7 @@ from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.pipelines.secor_files import sequence_file
 from tests.support.servers.process import free_port
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
+from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.cli.terminal.output import human_time
 from tieredstore.model import human_bytes
 from tieredstore.pipelines import load_pipeline
@@ -117,6 +118,20 @@ def test_status_has_seconds_while_records_wait_for_the_first_batch(kept: Kept) -
     assert tieredstore("pipeline", "run", "--once", file).code == 0
     (row,), _ = rows(tieredstore("pipeline", "status", file, "--json"))
     assert (row["lag"], row["lag_seconds"]) == (0, 0)
+
+
+def test_gc_deletes_nothing_by_a_clock_that_is_a_day_ahead(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = kept.file()
+    assert tieredstore("pipeline", "run", "--once", file).code == 0
+    draft = kept.output / ROOT / TOPIC / ".~tieredstore-running"
+    draft.write_bytes(b"of a running task")
+    now_ms, ahead_h = FilesystemObjectStore.now_ms, 25
+    monkeypatch.setattr(FilesystemObjectStore, "now_ms", lambda store: now_ms(store) + ahead_h * 3_600_000)
+    refused = tieredstore("pipeline", "gc", file, "--yes")
+    assert (refused.code, draft.exists()) == (6, True)
+    assert "is 25.0 h ahead of this machine's, so files of running tasks may look old" in refused.stderr
+    ahead_h = 23
+    assert (tieredstore("pipeline", "gc", file, "--yes").code, draft.exists()) == (0, True)
 
 
 def test_changes_tell_sizes(kept: Kept) -> None:

@@ -21,7 +21,7 @@ from tieredstore.backends import memory
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.installed import QUEUES
-from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError
+from tieredstore.errors import ConfigError, DataLossError, StoreError, StoreUnavailableError
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
@@ -157,6 +157,26 @@ def test_a_store_that_does_not_tell_its_time_is_refused(clock: Clock) -> None:
     with pytest.raises(ConfigError, match="has no clock"):
         collect(topics)
     assert clock.ms
+
+
+def test_a_store_whose_clock_jumps_ahead_frees_and_deletes_nothing() -> None:
+    ahead_ms = 0
+    store = ScriptedStore(MemoryObjectStore()).change("now_ms", change=lambda now_ms: now_ms and now_ms + ahead_ms)
+    topics = topics_of(store, retention_ms=str(5 * DAY_MS))
+    topics.create("orders")
+    writing = Writing(topics)
+    keys = [writing.put(), writing.put()]
+    writing.notify(keys[0])
+    plan = plan_gc(topics, ["orders"])
+    ahead_ms = 30 * DAY_MS
+    for collected in (lambda: list(plan), plan.apply):
+        with pytest.raises(StoreError, match=r"is 720\.0 h ahead of this machine's, so new batches may look old"):
+            collected()
+    assert batch_keys(topics) == keys
+    ahead_ms = HOUR_MS
+    assert [(one.name, one.code) for one in plan] == [(keys[1], "young")]
+    writing.notify(keys[1])
+    assert values_of(BatchConsumer(topics, "orders"), at_least=2) == [b"0", b"1"]
 
 
 def test_batches_beyond_the_size_limit_are_freed(clock: Clock) -> None:

@@ -102,17 +102,19 @@ def least_age_ms(upload_max_age_ms: int) -> int:
     return AGES_APART * upload_max_age_ms
 
 
-def trusted_time_ms(store: ObjectStore, min_age_ms: int, upload_max_age_ms: int) -> int:
+def trusted_time_ms(
+    store: ObjectStore, min_age_ms: int, upload_max_age_ms: int, *, young: str = "objects of running copies"
+) -> int:
     """Return the store's time, to plan a garbage collection. Raise StoreError if it is so far ahead of this machine's
-    clock that objects of a running copy would look older than ``min_age_ms``. Raise ConfigError for a store without a
-    clock.
+    clock that objects of a running copy (``young``) would look older than ``min_age_ms``. Raise ConfigError for a store
+    without a clock.
     """
     now_ms = store_time_ms(store)
     ahead_ms = now_ms - int(time.time() * 1000)
     if ahead_ms > max(upload_max_age_ms, min_age_ms - upload_max_age_ms):
         raise StoreError(
-            f"the clock of {store.identity} is {ahead_ms / 3_600_000:.1f} h ahead of this machine's, so objects of "
-            "running copies may look old: correct the wrong clock, or give a greater minimum age"
+            f"the clock of {store.identity} is {ahead_ms / 3_600_000:.1f} h ahead of this machine's, so {young} "
+            "may look old: correct the wrong clock, or give a greater minimum age"
         )
     return now_ms
 

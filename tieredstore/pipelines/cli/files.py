@@ -101,9 +101,11 @@ def gc(file: PipelineFile, min_age: MinAge = "24h", *, apply: Apply, output: Jso
 
 def _collect(settings: Pipeline, parts: Parts, min_age_ms: int, dry_run: bool) -> Generator[Outcome]:
     from tieredstore.backends.base import AbandonedWrite
-    from tieredstore.pipelines.upkeep.garbage import collect_garbage
+    from tieredstore.ops.garbage.collection import AGES_APART, trusted_time_ms
+    from tieredstore.pipelines.upkeep.garbage import LEAST_AGE_MS, collect_garbage
 
-    for step in collect_garbage(settings, parts.store, min_age_ms=min_age_ms, dry_run=dry_run):
+    as_of_ms = trusted_time_ms(parts.store, min_age_ms, LEAST_AGE_MS // AGES_APART, young="files of running tasks")
+    for step in collect_garbage(settings, parts.store, min_age_ms=min_age_ms, as_of_ms=as_of_ms, dry_run=dry_run):
         kind = "unfinished_write" if isinstance(step.item, AbandonedWrite) else "staged"
         yield Outcome(
             action="gc", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value, kind=kind,

@@ -27,18 +27,18 @@ LEAST_AGE_MS: Final = 3_600_000
 
 
 def collect_garbage(
-    pipeline: Pipeline, store: ObjectStore, *, min_age_ms: int, dry_run: bool = True
+    pipeline: Pipeline, store: ObjectStore, *, min_age_ms: int, as_of_ms: int | None = None, dry_run: bool = True
 ) -> Iterator[Step[ObjectInfo | AbandonedWrite]]:
     """Yield each prepared file (uploaded, not yet visible) of the generation with its outcome. Delete the files that no
     driver will publish, except in a dry run.
 
     In a local folder, the names of hidden files do not show their generation, so include hidden files of all
-    generations. Never delete committed files. Raises ConfigError for a minimum age below an hour, or if the store does
-    not report its own time.
+    generations. Never delete committed files. Ages are counted up to ``as_of_ms`` of the store's clock. The default is
+    the present time. Raises ConfigError for a minimum age below an hour, or if the store does not report its own time.
     """
     if min_age_ms < LEAST_AGE_MS:
         raise ConfigError("the minimum age must be at least an hour: younger files may belong to a running task")
-    now_ms = store_time_ms(store)
+    now_ms = store_time_ms(store) if as_of_ms is None else as_of_ms
     naming = naming_of(pipeline)
     waiting = set[str]()
     # Search only the folders of topics that these logs name. Another folder may belong to a pipeline whose root is

@@ -21,6 +21,7 @@ from pydantic import NonNegativeInt, TypeAdapter
 from tieredstore.api import outcomes
 from tieredstore.backends.base import ObjectInfo, store_time_ms
 from tieredstore.errors import ConfigError
+from tieredstore.ops.garbage.collection import trusted_time_ms
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.errors import MessageCorruptError
@@ -49,14 +50,15 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class GarbageCollection:
-    """One run over a topic. Orphans younger than ``min_age_ms`` are left alone. Raises ConfigError for a store without
-    a clock.
+    """One run over a topic. Orphans younger than ``min_age_ms`` are left alone. Ages are counted up to ``as_of_ms`` of
+    the store's clock. The default is the start of the run. Raises ConfigError for a store without a clock.
     """
 
     log: BatchLog
     _: KW_ONLY
     min_age_ms: int = DAY_MS
     adopt: bool = False
+    as_of_ms: int | None = None
     dry_run: bool = True
     warnings: list[str] = field(default_factory=list[str])
     _now_ms: int = field(default=0, init=False)
@@ -64,7 +66,7 @@ class GarbageCollection:
     def run(self) -> Iterator[Step[Found]]:
         """Yield each step once it is done."""
         log = self.log
-        self._now_ms = store_time_ms(log.store)
+        self._now_ms = store_time_ms(log.store) if self.as_of_ms is None else self.as_of_ms
         self._warn()
         # List the objects before reading the queue. An old object that is listed then has its notification in the queue
         # already, or never gets one.
@@ -207,7 +209,8 @@ def plan_gc(
 
     ``warn`` is called if a queue drops notifications before its objects expire.
 
-    Raise ConfigError if ``min_age`` is so short that a writer may still append the notification of an orphan.
+    Raise ConfigError if ``min_age`` is so short that a writer may still append the notification of an orphan. The plan
+    raises StoreError if the store's clock is so far ahead that new batches would look old.
     """
     age_ms = int(min_age.total_seconds() * 1000)
     chosen = topics.select(names)
@@ -220,9 +223,10 @@ def plan_gc(
 
     def collect(dry_run: bool) -> Generator[outcomes.Outcome]:
         for topic in chosen:
+            as_of_ms = trusted_time_ms(topics.store, age_ms, topics.batches.delivery_timeout_ms, young="new batches")
             # Look each topic up again, because a read partition may have been added after the plan was made.
             with BatchLog(topics, topics.get(topic.name)) as log:
-                run = GarbageCollection(log, min_age_ms=age_ms, adopt=adopt, dry_run=dry_run)
+                run = GarbageCollection(log, min_age_ms=age_ms, adopt=adopt, as_of_ms=as_of_ms, dry_run=dry_run)
                 for step in run.run():
                     yield _outcome_of(run, step)
             if warn is not None:
