@@ -14,7 +14,7 @@ import pytest
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore.errors import DataLossError
 from tieredstore.live import EpochEnd, LiveEnd, LiveReader, LiveTopic
-from tieredstore.model import TopicIdPartition, TopicPartition
+from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut
 from tieredstore.reading import split_reads
@@ -130,3 +130,74 @@ def test_late_copies_of_a_log_that_was_left_are_none(bucket: Bucket) -> None:
     bucket.write(5, epochs=((0, 0), (5, 2), (6, 7)))
     batches = list(TopicReader(lambda: bucket.manager, query, OFFSETS, live=broker()).read_split(split))
     assert sum(batch.num_rows for batch in batches) == 5
+
+
+class ShortBroker(HurriedBroker):
+    """A broker whose log lost its records from offset 5 on, without a new leader epoch. At a read, the client finds the
+    next offset out of range.
+    """
+
+    epoch: int | None = None
+    topic_id = FIRST_ID
+
+    def read(self, topic: str, partition: int, start: int, stop: int, **more: Any) -> Iterator[pa.RecordBatch]:
+        if more["topic_id"] != self.topic_id:
+            raise DataLossError(f"topic {topic} was created again")
+        untyped: Any = pa
+        if start < 7:
+            yield untyped.record_batch({"offset": untyped.array(range(start, 7), untyped.int64())})
+        raise DataLossError(f"{topic}-{partition} now ends before offset 5, but was read from offset 7 on")
+
+    def topic(self, topic: str) -> LiveTopic:
+        return LiveTopic(topic, self.topic_id, (0,))
+
+    def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def ends(self, partitions: Iterable[TopicPartition], isolation: str | None = None) -> dict[TopicPartition, LiveEnd]:
+        # The last stable offset may be earlier than the end of the log.
+        return dict.fromkeys(partitions, LiveEnd(5 if isolation == "read_uncommitted" else 3, self.epoch))
+
+    def epoch_ends(self, epochs: dict[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        del epochs
+        return {}
+
+
+@pytest.mark.parametrize(("epoch", "now_epoch", "is_loss"), [(None, None, True), (4, 4, True), (4, 3, False)])
+def test_a_log_that_ends_before_the_next_offset_ends_only_a_strict_read(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture, epoch: int | None, now_epoch: int | None, *, is_loss: bool
+) -> None:
+    short = ShortBroker()
+    short.epoch = now_epoch
+
+    def offsets(query: LogQuery) -> list[int]:
+        reader = TopicReader(lambda: bucket.manager, query, OFFSETS, live=cast("LiveReader", short))
+        batches: list[Any] = list(reader.read_split(LiveSplit(ORDERS, 3, 12, epoch=epoch)))
+        return [offset for batch in batches for offset in batch.to_pydict()["offset"]]
+
+    with pytest.raises(DataLossError, match="now ends before offset 5"):
+        offsets(replace(QUERY, on_data_loss="fail"))
+    if not is_loss:  # a deposed leader answers: the records may still exist
+        with pytest.raises(DataLossError, match="now ends before offset 5"):
+            offsets(QUERY)
+        return
+    with caplog.at_level(logging.WARNING):
+        assert offsets(QUERY) == [3, 4, 5, 6]
+    assert "ends at offset 5, but offsets up to 11 were requested" in caplog.text
+
+
+def test_a_topic_that_was_created_again_after_the_planning_ends_only_a_strict_read(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    again = ShortBroker()
+    again.topic_id = Uuid.parse("AAAAAAAAAAAAAAAAAAAAAQ")
+
+    def rows(query: LogQuery) -> list[Any]:
+        reader = TopicReader(lambda: bucket.manager, query, OFFSETS, live=cast("LiveReader", again))
+        return list(reader.read_split(LiveSplit(ORDERS, 3, 12)))
+
+    with pytest.raises(DataLossError, match="created again"):
+        rows(replace(QUERY, on_data_loss="fail"))
+    with caplog.at_level(logging.WARNING):
+        assert rows(QUERY) == []
+    assert "but offsets 3 to 11 were requested" in caplog.text

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLossError, ResourceNotFoundError, SegmentNotFoundError
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.reading.losses import CutWhileRead, Deleted, DeletedOnBroker, Losses
+from tieredstore.reading.losses import CutWhileRead, Deleted, DeletedOnBroker, EndsBefore, Losses, NotReadable
 from tieredstore.records.columns import int64_values, leading
 from tieredstore.records.partition import RunRead, runs_of_spans
 from tieredstore.records.report import LostOffsets, ReadReport
@@ -102,7 +102,8 @@ class QuerySources:
 
         If the broker has deleted records since planning, open the bucket and read them from there. If the bucket lacks
         them too, raise DataLossError. If the query accepts losses, log a warning instead, and continue at the broker's
-        first offset.
+        first offset. The split ends early if the broker's log now ends before the next offset, or if the topic was
+        re-created before the read.
 
         Raise ConfigError for a query without client properties.
         """
@@ -120,7 +121,10 @@ class QuerySources:
                     yield records.select(list(columns))
                     position = int64_values(records, "offset")[-1] + 1
             except DataLossError as error:
-                begins = _live_start(self.live, partition, position, error)
+                begins = self._live_start(self.live, split, position, error)
+                if not isinstance(begins, int):
+                    losses.accept(begins, error)
+                    return
                 # The broker deletes records after it has copied them to the bucket, so look for the missing records
                 # there.
                 late = self._late_copies(split, position, stop)
@@ -138,6 +142,33 @@ class QuerySources:
                     position = begins
             else:
                 return
+
+    def _live_start(
+        self, live: LiveReader, split: LiveSplit, position: int, error: DataLossError
+    ) -> int | EndsBefore | NotReadable:
+        """Return the present first offset of the broker's log, which is after ``position``. If the query accepts
+        losses, and the rest of the split no longer exists, return this loss.
+
+        Otherwise raise ``error``, because retention is not the cause.
+        """
+        where, topic_id = (split.partition.topic, split.partition.partition), split.partition.topic_id
+        now_id = live.cluster.topic(split.partition.topic).topic_id
+        if now_id != topic_id:
+            # Records that were read already may belong to the new topic, so they must not count as read.
+            if self.query.fails_on_loss or position > split.start:
+                raise error
+            return NotReadable(where, topic_id, position, split.stop, now_id)
+        begins = live.cluster.earliest_offsets([where])[where]
+        if begins > position:
+            return begins
+        if self.query.fails_on_loss:
+            raise error
+        now = live.cluster.ends([where], "read_uncommitted")[where]
+        # A deposed leader has an earlier epoch. Its log may end early although no record is lost.
+        is_deposed = split.epoch is not None and now.leader_epoch is not None and now.leader_epoch < split.epoch
+        if is_deposed or now.offset >= position:
+            raise error
+        return EndsBefore(where, topic_id, now.offset, split.stop)
 
     def _late_copies(self, split: LiveSplit, start: int, stop: int) -> tuple[Lineage, int] | None:
         """Return the bucket's log with offsets from ``start`` on, and the offset at which the bucket's part of the
@@ -277,21 +308,6 @@ def _uncut_stop(split: LiveSplit, live: LiveReader, losses: Losses) -> int:
     lost = LostOffsets(split.partition, max(answer.end, split.start), split.stop)
     losses.accept(CutWhileRead(lost, answer.end))
     return min(split.stop, max(split.start, now.offset))
-
-
-def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, error: DataLossError) -> int:
-    """Return the present first offset of the broker's log, which is after ``position``.
-
-    Raise ``error`` if the topic was re-created, or if the log still has ``position``. Retention is not the cause in
-    these cases.
-    """
-    where = partition.topic, partition.partition
-    if live.cluster.topic(partition.topic).topic_id != partition.topic_id:
-        raise error
-    begins = live.cluster.earliest_offsets([where])[where]
-    if begins <= position:
-        raise error
-    return begins
 
 
 def no_client() -> ConfigError:
