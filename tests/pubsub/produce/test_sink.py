@@ -20,7 +20,7 @@ from tests.support.pubsub.pubsub_topics import (
     topics_later,
     topics_on,
 )
-from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import DyingStore, Killed, kinds_of, numbers_to_sweep
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -38,7 +38,7 @@ from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits, StoredBatc
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import BatchLog, Topics
-from tieredstore.pubsub.upkeep.garbage import GarbageCollection
+from tieredstore.pubsub.upkeep.garbage import DAY_MS, GarbageCollection
 
 TASKS = 3
 
@@ -278,6 +278,16 @@ def test_an_epoch_whose_batches_gc_took_for_orphans_is_refused_and_written_again
     run_epoch(topics, 1)
     assert sorted_values(topics) == expected([0, 1])
     assert orphans_of(topics) == set()
+
+
+def test_gc_spares_what_a_query_commits_after_gc_has_read_the_queue() -> None:
+    inner = MemoryObjectStore()
+    stored = batches_of(orders_on(inner, 2), 0)
+    store = ScriptedStore(inner).change("now_ms", change=lambda now_ms: now_ms and now_ms + 10 * DAY_MS)
+    store.on("list", "*/retired/*", lambda _: commits_of(topics_on(inner)).commit(0, stored), times=1)
+    topics = topics_on(store)
+    list(GarbageCollection(BatchLog(topics, topics.get("orders")), dry_run=False).run())
+    assert sorted_values(topics_on(inner)) == expected([0])
 
 
 def _puts_in_queues(operation: Operation) -> bool:

@@ -80,8 +80,11 @@ class GarbageCollection:
             known.add(_digest(step.item.key))
             yield step
         forgotten_ms = self._find_forgotten_ms()
-        for info in objects:
-            if _digest(info.key) not in known:
+        orphans = [info for info in objects if _digest(info.key) not in known]
+        # A query may have recorded or notified batches since its queue was read above.
+        recorded = frozenset(list_pending_keys(log, done_too=True)) if orphans else frozenset[str]()
+        for info in orphans:
+            if info.key not in recorded:
                 yield self._end(info, forgotten_ms)
         if not self.dry_run:
             log.store.delete(list(list_finished_batch_queries(log, self._now_ms - self.min_age_ms)))
