@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_each
-from tieredstore.errors import CorruptDataError, SegmentNotFoundError, TieredStoreError
+from tieredstore.errors import CorruptDataError, ObjectArchivedError, SegmentNotFoundError, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition, check_offset
@@ -80,15 +80,21 @@ def load_stream(
     *,
     rules: ManifestRules = DEFAULT_RULES,
     parallel: int = READERS,
+    archived_too: bool = False,
 ) -> Iterator[ListedSegment]:
     """Yield the segments with their manifests, in the order of the listing. Memory holds neither the listing nor the
     manifests.
 
-    A segment deleted since the listing is left out.
+    A segment deleted since the listing is left out. If a manifest is archived, raise ObjectArchivedError, or with
+    ``archived_too``, yield the segment as one without a manifest.
     """
 
+    def job(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -> ListedSegment | None:
+        is_archived = archived_too and isinstance(loaded, ObjectArchivedError)
+        return ListedSegment(objects, None) if is_archived else _listed(objects, loaded)
+
     with ThreadPool(parallel, "tieredstore-ls") as pool:
-        for segment in load_each(store, listed, rules, pool, _listed, at_once=4 * parallel):
+        for segment in load_each(store, listed, rules, pool, job, at_once=4 * parallel):
             if segment is not None:
                 yield segment
 

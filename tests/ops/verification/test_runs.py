@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.support.records.record_reader import RecordReader
 from tests.support.records.small_segments import memory_settings
 from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
 from tests.support.stores.doubles import CountingStore, ScriptedStore
+from tieredstore.api.verifying import Depth
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.planning import load_catalog
@@ -149,6 +152,11 @@ def test_an_archived_object_is_named_and_all_others_are_checked(
     kinds = [*([K.ARCHIVED] if is_read else []), *([K.BATCH_CRC] if level is Level.DATA else [])]
     assert [finding.kind for finding in findings] == kinds
     assert [finding.object_key for finding in findings[:is_read]] == [planted.key(suffix)] * is_read
+    # A window by offsets reads the manifests before the checks.
+    depth = Depth(level.value, 1, 1, None, None, timedelta(), None)
+    bucket = Bucket(planted.settings, store)
+    narrow = functools.partial(depth.narrow, bucket, is_only=False)
+    assert found_in(verify(bucket, selection=Selection(level), narrow=narrow)) == findings
 
 
 @pytest.mark.parametrize("level", [Level.INDEX, Level.DATA])
