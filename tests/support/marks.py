@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
             for mark in sorted(marks_of(item.fixturenames) | marks_of(parameters)):
                 item.add_marker(mark)
-            if {"OperationSweep", "numbers_to_sweep"} & vars(item.module).keys():
+            if {"OperationSweep", "at_each_operation", "numbers_to_sweep"} & vars(item.module).keys():
                 item.add_marker("sweep")
     if "soak" not in config.option.markexpr:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("soak") is not None])

@@ -23,6 +23,7 @@ from tieredstore.config import settings_from
 from tieredstore.remote import RemoteStorageManager
 
 _DEADLINE_S: Final = 120.0
+UNIT_OF_WORK: Final = "test"
 
 
 pytestmark = pytest.mark.usefixtures("soon")

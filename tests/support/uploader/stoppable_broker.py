@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import struct
 import threading
@@ -160,9 +161,11 @@ class StoppableBroker:
 
     def holds(self, base: int, epoch: int) -> bool:
         """Return True if the disk, an open file or a link has the segment with the records of this epoch."""
-        for path in self.disk.files(base):
-            if path.name.startswith(f"{base:020d}.log") and _epoch_of(path) == epoch:
-                return True
+        log = f"{self.disk.folder}/{base:020d}.log"  # sweeps ask thousands of times, and pathlib would take most of it
+        for name in (log, f"{log}.deleted"):
+            with contextlib.suppress(FileNotFoundError):
+                if _epoch_of(name) == epoch:
+                    return True
         return self.pins(base, epoch)
 
     def pins(self, base: int, epoch: int) -> bool:
@@ -171,10 +174,14 @@ class StoppableBroker:
         if segment is None or not segment.is_pinned:
             return False
         if segment.held is not None:
-            return _epoch_of(Path(f"/proc/self/fd/{segment.held.log.descriptor}")) == epoch
+            return _epoch_of(f"/proc/self/fd/{segment.held.log.descriptor}") == epoch
         return segment.link is not None and _epoch_of(segment.link.log) == epoch
 
 
-def _epoch_of(log: Path) -> int:
-    epoch: int = struct.unpack_from(">i", log.read_bytes(), _EPOCH_AT)[0]
-    return epoch
+def _epoch_of(log: Path | str) -> int:
+    descriptor = os.open(log, os.O_RDONLY)
+    try:
+        epoch: int = struct.unpack(">i", os.pread(descriptor, 4, _EPOCH_AT))[0]
+        return epoch
+    finally:
+        os.close(descriptor)
