@@ -8,7 +8,7 @@ from typing import Final
 
 from azure.core import exceptions as azure
 
-from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswerError, PartsGoneError
+from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswerError, PartsGoneError, way_out
 from tieredstore.backends.http.session import connection_failure
 from tieredstore.errors import (
     AccessDeniedError,
@@ -77,7 +77,8 @@ def answer_error(what: str, status: int, code: str, message: str) -> TieredStore
     # a success.
     error_class = _BY_CODE.get(code) or BY_STATUS.get(status, MalformedAnswerError if status < 300 else StoreError)
     reason = " ".join(part for part in (excerpt(code), f"({excerpt(message, 300)})" if message else "") if part)
-    return error_class(f"{what}: the store answered with status {status}{f', {reason}' if reason else ''}")
+    answer = f"{status}{f', {reason}' if reason else ''}"
+    return error_class(f"{what}: the store answered with status {answer}{way_out(error_class)}")
 
 
 def _error_of_response(what: str, error: azure.HttpResponseError) -> TieredStoreError:

@@ -6,6 +6,7 @@ from typing import Final
 
 from tieredstore.errors import (
     AccessDeniedError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     RangeNotSatisfiableError,
@@ -46,6 +47,12 @@ class MalformedAnswerError(StoreError):
 class PartsGoneError(StoreError):
     """The service no longer holds an upload's parts, because the upload was completed, aborted, or overtaken by another
     write."""
+
+
+def way_out(error_class: type[TieredStoreError]) -> str:
+    """Return the end of the sentence of an error whose remedy the service's answer does not name; else an empty
+    text."""
+    return "; restore the object from the archive first" if error_class is ObjectArchivedError else ""
 
 
 def no_bucket(what: str, setting: str) -> StoreError:

@@ -17,6 +17,7 @@ from tieredstore.backends.cloud.errors import (
     MaybeNoBucketError,
     PartsGoneError,
     no_bucket,
+    way_out,
 )
 from tieredstore.errors import (
     AccessDeniedError,
@@ -125,7 +126,8 @@ def error_of(what: str, code: str, message: str, status: int) -> TieredStoreErro
     error_class = MaybeNoBucketError if code == "404" else class_for(code, status)
     sentence = excerpt(message.strip().rstrip("."), 300) if message and message != code else ""
     with_status = f", status {status}" if status else ""
-    return error_class(f"{what}: the store answered {excerpt(code)}{f' ({sentence})' if sentence else ''}{with_status}")
+    answer = f"{excerpt(code)}{f' ({sentence})' if sentence else ''}{with_status}"
+    return error_class(f"{what}: the store answered {answer}{way_out(error_class)}")
 
 
 @contextmanager

@@ -225,7 +225,9 @@ def test_keys_in_the_order_of_utf_16_come_out_in_that_of_utf_8(keys: list[str]) 
     ],
 )
 def test_an_error_code_has_its_class(status: int, code: str, expected: type[TieredStoreError]) -> None:
-    assert type(answer_error("object", status, code, "because")) is expected
+    error = answer_error("object", status, code, "because")
+    assert type(error) is expected
+    assert str(error).endswith("; restore the object from the archive first") is (expected is ObjectArchivedError)
 
 
 def settings_for(**azure: str) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ from tests.support.network.fault_proxy import Answer, FaultProxy, Seen
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.s3_stores import MIB, impatient_store, options_for
 from tieredstore.backends.cloud.errors import PartsGoneError
-from tieredstore.backends.s3.errors import NotSupportedError, class_for
+from tieredstore.backends.s3.errors import NotSupportedError, class_for, error_of
 from tieredstore.backends.s3.options import Compatibility, ListingOrder
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import (
@@ -281,6 +281,8 @@ def test_a_listing_by_folder_is_put_in_order_on_any_server(minio: S3Server, buck
 )
 def test_an_answer_s_code_and_status_decide_the_error(code: str, status: int, expected: type[TieredStoreError]) -> None:
     assert class_for(code, status) is expected
+    sentence = str(error_of("object", code, "because", status))
+    assert sentence.endswith("; restore the object from the archive first") is (expected is ObjectArchivedError)
 
 
 @pytest.mark.parametrize("check", [True, False])
