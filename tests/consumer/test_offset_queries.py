@@ -275,6 +275,36 @@ def test_live_records_that_make_no_batch_are_not_skipped(bucket: Bucket, monkeyp
         assert offsets_in([batch], 0) == list(range(20))
 
 
+def test_a_record_that_the_client_cannot_return_holds_up_none_before_it(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = MessageColumns.build
+
+    def refuse(self: MessageColumns, messages: Any) -> Any:
+        if any(message.offset() == 13 for message in messages):
+            raise BatchCorruptError("a header's key is not UTF-8")
+        return build(self, messages)
+
+    monkeypatch.setattr(MessageColumns, "build", refuse)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
+        offsets: list[int] = []
+        while len(offsets) < 13:
+            batch = consumer.poll_arrow(DEADLINE_S)
+            assert batch is not None
+            offsets += batch.records.to_pydict()["offset"]
+            assert batch.next_offset == offsets[-1] + 1 == consumer.position([PLACE])[0].offset
+        assert offsets == list(range(13))
+        for _ in range(2):
+            with pytest.raises(BatchCorruptError):
+                consumer.poll_arrow(DEADLINE_S)
+        assert consumer.position([PLACE])[0].offset == 13
+        monkeypatch.undo()
+        batch = consumer.poll_arrow(DEADLINE_S)
+        assert batch is not None
+        assert batch.records.to_pydict()["offset"] == list(range(13, 20))
+
+
 def test_calls_for_columns_that_fail_hold_no_more_and_more(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call takes at least one record of the client, so that the consumer stays in its group."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 5000)})

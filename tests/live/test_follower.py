@@ -197,6 +197,23 @@ def test_a_record_that_cannot_be_given_is_not_skipped(
     assert follow_all(3, FIRST)[0] == {FIRST: [0, 1, 2]}
 
 
+def test_records_before_one_that_cannot_be_given_are_given(
+    logs: dict[TopicPartition, list[Message]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs[FIRST] = [message(FIRST, offset) for offset in range(5)]
+    build = MessageColumns.build
+
+    def refusing(columns: MessageColumns, messages: Sequence[Message]) -> Any:
+        if any(one.offset() == 3 for one in messages):
+            raise BatchCorruptError("a header whose key is not UTF-8")
+        return build(columns, messages)
+
+    monkeypatch.setattr(MessageColumns, "build", refusing)
+    offsets, errors = follow_all(5, FIRST)
+    assert offsets == {FIRST: [0, 1, 2]}
+    assert len(errors) > 1
+
+
 def test_what_librdkafka_says_of_holes_is_no_error(logs: dict[TopicPartition, list[Message]]) -> None:
     """If compaction has emptied a batch at a segment's end, librdkafka reports a too large record, and continues."""
     hole = refusal(FIRST, 2, KafkaError.MSG_SIZE_TOO_LARGE)

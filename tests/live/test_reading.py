@@ -7,9 +7,11 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
 from tests.support.kafka.kafka_topics import (
     CODECS,
@@ -27,9 +29,12 @@ from tests.support.kafka.kafka_topics import (
 )
 from tests.support.kafka.live_reads import read_live
 from tests.support.servers.kafka import KafkaServer
-from tieredstore.errors import ConfigError
+from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live import Isolation, LiveCluster
+from tieredstore.live.faults import Trouble
+from tieredstore.live.messages import MessageColumns
+from tieredstore.live.reader import BoundedRead, LiveRange
 from tieredstore.records.settings import ReadSettings
 
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
@@ -232,3 +237,22 @@ def test_a_read_can_be_left_in_the_middle(kafka: KafkaServer) -> None:
     assert first["offset"].to_pylist() == list(range(first.num_rows))
     batches.close()
     assert list(batches) == []
+
+
+def test_records_before_one_that_the_client_cannot_return_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = MessageColumns.build
+
+    def refuse(columns: MessageColumns, messages: Any) -> Any:
+        if any(message.offset() == 3 for message in messages):
+            raise BatchCorruptError("a header's key is not UTF-8")
+        return build(columns, messages)
+
+    monkeypatch.setattr(MessageColumns, "build", refuse)
+    arrived = [Message(topic="orders", partition=0, offset=offset, value=b"v") for offset in range(5)]
+    client: Any = SimpleNamespace(
+        trouble=Trouble(), statistics=SimpleNamespace(), assign=lambda _: None, consume=lambda *_: arrived
+    )
+    read = BoundedRead(client, LiveRange("localhost:1", "orders", 0, 0, 5), MessageColumns(["offset"]), 60.0).batches()
+    assert next(read).to_pydict() == {"offset": [0, 1, 2]}
+    with pytest.raises(BatchCorruptError):
+        next(read)

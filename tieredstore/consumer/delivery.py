@@ -242,13 +242,14 @@ class Delivery:
         messages = list(islice(partition.held, most))
         # Build the batch before taking the messages, so that none is skipped if this fails.
         try:
-            records = columns.build(cast("list[Message]", messages))
+            records = columns.build_leading(cast("list[Message]", messages))
         except BatchCorruptError:
             if self.room(2) < 2:
                 # Each call takes at least one more message, so drop the partition's messages, and fetch them again.
                 self.forget([partition.where])
                 self._core.move(partition, position_of(messages[0]))
             raise
+        del messages[records.num_rows :]
         for _ in messages:
             partition.held.popleft()
         if partition.held:

@@ -19,7 +19,7 @@ from tieredstore.errors import AlreadyClosedError, BatchCorruptError, ResourceNo
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.clients import LiveConsumer, reading_configuration
 from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translate_errors
-from tieredstore.live.messages import FIRST_MESSAGES, MessageColumns, epoch_of, last_offset, next_count, pieces, size_of
+from tieredstore.live.messages import FIRST_MESSAGES, MessageColumns, epoch_of, next_count, offset_of, pieces, size_of
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition
@@ -238,11 +238,15 @@ class LiveFollower(Closing):
         """Convert the messages of one partition into record batches."""
         for piece in pieces(runs.pop(where)):
             try:
-                records = self._columns.build(piece)
+                at = 0
+                while at < len(piece):
+                    records = self._columns.build_leading(piece[at:])
+                    at += records.num_rows
+                    last = piece[at - 1]
+                    self._ready.append(LiveEvent(where, records, offset_of(last) + 1, epoch_of(last)))
             except BatchCorruptError as error:
                 self._fail(where, error)
                 break
-            self._ready.append(LiveEvent(where, records, last_offset(piece) + 1, epoch_of(piece[-1])))
         self._heard_of(where)
 
     def _judge(self, error: KafkaError, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:

@@ -31,6 +31,22 @@ class MessageColumns:
         arrays = [_column(field.name, field.type, messages) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
+    def build_leading(self, messages: Sequence[Message]) -> pa.RecordBatch:
+        """Return a record batch of these messages, up to the first that the client cannot return. There must be at
+        least one message. Raise BatchCorruptError if the first message is such a message.
+        """
+        try:
+            return self.build(messages)
+        except BatchCorruptError:
+            for count, message in enumerate(messages):
+                try:
+                    self.build([message])
+                except BatchCorruptError:
+                    if count == 0:
+                        raise
+                    return self.build(messages[:count])
+            raise
+
 
 def before(messages: Sequence[Message], stop: int) -> Sequence[Message]:
     """Return the messages with offsets below ``stop``. ``messages`` must be in offset order."""
