@@ -1,4 +1,4 @@
-"""Loss and damage in a bucket without a broker: no hole goes unreported."""
+"""Loss and damage in a bucket, mostly without a broker: no hole goes unreported."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ from tests.consumer.buckets import (
     until,
 )
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
-from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, value_of
 from tieredstore.consumer.partition import Bucket as InBucket
-from tieredstore.errors import DataLossError, ResourceNotFoundError, SegmentCorruptError
-from tieredstore.model import Uuid
+from tieredstore.errors import DataLossError, ResourceNotFoundError, SegmentCorruptError, UnknownKeyError
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.testing.segments import Record, build_batch
+
+POLICIES = pytest.mark.parametrize("policy", ["fail", "report"])
 
 
 def test_a_hole_fails_until_a_seek(bucket: Bucket) -> None:
@@ -229,3 +232,111 @@ def test_the_id_of_a_topic_that_the_bucket_does_not_have(bucket: Bucket) -> None
     with reader_of(bucket, PLACE, tiered_storage_topic_ids={"orders": SECOND_ID}) as consumer:
         sentence = f"no segment of topic orders with the id {SECOND_ID} was found; there is {FIRST_ID}"
         assert str(raised(consumer, ResourceNotFoundError)) == sentence
+
+
+# ---- damage in the bucket, but records at the broker
+
+
+def write_damaged(bucket: Bucket, batches: int, damaged: int) -> None:
+    """Copy a segment of ten records per batch, one of which has a changed byte in its last record."""
+    where = TopicIdPartition(FIRST_ID, *ORDERS)
+    start = bucket.ends["orders", 0, FIRST_ID]
+    built: list[bytes] = []
+    for first in range(start, start + 10 * batches, 10):
+        records = [Record(value_of(*ORDERS, offset)) for offset in range(first, first + 10)]
+        batch = bytearray(build_batch(records, first))
+        batch[-3] ^= 0xFF * (len(built) == damaged)
+        built.append(bytes(batch))
+    bucket.copy(where, built, range(start, start + 10 * batches))
+
+
+@POLICIES
+@pytest.mark.parametrize("begins", [0, 20, 27, 30])
+@pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
+def test_a_damaged_batch_that_the_broker_has_is_no_loss(bucket: Bucket, policy: str, begins: int, mode: str) -> None:
+    """The broker's log may begin in an earlier batch of the damaged segment, too."""
+    bucket.write(20)
+    write_damaged(bucket, batches=4, damaged=1)
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(begins, 100)})
+    lost: list[Any] = []
+    own: dict[str, Any] = {"mode": mode, "on_data_loss": policy, "loss_cb": lost.append}
+    with broker.consumer(bucket, ORDERS, **own) as (consumer, _):
+        assert offsets_of(read(consumer, 100)) == list(range(100))
+    assert lost == []
+
+
+@pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
+def test_only_the_damaged_records_that_the_broker_lacks_are_lost(bucket: Bucket, fetches: Fetches, mode: str) -> None:
+    """The whole segment is unreadable, and the broker's log begins in it."""
+    bucket.write(20)
+    fetches.fail(SegmentCorruptError("chunk 0 is damaged: its checksum does not match"))
+    broker = ScriptedBroker({ORDERS: ScriptedLog(12, 30)})
+    lost: list[Any] = []
+    own: dict[str, Any] = {"mode": mode, "on_data_loss": "report", "loss_cb": lost.append}
+    with broker.consumer(bucket, ORDERS, **own) as (consumer, _):
+        assert offsets_of(read(consumer, 18)) == list(range(12, 30))
+    assert [(one.start, one.stop) for one in lost] == [(0, 12)]
+
+
+def test_damage_before_the_brokers_log_fails_until_a_seek(bucket: Bucket, fetches: Fetches) -> None:
+    bucket.write(20)
+    fetches.fail(SegmentCorruptError("chunk 0 is damaged: its checksum does not match"))
+    broker = ScriptedBroker({ORDERS: ScriptedLog(12, 30)})
+    with broker.consumer(bucket, ORDERS, mode="remote_preferred") as (consumer, _):
+        for _ in range(2):
+            assert "its checksum does not match" in str(raised(consumer, SegmentCorruptError))
+        consumer.seek(at(12))
+        assert offsets_of(read(consumer, 18)) == list(range(12, 30))
+
+
+@POLICIES
+def test_records_whose_key_is_missing_are_read_from_the_broker(
+    bucket: Bucket, fetches: Fetches, caplog: pytest.LogCaptureFixture, policy: str
+) -> None:
+    caplog.set_level(logging.WARNING)
+    bucket.write(20)
+    fetches.fail(UnknownKeyError("the key 'old' is not in the settings"))
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
+    own: dict[str, Any] = {"mode": "remote_preferred", "on_data_loss": policy}
+    with broker.consumer(bucket, ORDERS, **own) as (consumer, _):
+        assert offsets_of(read(consumer, 30)) == list(range(30))
+    assert "the key 'old' is not in the settings; orders-0 is read from the broker from offset 0 on" in caplog.text
+
+
+def test_a_broker_that_deletes_the_records_meanwhile_is_no_way_out(bucket: Bucket, fetches: Fetches) -> None:
+    """Between the look-up and the damage, retention has deleted some of the records."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
+
+    def fail(_: object) -> None:
+        broker.logs[ORDERS].start = 15
+        raise SegmentCorruptError("chunk 0 is damaged: its checksum does not match")
+
+    fetches.before = fail
+    lost: list[Any] = []
+    own: dict[str, Any] = {"mode": "remote_preferred", "on_data_loss": "report", "loss_cb": lost.append}
+    with broker.consumer(bucket, ORDERS, **own) as (consumer, _):
+        assert offsets_of(read(consumer, 15)) == list(range(15, 30))
+    assert [(one.start, one.stop) for one in lost] == [(0, 15)]
+
+
+@POLICIES
+@pytest.mark.parametrize(("begins", "lost_before"), [(0, 20), (20, 20), (23, 23)])
+def test_a_log_that_ends_before_its_manifest_says_goes_on_at_the_broker(
+    bucket: Bucket, policy: str, begins: int, lost_before: int
+) -> None:
+    where = TopicIdPartition(FIRST_ID, *ORDERS)
+    built = [build_batch([Record(value_of(*ORDERS, offset)) for offset in range(at, at + 10)], at) for at in (0, 10)]
+    bucket.copy(where, built, range(25))
+    broker = ScriptedBroker({ORDERS: ScriptedLog(begins, 40)})
+    lost: list[Any] = []
+    own: dict[str, Any] = {"mode": "remote_preferred", "on_data_loss": policy, "loss_cb": lost.append}
+    with broker.consumer(bucket, ORDERS, **own) as (consumer, _):
+        if policy == "fail" and lost_before > 20:
+            assert offsets_of(read(consumer, 20)) == list(range(20))
+            assert "offsets 20 to 22 of orders-0 are neither" in str(raised(consumer, DataLossError))
+        else:
+            expected = [*range(20), *range(lost_before, 40)]
+            assert offsets_of(read(consumer, len(expected))) == expected
+    assert [(one.start, one.stop) for one in lost] == [(20, 23)] * (policy == "report" and lost_before > 20)

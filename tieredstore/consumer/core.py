@@ -223,9 +223,11 @@ class Core:
             assert isinstance(phase, Bucket)
             stream = phase.stream
             while (skipped := self.streams.pass_skipped(stream)) is not None:
+                if self._avoid_damage(partition, stream, skipped.stop):
+                    break
                 self.policy.tell(skipped)
             if partition.phase is not phase:
-                continue  # the user's callback has moved or ended the partition
+                continue  # the broker has the damaged records, or the user's callback has moved or ended the partition
             batch = self.streams.take(stream)
             if batch is not None:
                 partition.retry, partition.damaged_at = Retry(), None
@@ -313,10 +315,7 @@ class Core:
             case InBucket(stop):
                 assert found.lineage is not None
                 self.policy.note_side(partition, "bucket")
-                stream = StoredStream(found.lineage, partition.position or 0, stop)
-                partition.phase = Bucket(stream)
-                self.readable.append(partition)
-                self.streams.begin(stream)
+                self._read(partition, found.lineage, stop)
             case Cut() | EndsEarlier() | Lost() | Unreadable() as loss:
                 self._judge(partition, loss)
             case _:
@@ -396,26 +395,66 @@ class Core:
     def _take_end(self, partition: Partition, stream: StoredStream) -> None:
         """Handle the end of a read from the bucket."""
         self._leave(partition)
-        before = partition.at
+        before, stop = partition.at, stream.stop
         for span in stream.lost:
-            if not self.policy.loses(partition, span.start, span.stop):
+            stop = self._find_on_broker(partition, span.start, span.stop)
+            if stop > span.start and not self.policy.loses(partition, span.start, stop):
                 partition.at = Position(span.start, partition.epoch)
                 return
         error, position = stream.error, partition.position or 0
         if partition.at is not before:
             return  # the user's callback has sought another offset
         if error is None:
-            self._go_on(partition, max(position, stream.stop), stream.lineage)
+            self._go_on(partition, max(position, stop), stream.lineage)
         elif not isinstance(error, UNREADABLE):
             self._back_off(partition, error)
         elif partition.damaged_at != position and isinstance(error, CorruptDataError):
             # The damage may be in the answer only, not in the bucket, so read it again before anything counts as lost.
             partition.damaged_at = position
             self._look(partition)
+        elif self._avoid_damage(partition, stream, behind := stream.lineage.span_at(position).stop):
+            self.policy.note_damage(partition, error)
         elif self.policy.accepts_damage(partition, error):
-            behind = stream.lineage.span_at(position).stop
+            behind = self._find_on_broker(partition, position, behind)
             if self.policy.loses(partition, position, behind) and partition.at is before:
                 self._go_on(partition, behind, stream.lineage)
+
+    def _avoid_damage(self, partition: Partition, stream: StoredStream, stop: int) -> bool:
+        """If the bucket's records between the position and ``stop`` are damaged, read them from the broker instead.
+
+        If the broker's log begins after the position, read the bucket up to this beginning only. Return False if the
+        broker has none of the records, or if the damage is before the beginning of the broker's log.
+        """
+        position = partition.position or 0
+        # A damaged batch that includes the position may begin, and so be reported, before the position.
+        stop = min(max(stop, position + 1), stream.stop)
+        first = self._find_on_broker(partition, position, stop)
+        if first >= stop:
+            return False
+        self._leave(partition)
+        if first == position:
+            self._look(partition)
+        else:
+            self._read(partition, stream.lineage, first)
+        return True
+
+    @staticmethod
+    def _find_on_broker(partition: Partition, start: int, stop: int) -> int:
+        """Return the first offset between ``start`` and ``stop`` that the broker has, and prefer the broker from this
+        offset on. Return ``stop`` if the broker has none.
+        """
+        live = partition.log.live
+        if live is None or (first := max(start, live[0])) >= min(stop, live[1]):
+            return stop
+        partition.left_at = first if partition.left_at is None else min(first, partition.left_at)
+        return first
+
+    def _read(self, partition: Partition, lineage: Lineage, stop: int) -> None:
+        """Read a partition from the bucket, up to ``stop`` (exclusive)."""
+        stream = StoredStream(lineage, partition.position or 0, stop)
+        partition.phase = Bucket(stream)
+        self.readable.append(partition)
+        self.streams.begin(stream)
 
     def _back_off(self, partition: Partition, error: Exception, lasted_s: float = 0.0) -> None:
         """Retry after a pause; the loss policy decides if and when a call raises the error."""

@@ -105,6 +105,10 @@ class LossPolicy:
         self._log.warn(str(error))
         return True
 
+    def note_damage(self, partition: Partition, error: Exception) -> None:
+        """Log damage in the bucket, after which the partition's records are read from the broker."""
+        self._log.warn(f"{error}; {partition} is read from the broker from offset {partition.left_at} on")
+
     def note_reset(self, partition: Partition, offset: int, position: int | None) -> None:
         """Count and log a reset to ``position``, because neither bucket nor broker has ``offset``."""
         self._measures.resets += 1

@@ -26,7 +26,9 @@ message.
 | `Looking` | the client or a user's callback raises | `Backoff` |
 | `Bucket` | the read ended | loss for each lost range, look up the offset after it |
 | `Bucket` | damaged records for the first time at the position | look up |
-| `Bucket` | damaged records again, or a missing key | loss, look up the offset after the segment |
+| `Bucket` | damaged records again, or a missing key, and the broker has the position | look up, on the broker first |
+| `Bucket` | the same, and the broker begins before the segment's end | `Bucket` up to the broker's beginning |
+| `Bucket` | the same, and the broker does not help | loss, look up the offset after the segment |
 | `Bucket` | another error | `Backoff`; lists the topic again if a segment is gone |
 | `Live` | a message, if unchecked, or if silent and from an earlier assignment | drop it: the client returns it again |
 | `Live` | another message | return it |
@@ -205,7 +207,7 @@ class Partition:
     log: SeenLog = field(default_factory=SeenLog)
     left_at: int | None = None
     """From this offset on, the broker is preferred in any mode, because the broker's log ended or was truncated
-    there."""
+    there, or because the bucket's records there are damaged."""
     commit: Commit = field(default_factory=Commit)
     retry: Retry = field(default_factory=Retry)
     eof_at: int = -1
