@@ -11,6 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaExcep
 from confluent_kafka import Consumer as LibraryConsumer
 
 from tests.consumer.buckets import DEADLINE_S, PLACE, at, offsets_of, read, reader_of, until
+from tests.support.kafka.scripted_member import parts_of
 from tests.support.records.topic_buckets import FIRST_ID, Bucket, value_of
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.consumer import Message
@@ -151,6 +152,34 @@ def test_the_end_is_told_of_once(bucket: Bucket) -> None:
         bucket.write(5)
         messages = until(consumer, lambda given: len(given) > 5)
         assert [message.error() is None for message in messages] == [True] * 5 + [False]
+
+
+@pytest.mark.parametrize("is_assigned_again", [False, True])
+def test_an_end_that_no_call_has_returned_is_not_reported_after_a_seek(
+    bucket: Bucket, *, is_assigned_again: bool
+) -> None:
+    """Otherwise, a caller that reads up to the end would stop before the first record."""
+    for partition in range(2):
+        bucket.write(20, partition=partition)
+    with reader_of(bucket, at(20), at(20, 1), enable_partition_eof=True) as consumer:
+        core, parts = parts_of(consumer).core, parts_of(consumer)
+        while len(core.events) < 2:
+            assert parts.news.wait(DEADLINE_S)
+            parts.news.clear()
+            core.tick()
+        first = consumer.poll(0)
+        assert first is not None
+        assert first.error() is not None
+        other = at(0, 1 - first.partition())
+        if is_assigned_again:
+            consumer.incremental_unassign([TopicPartition(other.topic, other.partition)])
+            consumer.incremental_assign([other])
+        else:
+            consumer.seek(other)
+        messages = until(consumer, lambda given: len(given) > 20)
+        assert [one.error() is None for one in messages] == [True] * 20 + [False]
+        assert messages[-1].error().code() == KafkaError._PARTITION_EOF
+        assert {one.partition() for one in messages} == {other.partition}
 
 
 def test_nothing_of_what_was_given_up_comes(bucket: Bucket) -> None:

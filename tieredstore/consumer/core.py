@@ -107,6 +107,7 @@ class Core:
             partition = self.partitions.pop(where, None)
             if partition is not None:
                 self._end_stream(partition)
+                self._forget_events(where)
                 self.live.forget([where])
 
     def move(self, partition: Partition, start: Position | Start) -> None:
@@ -115,6 +116,7 @@ class Core:
             # The consumer has already reported the loss, so forget the topic's id: a re-created topic is then accepted.
             partition.log = replace(partition.log, topic_id=None)
         self._leave(partition)
+        self._forget_events(partition.where)
         partition.at, partition.retry, partition.eof_at = start, Retry(), -1
         # ``latest`` means the end of the log at the time of this call, so look up such a start now, even if the
         # partition is paused.
@@ -526,6 +528,11 @@ class Core:
         if isinstance(partition.phase, Live):
             self.live.remove(partition)
         partition.phase = Parked()
+
+    def _forget_events(self, where: TopicPartition) -> None:
+        """Drop events of a partition that no call has returned yet, because they concern an earlier position."""
+        if self.events:
+            self.events = deque(event for event in self.events if event[0] != where)
 
     def _end_stream(self, partition: Partition) -> None:
         if isinstance(partition.phase, Bucket):
