@@ -49,7 +49,7 @@ def rules(settings: Path) -> list[tuple[str, str]]:
 @pytest.mark.slow
 def test_rules_are_shown_and_the_dangerous_ones_named(settings: Path) -> None:
     assert rules(settings)[:3] == [
-        ("bad", "the rule eats deletes objects after 30 days: it deletes segments"),
+        ("bad", "the rule eats deletes objects after 30 days: exclude segments from the rule"),
         ("ok", "the bucket has the rule eats: Expiration (Days 30), under everything"),
         (
             "warn",
@@ -85,6 +85,14 @@ def test_days_that_are_too_few_are_refused(settings: Path, service: S3Rules) -> 
     fix(settings, "--yes", "--min-age", "1d").fails(2, "give 2 or more")
     fix(settings, "--yes", "--min-age", "36h").fails(2, "a store's rule counts whole days, so give 1d or more")
     assert service.writes == []
+
+
+def test_a_rule_that_archives_is_named(settings: Path, service: S3Rules) -> None:
+    rule = "<Transition><Days>9</Days><StorageClass>GLACIER</StorageClass></Transition>"
+    service.text = service.text.replace("<Expiration><Days>30</Days></Expiration>", rule)
+    assert rules(settings)[0] == (
+        "bad", "the rule eats archives objects in GLACIER, where they cannot be read: exclude segments from the rule",
+    )  # fmt: skip
 
 
 def test_a_rule_that_aborts_running_uploads_is_named(settings: Path) -> None:

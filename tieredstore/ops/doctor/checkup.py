@@ -376,7 +376,7 @@ def _of_rules(store: ObjectStore, prefix: str, upload_max_age_ms: int) -> Iterat
         )
     elif rules:
         for rule in rules:
-            yield Check("rules", Verdict.BAD, f"{rule}: it deletes segments", exit_code=6)
+            yield Check("rules", Verdict.BAD, f"{rule}: exclude segments from the rule", exit_code=6)
     else:
         yield Check("rules", Verdict.GOOD, "no lifecycle rule deletes segments")
     yield from _of_unfinished(store, prefix, upload_max_age_ms)
