@@ -159,6 +159,19 @@ def test_a_store_that_does_not_tell_its_time_is_refused(clock: Clock) -> None:
     assert clock.ms
 
 
+def test_batches_of_a_writer_whose_clock_is_behind_are_kept_as_long_as_others(clock: Clock, store_clock: Clock) -> None:
+    topics = fresh(retention_ms=str(5 * DAY_MS))
+    writing = Writing(topics)
+    clock.ms = 0  # as after a start without a clock
+    keys = [writing.put(), writing.put()]
+    for key in keys:
+        writing.notify(key)
+    store_clock.pass_ms(5 * DAY_MS)
+    assert collect(topics) == {}
+    store_clock.pass_ms(1)
+    assert collect(topics) == {"freed": keys, "waiting": keys}
+
+
 def test_a_store_whose_clock_jumps_ahead_frees_and_deletes_nothing() -> None:
     ahead_ms = 0
     store = ScriptedStore(MemoryObjectStore()).change("now_ms", change=lambda now_ms: now_ms and now_ms + ahead_ms)

@@ -71,10 +71,11 @@ class GarbageCollection:
         # List the objects before reading the queue. An old object that is listed then has its notification in the queue
         # already, or never gets one.
         objects = [info for info, _ in log.topics.objects(log.topic)]
+        young = self._list_young(objects)
         partitions = range(log.queue.partitions)
         pending = {_digest(key) for key in list_pending_keys(log)}
         for partition in partitions:
-            yield from self._expire(partition)
+            yield from self._expire(partition, young)
         known = pending | {_digest(batch.key) for partition in partitions for batch in log.walk(partition)}
         for step in self._delete_retired(partitions, frozenset(known)):
             known.add(_digest(step.item.key))
@@ -101,8 +102,17 @@ class GarbageCollection:
 
     # --- retention ---
 
-    def _expire(self, partition: int) -> Iterator[Step[Found]]:
-        expired, until = list_expired_batches(self.log, partition, self._now_ms)
+    def _list_young(self, objects: Sequence[ObjectInfo]) -> frozenset[bytes]:
+        """Return the digests of objects that retention by time keeps, by the store's clock. A writer whose clock was
+        behind has given their notifications an earlier time."""
+        keeps_ms = self.log.settings.retention_ms
+        if keeps_ms is None:
+            return frozenset()
+        least_ms = self._now_ms - keeps_ms
+        return frozenset(_digest(info.key) for info in objects if (info.modified_ms or 0) >= least_ms)
+
+    def _expire(self, partition: int, young: AbstractSet[bytes]) -> Iterator[Step[Found]]:
+        expired, until = list_expired_batches(self.log, partition, self._now_ms, young)
         if not self.dry_run:
             free_expired(self.log, expired, until, self._now_ms)
         for batch in expired:
@@ -280,9 +290,11 @@ class Retired:
     """Offsets and keys."""
 
 
-def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[list[QueuedBatch], int]:
+def list_expired_batches(
+    log: BatchLog, partition: int, now_ms: int, young: AbstractSet[bytes]
+) -> tuple[list[QueuedBatch], int]:
     """Return a partition's oldest batches beyond ``pubsub.retention.ms`` and ``pubsub.retention.bytes``, and the offset
-    after them.
+    after them. ``young`` has digests of objects that are younger than ``pubsub.retention.ms``.
 
     A batch expires only if all earlier batches expire, so that the queue has one start and no gaps. If the queue frees
     several batches at once, they expire together."""
@@ -295,7 +307,8 @@ def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[li
     if least_ms is None and over <= 0:
         return expired, log.queue.start(partition)
     for batch in log.walk(partition):
-        if not (over > 0 or (least_ms is not None and batch.appended_ms < least_ms)):
+        is_old = least_ms is not None and batch.appended_ms < least_ms and _digest(batch.key) not in young
+        if not (is_old or over > 0):
             until = log.queue.freeable(batch.offset)
             return [one for one in expired if one.offset < until], until
         over -= batch.size
