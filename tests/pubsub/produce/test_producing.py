@@ -391,15 +391,19 @@ def test_a_writer_that_sleeps_so_long_that_gc_takes_its_batch_acknowledges_nothi
         now_s += 2 * 86_400
         topics.store.delete(batch_keys(topics))  # as gc deletes orphans
 
+    def fail(_: Operation) -> None:
+        if not now_s:
+            raise StoreUnavailableError("busy")
+
     store = ScriptedStore(MemoryObjectStore())
     topics = orders_on(store)
     log = BatchLog(topics, topics.get("orders"))
     if sleeps_at == "batch":
-        store.on("put", "*default/topics/orders/*", sleep, moment="after", times=1)
+        store.on("put", "*default/topics/orders/*", sleep, moment="after")
     elif sleeps_at == "entry":
-        store.on("put", "*/queues/*", sleep, times=1)
+        store.on("put", "*/queues/*", sleep)
     else:
-        store.on("put", "*/queues/*", StoreUnavailableError("busy"), times=1)
+        store.on("put", "*/queues/*", fail)
         log.queue = StoreQueue(topics.folder, "orders", lambda: 1, sleep=sleep)
     writer = BatchWriter(log)
     with pytest.raises(DeliveryFailedError) as raised:
