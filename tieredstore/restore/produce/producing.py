@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -26,6 +26,8 @@ from tieredstore.errors import (
 )
 from tieredstore.live import LiveReader
 from tieredstore.model import TopicPartition
+from tieredstore.process.futures import is_done, outcome
+from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.restore.produce.continuation import check_same, check_stops, first_position, map_file, next_offsets
 from tieredstore.restore.produce.control_topic import ControlTopic
 from tieredstore.restore.produce.partitioning import Partitioning
@@ -221,18 +223,31 @@ class ProduceRun:
     def _produce(self, transactions: Transactions, control: ControlTopic, position: RunPosition) -> RunPosition:
         open_one: _Transaction | None = None
         is_rehashed = position.partitioner != "keep"
-        with closing(self._source.batches(position.sources, _TURN_RECORDS if is_rehashed else 1)) as batches:
-            for batch in batches:
-                if open_one is None:
-                    self._on_step("begin")
-                    transactions.begin()
-                    open_one = _Transaction(time.monotonic(), is_rehashed, self._next)
-                self._on_step("produce")
-                self._send(transactions, open_one, batch)
-                if open_one.is_full(self._most_records):
-                    position, open_one = self._end(transactions, open_one, position), None
-                    if position.offset_records - position.mapped >= _UNMAPPED:
-                        position = self._map(transactions, control, position)
+        batches = self._source.batches(position.sources, _TURN_RECORDS if is_rehashed else 1)
+        try:
+            # Read on another thread, so that the transaction can end while the source has no committed records for
+            # minutes. Otherwise, the broker would abort the transaction.
+            with ThreadPool(1, "tieredstore-restore") as reader:
+                while True:
+                    reading = reader.submit(next, batches, None)
+                    if open_one is not None and not is_done(reading, _MOST_S):
+                        position, open_one = self._end(transactions, open_one, position), None
+                    if (batch := outcome(reading)) is None:
+                        break
+                    if open_one is None:
+                        self._on_step("begin")
+                        transactions.begin()
+                        open_one = _Transaction(time.monotonic(), is_rehashed, self._next)
+                    self._on_step("produce")
+                    self._send(transactions, open_one, batch)
+                    if open_one.is_full(self._most_records):
+                        position, open_one = self._end(transactions, open_one, position), None
+                        if position.offset_records - position.mapped >= _UNMAPPED:
+                            position = self._map(transactions, control, position)
+        finally:
+            # After Ctrl-C, the thread may still run the generator, which cannot be closed then.
+            with suppress(ValueError):
+                batches.close()
         return position if open_one is None else self._end(transactions, open_one, position)
 
     def _send(self, transactions: Transactions, open_one: _Transaction, batch: SourceBatch) -> None:
