@@ -27,7 +27,7 @@ from tieredstore.restore.produce.dry_run import (
     examine,
     prepare_target,
 )
-from tieredstore.restore.produce.runs import ProduceOptions
+from tieredstore.restore.produce.runs import CONTROL_TOPIC, ProduceOptions
 from tieredstore.restore.produce.source import BucketTopics
 from tieredstore.restore.produce.target import NewTopic, TargetCluster, TargetTopic
 
@@ -230,6 +230,17 @@ def test_the_control_topic_has_the_replicas_that_one_broker_can_have() -> None:
         TargetCluster({"bootstrap.servers": server.bootstrap_servers}) as target,
     ):
         assert target.control_topic() == target.control_topic()
+        assert target.control_topic().settings["max.message.bytes"] == str(8 * 1024 * 1024)
+
+
+@pytest.mark.slow
+def test_a_position_that_the_control_topic_refuses_is_named(tmp_path: Path) -> None:
+    with start_kafka() as server:
+        make_topic(server, {"cleanup.policy": "compact", "max.message.bytes": "150"}, name=CONTROL_TOPIC)
+        restore = Restore.into(server, mixed_topics(tmp_path, "orders"))
+        words = rf"for {CONTROL_TOPIC} \[0\] .* Message size too large .*; raise max\.message\.bytes of this topic$"
+        with pytest.raises(BrokerError, match=words):
+            restore.run(give_up_s=0)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ from tieredstore.versions import fault_in
 _AGAIN_S: Final = 0.1
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _NO_ID: Final = Uuid(bytes(16))
+_CONTROL: Final = {"cleanup.policy": "compact", "max.message.bytes": str(8 * 1024 * 1024)}
+"""Settings of the control topic. A position has about a hundred bytes for each partition of the run, before
+compression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class TargetCluster(LiveCluster):
             # Do not use the cluster's default, which may be only one replica, or more replicas than there are brokers.
             replicas = min(3, len(self._brokers()))
             try:
-                self.create(CONTROL_TOPIC, NewTopic({"cleanup.policy": "compact"}, 1, replicas))
+                self.create(CONTROL_TOPIC, NewTopic(_CONTROL, 1, replicas))
             except BrokerError:
                 # Another run may have created the control topic concurrently.
                 if self.target(CONTROL_TOPIC) is None:

@@ -246,6 +246,8 @@ class Transactions(Closing):
                 "other process has ended"
             )
         failure = fault(error, doing)
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return BrokerError(f"{failure}; raise max.message.bytes of this topic")
         if kind_of(error) is not BrokerError or error.code() in _LASTING:
             return failure
         # Another transaction may succeed, so make the error retryable.
