@@ -61,6 +61,13 @@ def test_a_restore_ends_before_damage(twins: ts.Bucket, tmp_path: Path, stop: in
     assert f"orders 0 {stop}\n" in (log_dir / "replication-offset-checkpoint").read_text()
 
 
+def test_a_restore_begins_after_damage(twins: ts.Bucket, tmp_path: Path) -> None:
+    damage(tmp_path / "store", 5)
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+    outcomes = restore(twins, log_dir, prepared(ORDERS), RestoreOptions(start=10))
+    assert outcomes == [("left_out", 0, 9), ("restored", 10, 19)]
+
+
 def damage(store: Path, offset: int) -> None:
     """Flip a bit in the record at this offset."""
     log = sorted(store.rglob("*.log"))[offset // 10]
