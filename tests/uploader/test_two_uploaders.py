@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +19,10 @@ from tests.support.stores.operation_sweep import STRIDE
 from tests.support.uploader.uploader_disk import RECORDS, STORE, BrokerDisk, holes_of, run_once, watermark_of
 from tests.uploader.test_two_machine import TwoUploaders
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.watermark import watermark_key
 from tieredstore.config import settings_from
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import PARTITION
 
 _DEADLINE_S: Final = 120.0
 UNIT_OF_WORK: Final = "test"
@@ -320,18 +322,56 @@ def test_the_watermark_names_no_segment_that_a_later_unclean_election_removed(
     """The second broker was elected uncleanly at offset 30, the third one at offset 50. Then a replica of the second
     one is elected, whose records up to the watermark are stored.
     """
-    for segments, epochs in ((4, ()), (3, ((1, 4),)), (5, ((5, 0),)), (3, ((1, 1), (6, 1)))):
-        disk = BrokerDisk(tmp_path / str(len(epochs)) / str(segments), segments=segments)
-        for epoch, count in epochs:
-            disk.lead(epoch)
-            disk.grow(count)
+    brokers: list[tuple[int, list[tuple[int, int]]]] = [(4, []), (3, [(1, 4)]), (5, [(5, 0)]), (3, [(1, 1), (6, 1)])]
+    for number, (segments, epochs) in enumerate(brokers):
+        disk = disk_of(tmp_path / str(number), segments, epochs)
         assert run_once(disk.log_dir, store) == []
     watermark = watermark_of(store)
     assert [(move.to_offset, move.leader_epoch) for move in watermark.moved_back] == [(30, 5)]
     assert (watermark.next_offset, watermark.leader_epoch, watermark.segment) == (40, 6, None)
+    assert keys_of(store) == [b"0 at %d" % offset for offset in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("brokers", "move", "end"),
+    [
+        ([(6, []), (3, [(1, 1)])], (50, 30, 1), 30),
+        ([(5, []), (3, [(1, 4)]), (5, [(2, 0)])], (60, 30, 2), 40),
+        ([(6, []), (6, [(1, 0)])], None, 50),
+    ],
+    ids=["one unclean election", "two unclean elections", "clean"],
+)
+def test_a_lost_watermark_is_rebuilt_with_the_offset_where_the_log_left_the_stored_one(
+    tmp_path: Path,
+    store: MemoryObjectStore,
+    brokers: list[tuple[int, list[tuple[int, int]]]],
+    move: tuple[int, int, int] | None,
+    end: int,
+) -> None:
+    """The last leader has no closed segment of its own epoch yet. All its closed segments are of epoch 0."""
+    for number, (segments, epochs) in enumerate(brokers):
+        if number == len(brokers) - 1:
+            store.delete([watermark_key("", PARTITION)])
+        assert run_once(disk_of(tmp_path / str(number), segments, epochs).log_dir, store) == []
+    watermark = watermark_of(store)
+    moves = [(one.from_offset, one.to_offset, one.leader_epoch) for one in watermark.moved_back]
+    assert (watermark.next_offset, moves) == (end, [] if move is None else [move])
+    assert keys_of(store) == [b"0 at %d" % offset for offset in range(end)]
+
+
+def disk_of(folder: Path, segments: int, epochs: Iterable[tuple[int, int]]) -> BrokerDisk:
+    """Return a disk with segments of epoch 0, then, for each further epoch, so many segments."""
+    disk = BrokerDisk(folder, segments=segments)
+    for epoch, count in epochs:
+        disk.lead(epoch)
+        disk.grow(count)
+    return disk
+
+
+def keys_of(store: MemoryObjectStore) -> list[bytes]:
+    """Return the keys of all records that a reader without a broker reads."""
     with RemoteStorageManager(settings_from(STORE), store=store) as manager:
-        rows = [row for batch in read_topic(manager, "events") for row in batch.to_pylist()]
-    assert [row["key"] for row in rows] == [b"0 at %d" % offset for offset in range(30)]
+        return [row["key"] for batch in read_topic(manager, "events") for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize(("segments", "holes"), [(4, [(30, 39)]), (8, [])])

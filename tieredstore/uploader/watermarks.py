@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,6 +17,7 @@ from tieredstore.catalog.stored import StoredSegment, load_segments
 from tieredstore.catalog.watermark import (
     MAX_BYTES,
     Hole,
+    MoveBack,
     ShippedSegment,
     Watermark,
     hole_key,
@@ -110,9 +111,11 @@ class WatermarkStore:
         except CorruptDataError as error:
             _logger.error("%s; rebuilding it from the stored segments", error)  # noqa: TRY400
         # List through the cache of committed segments, which keeps this listing for the next lookup.
-        segments = self._tell(self._committed.list_anew(where))
+        segments = [*self._tell(self._committed.list_anew(where))]
         value = chain_of(where, segments, history, None, begins)
-        return StoredWatermark(value, etag, is_remade=value is not None)
+        if value is None:
+            return StoredWatermark(None, etag)
+        return StoredWatermark(_with_move(value, segments, history), etag, is_remade=True)
 
     def peek(self, where: TopicIdPartition) -> Watermark | None:
         """Read the partition's watermark object with one request; return None if there is no object. Raise
@@ -152,23 +155,7 @@ class WatermarkStore:
         """Return the offset up to which the store agrees with ``history``, at most ``until``. Each offset before it is
         in a hole of ``watermark`` or in a stored segment, with the same leader epoch, or in neither.
         """
-        segments = [*self.segments(watermark.where, 0, until)]
-        differences = {segment: _find_difference_of(segment, history) for segment in segments}
-        extents = [(hole.first_offset, _find_end_of_agreement(hole, history)) for hole in watermark.holes]
-        extents += [(segment.start_offset, stop) for segment, stop in differences.items()]
-        known = [*watermark.missing_extents, *((segment.start_offset, segment.end_offset) for segment in segments)]
-        end = 0
-        for start, stop in sorted([*extents, (until, until)]):
-            # Pass over offsets that no segment has, because retention or a user has deleted their segments.
-            if start > end and any(first <= end <= last for first, last in known):
-                break
-            end = max(end, stop)
-        ruler = ruling_segment(segments) if segments else None
-        if ruler is not None and differences[ruler] <= ruler.end_offset:
-            # Readers prefer the latest epoch, even if the store also has the log's own records of an earlier epoch.
-            later = (stop for segment, stop in differences.items() if _is_later(segment, history, stop))
-            end = min([end, *later])
-        return min(end, until)
+        return _find_end_of_log([*self.segments(watermark.where, 0, until)], watermark.holes, history, until)
 
     def without_other(self, watermark: Watermark, history: LeaderEpochs) -> Watermark:
         """Return the watermark without its last segment if ``history`` has other leader epochs at the segment's
@@ -288,6 +275,45 @@ def agrees(segment: RemoteLogSegmentMetadata, history: LeaderEpochs) -> bool:
     return not history or have_same_leaders(
         segment.segment_leader_epochs, history, segment.start_offset, segment.end_offset
     )
+
+
+def _find_end_of_log(
+    segments: Sequence[RemoteLogSegmentMetadata], holes: Sequence[Hole], history: LeaderEpochs, until: int
+) -> int:
+    """Return the offset up to which stored segments and holes agree with ``history`` (see
+    :meth:`WatermarkStore.agreed_end`).
+    """
+    differences = {segment: _find_difference_of(segment, history) for segment in segments}
+    extents = [(hole.first_offset, _find_end_of_agreement(hole, history)) for hole in holes]
+    extents += [(segment.start_offset, stop) for segment, stop in differences.items()]
+    known = [
+        *((hole.first_offset, hole.last_offset) for hole in holes),
+        *((segment.start_offset, segment.end_offset) for segment in segments),
+    ]
+    end = 0
+    for start, stop in sorted([*extents, (until, until)]):
+        # Pass over offsets that no segment has, because retention or a user has deleted their segments.
+        if start > end and any(first <= end <= last for first, last in known):
+            break
+        end = max(end, stop)
+    ruler = ruling_segment(segments) if segments else None
+    if ruler is not None and differences[ruler] <= ruler.end_offset:
+        # Readers prefer the latest epoch, even if the store also has the log's own records of an earlier epoch.
+        later = (stop for segment, stop in differences.items() if _is_later(segment, history, stop))
+        end = min([end, *later])
+    return min(end, until)
+
+
+def _with_move(watermark: Watermark, segments: Sequence[RemoteLogSegmentMetadata], history: LeaderEpochs) -> Watermark:
+    """Return the rebuilt watermark. If readers prefer stored records that ``history`` does not have, record that the
+    watermark was moved back, as after an unclean election.
+    """
+    ruler = ruling_segment(segments)
+    if agrees(ruler, history):
+        return watermark
+    end = ruler.end_offset + 1
+    move = MoveBack(end, _find_end_of_log(segments, (), history, end), history[-1][0], watermark.at_ms)
+    return replace(watermark, moved_back=(move,))
 
 
 def _find_end_of_agreement(hole: Hole, history: LeaderEpochs) -> int:
