@@ -43,8 +43,7 @@ def make_bytecode(path: Path, is_rewritten: bool) -> None:
         compileall.compile_file(path, quiet=2)
         return
     kept: Path = _rewriting.get_cache_dir(path) / (path.stem + _rewriting.PYC_TAIL)
-    if _rewriting._read_pyc(path, kept) is None:
-        kept.parent.mkdir(exist_ok=True)
+    if _rewriting._read_pyc(path, kept) is None and _rewriting.try_makedirs(kept.parent):
         with contextlib.suppress(SyntaxError):  # the worker that imports the module reports it
             source_hash, code = _rewriting._rewrite_test(path, None)
             _rewriting._write_pyc(SimpleNamespace(trace=lambda _: None), code, source_hash, kept)
