@@ -280,14 +280,32 @@ def test_an_epoch_whose_batches_gc_took_for_orphans_is_refused_and_written_again
     assert orphans_of(topics) == set()
 
 
-def test_gc_spares_what_a_query_commits_after_gc_has_read_the_queue() -> None:
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_gc_spares_what_a_query_commits_after_gc_has_read_the_queue(epochs: int) -> None:
     inner = MemoryObjectStore()
-    stored = batches_of(orders_on(inner, 2), 0)
+    stored = [batches_of(orders_on(inner, 2), 0), batches_of(topics_on(inner), 1)][:epochs]
+
+    def commit(_: Operation) -> None:
+        for epoch, batches in enumerate(stored):
+            commits_of(topics_on(inner)).commit(epoch, batches)
+
     store = ScriptedStore(inner).change("now_ms", change=lambda now_ms: now_ms and now_ms + 10 * DAY_MS)
-    store.on("list", "*/retired/*", lambda _: commits_of(topics_on(inner)).commit(0, stored), times=1)
+    store.on("list", "*/retired/*", commit, times=1)
     topics = topics_on(store)
     list(GarbageCollection(BatchLog(topics, topics.get("orders")), dry_run=False).run())
-    assert sorted_values(topics_on(inner)) == expected([0])
+    assert sorted_values(topics_on(inner)) == expected(range(epochs))
+
+
+def test_a_commit_reads_no_batch_whole() -> None:
+    """A folder computes the etags of ``head`` from all bytes."""
+    store = ScriptedStore(MemoryObjectStore())
+    topics = orders_on(store, 2)
+    stored = batches_of(topics, 0)
+    keys = {batch.key for batch in stored}
+    store.reset()
+    store.on("head", do=lambda operation: keys.difference_update(operation.keys))
+    assert commits_of(topics).commit(0, stored)
+    assert keys == {batch.key for batch in stored}
 
 
 def _puts_in_queues(operation: Operation) -> bool:

@@ -155,7 +155,7 @@ class SinkCommits:
 
         def is_stored(batch: StoredBatch) -> bool:
             try:
-                self._log.store.head(batch.key)
+                self._log.store.get(batch.key, 0, 1)  # a folder's `head` would read the whole file
             except ObjectNotFoundError:
                 return False
             return True
@@ -275,16 +275,16 @@ def _records_in(notifications: Iterable[bytes]) -> int:
     return sum(each.records for each in facts if each is not None)
 
 
-def list_pending_keys(log: BatchLog, *, done_too: bool = False) -> Iterator[str]:
+def list_pending_keys(log: BatchLog) -> Iterator[str]:
     """Yield the keys of batches that are recorded but not notified yet. Their queries will append the notifications
-    later. With ``done_too``, also yield the keys of each query's latest epoch that is notified.
+    later.
     """
     for info in log.store.list(log.topics.folder.key("sinks", log.topic.name, "")):
         try:
             record = _read_record(log, info.key)
         except ObjectNotFoundError:
             continue
-        if done_too or not record.is_done:
+        if not record.is_done:
             yield from record.keys()
 
 

@@ -73,19 +73,26 @@ class GarbageCollection:
         objects = [info for info, _ in log.topics.objects(log.topic)]
         young = self._list_young(objects)
         partitions = range(log.queue.partitions)
-        pending = {_digest(key) for key in list_pending_keys(log)}
+        known, last = {_digest(key) for key in list_pending_keys(log)}, dict[int, int]()
         for partition in partitions:
             yield from self._expire(partition, young)
-        known = pending | {_digest(batch.key) for partition in partitions for batch in log.walk(partition)}
+        for partition in partitions:
+            for batch in log.walk(partition):
+                known.add(_digest(batch.key))
+                last[partition] = batch.offset
         for step in self._delete_retired(partitions, frozenset(known)):
             known.add(_digest(step.item.key))
             yield step
         forgotten_ms = self._find_forgotten_ms()
         orphans = [info for info in objects if _digest(info.key) not in known]
-        # A query may have recorded or notified batches since its queue was read above.
-        recorded = frozenset(list_pending_keys(log, done_too=True)) if orphans else frozenset[str]()
+        if orphans:
+            # A query may have recorded or notified batches since the queue was read. Read the records before the
+            # queue's new entries, because a query marks its record as done after it has notified the batches.
+            known.update(_digest(key) for key in list_pending_keys(log))
+            for partition in partitions:
+                known.update(_digest(batch.key) for batch in log.walk(partition, last.get(partition)))
         for info in orphans:
-            if info.key not in recorded:
+            if _digest(info.key) not in known:
                 yield self._end(info, forgotten_ms)
         if not self.dry_run:
             log.store.delete(list(list_finished_batch_queries(log, self._now_ms - self.min_age_ms)))
