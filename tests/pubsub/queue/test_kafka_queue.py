@@ -111,6 +111,28 @@ def test_a_broker_that_stays_away_is_told_at_the_deadline() -> None:
             nowhere.append(0, [b"v"], Deadline.after(0.5))
 
 
+def test_a_writer_that_sleeps_during_a_pause_sends_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, sent = 0.0, list[bytes]()
+
+    def sleep(_: float) -> None:
+        nonlocal now_s
+        now_s += 86_400
+
+    def send(_: int, raw: bytes, __: Deadline) -> int:
+        sent.append(raw)
+        raise StoreUnavailableError("busy")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    with KafkaQueue({"bootstrap.servers": "127.0.0.1:1"}, "nowhere", "orders") as nowhere:
+        nowhere._known_partitions = 1, float("inf")  # pyright: ignore[reportPrivateUsage]
+        nowhere._floors[0] = 0  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(nowhere, "_send", send)
+        monkeypatch.setattr(nowhere, "_search", lambda *_: None)
+        with pytest.raises(StoreUnavailableError, match="was not appended, or its state is unknown: busy"):
+            nowhere.append(0, [b"v"], Deadline.after(LONG_S, lambda: now_s))
+    assert sent == [b"v"]
+
+
 def test_readers_jump_about_and_share_one_client(queue: KafkaQueue) -> None:
     for number in range(6):
         queue.append(number % 2, [b"%d" % number], Deadline.after(LONG_S))

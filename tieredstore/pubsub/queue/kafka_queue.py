@@ -138,11 +138,14 @@ class KafkaQueue(NotificationQueue):
             except TieredStoreError as error:
                 if not error.retryable:
                     raise
+                late = StoreUnavailableError(
+                    f"{self._where(partition)}: the notification was not appended, or its state is unknown: {error}"
+                )
                 if deadline.remaining_s() <= _AGAIN_S:
-                    raise StoreUnavailableError(
-                        f"{self._where(partition)}: the notification was not appended, or its state is unknown: {error}"
-                    ) from error
+                    raise late from error
                 time.sleep(_AGAIN_S)
+                if deadline.remaining_s() <= 0:  # the process may have been suspended during the pause
+                    raise late from error
             else:
                 with self._lock:
                     self._floors[partition] = max(self._floors.get(partition, 0), offset + 1)
