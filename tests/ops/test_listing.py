@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -159,6 +160,17 @@ def test_an_offset_beyond_all_ends_is_refused_once_all_was_seen() -> None:
         segment.put(store)
     with pytest.raises(ConfigError, match=r"offset 99 is beyond the end of events-0 \(20\)"):
         list(within(load_listing(store, list_segments(store)), 99, None))
+
+
+@pytest.mark.parametrize(("damaged", "is_refused"), [(0, True), (1, False)])
+def test_an_offset_may_be_in_a_last_segment_without_a_known_end(damaged: int, *, is_refused: bool) -> None:
+    store = MemoryObjectStore()
+    segments = [segment.put(store) for segment in run_of(2, partition_of())]
+    run_of(1, partition_of(partition=1))[0].put(store)
+    store.put(segments[damaged].key(), b"{}")
+    listed = within(load_listing(store, list_segments(store)), 25, None)
+    with pytest.raises(ConfigError, match="beyond the end") if is_refused else contextlib.nullcontext():
+        assert [one.objects.start_offset for one in listed] == [10]
 
 
 def test_a_segment_without_a_known_end_may_be_in_the_window() -> None:

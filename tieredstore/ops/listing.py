@@ -111,15 +111,19 @@ def within(
     As in Kafka, a time stands for the first record at or after it. This record is in the first segment with a greatest
     timestamp at or after the time. Segments with unknown ends are included if they may have records in the window.
 
-    At the end, raise ConfigError if ``start`` is an offset beyond the ends of all partitions. With ``check_start``
-    False, do not check this.
+    At the end, raise ConfigError if ``start`` is an offset beyond the ends of all partitions, and all ends are known.
+    With ``check_start`` False, do not check this.
     """
     ends: dict[str, int] = {}
+    unknown = set[TopicIdPartition]()
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
         is_begun = start is None
         for one in of_partition:
             if one.stored is not None and one.stored.last_offset is not None:
                 ends[f"{where.topic}-{where.partition}"] = one.stored.last_offset + 1
+                unknown.discard(where)
+            elif one.objects.find(Suffix.MANIFEST) is not None:
+                unknown.add(where)
             if isinstance(stop, int) and one.objects.start_offset >= stop:
                 break
             reached = _reaches(one, start)
@@ -129,7 +133,7 @@ def within(
             if isinstance(stop, AtTime) and _reaches(one, stop):
                 break
     if isinstance(start, int) and check_start:
-        check_offset(start, ends)
+        check_offset(start, {} if unknown else ends)
 
 
 def _reaches(one: ListedSegment, place: int | AtTime | None) -> bool | None:
