@@ -1,4 +1,4 @@
-"""Transactions that wait for a slow source. No broker is needed."""
+"""Transactions that wait for a slow source, or that have failed. No broker is needed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.restore.produce.restores import TIMEOUT_S
+from tieredstore.errors import BrokerError
 from tieredstore.model import TopicPartition
-from tieredstore.restore.produce import producing
+from tieredstore.restore.produce import producing, transactions
 from tieredstore.restore.produce.producing import ProduceRun
 from tieredstore.restore.produce.runs import ProduceOptions, RunPosition, SourceRange
 from tieredstore.restore.produce.source import SourceBatch
+from tieredstore.restore.produce.transactions import Transactions
 
 WHERE: Final = ("orders", 0)
 ONE: Final = pa.RecordBatch.from_pylist(
@@ -100,3 +103,53 @@ def _produce(broker: _Transactions, batches: Callable[..., Generator[SourceBatch
         ends={("new", 0): 0},
     )  # fmt: skip
     return run._produce(cast("Any", broker), cast("Any", None), begin)  # pyright: ignore[reportPrivateUsage]
+
+
+class _FailedProducer:
+    """A producer whose transaction has failed. Like librdkafka, it sends no more records, and begins no other
+    transaction."""
+
+    is_lost = False
+
+    def __init__(self, _configuration: Mapping[str, str]) -> None:
+        self.trouble = SimpleNamespace(unavailable=lambda *_: BrokerError("no broker answered"))
+        self.is_open = False
+
+    def __len__(self) -> int:
+        return 1
+
+    def begin_transaction(self) -> None:
+        if self.is_open:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large", txn_requires_abort=True))
+        self.is_open = True
+
+    def produce(self, *_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._STATE, "Erroneous state"))
+
+    def abort_transaction(self, _timeout_s: float) -> None:
+        """Do nothing."""
+
+    def flush(self, _timeout_s: float) -> None:
+        """Do nothing."""
+
+    def purge(self) -> None:
+        """Do nothing."""
+
+    def poll(self, _timeout_s: float) -> None:
+        """Do nothing."""
+
+
+def _send_one(broker: Transactions) -> None:
+    broker.send("new", 0, [(b"k", b"v", 1, None)], 1)
+
+
+@pytest.mark.parametrize("act", [Transactions.flush, _send_one])
+def test_a_failed_transaction_tells_the_reason(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[Transactions], object]
+) -> None:
+    """Otherwise, a run with a record that is too large would wait a minute for the records after it, and try again."""
+    monkeypatch.setattr(transactions, "LiveProducer", _FailedProducer)
+    with Transactions({"bootstrap.servers": "none:1"}, "run", most_batch_bytes=1000, timeout_s=1) as broker:
+        broker.begin()
+        with pytest.raises(BrokerError, match=r"too large; raise max\.message\.bytes of this topic$"):
+            act(broker)

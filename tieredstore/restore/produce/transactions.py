@@ -122,6 +122,8 @@ class Transactions(Closing):
                 left, end = waiting, time.monotonic() + self._timeout_s
             elif time.monotonic() > end:
                 raise self._producer.trouble.unavailable(doing, self._timeout_s)
+            else:
+                self._check_open(doing)
             self._producer.flush(_CALL_S)
             if self._producer.is_lost:
                 break
@@ -170,7 +172,8 @@ class Transactions(Closing):
                 except BufferError:
                     self._send_with_patience(where, (key, value, timestamp, headers), report)
         except KafkaException as error:
-            raise self._error(error.args[0], f"{name_of(where)} cannot be written") from error
+            self._check_open(doing := f"{name_of(where)} cannot be written")
+            raise self._error(error.args[0], doing) from error
         # Poll the client, because it keeps acknowledged records in memory until it is polled.
         self._producer.poll(0)
         self._check()
@@ -236,6 +239,16 @@ class Transactions(Closing):
             except KafkaException as error:
                 raise self._error(error.args[0], doing) from error
         raise self._error(failure, doing)
+
+    def _check_open(self, doing: str) -> None:
+        """If the open transaction has failed, raise its error. librdkafka then sends no more records, and tells the
+        reason only to the next call: a second transaction cannot begin, so this call changes nothing."""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as raised:
+            error: KafkaError = raised.args[0]
+            if error.fatal() or error.txn_requires_abort():
+                raise self._error(error, doing) from raised
 
     def _error(self, error: KafkaError, doing: str) -> TieredStoreError:
         if error.code() in _FENCED:
