@@ -35,7 +35,8 @@ demo: $(DEMO) ## real Kafka segments into a store (STORE=filesystem or s3), back
 	$(BIN)/python examples/demo.py --store $(STORE)
 
 test: check toolchain ## everything CI runs
-	@$(MAKE) --no-print-directory --jobs 4 servers pytest static
+	@$(MAKE) --no-print-directory --jobs 2 servers pytest
+	@$(MAKE) --no-print-directory static
 	@$(MAKE) --no-print-directory core
 
 # Branch coverage of the product code must not fall below the floor in pyproject.toml. Many tests wait for a server or
@@ -44,9 +45,9 @@ pytest: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses 5 -p tests.support.coverage --hypothesis-seed 0 \
 		--durations=40 $(PYTEST_ARGS)
 
-# Beside the tests, the type checkers take only the processor time that tests which wait leave unused.
+# The type checkers take a core each.
 static: toolchain
-	@nice -n 19 $(MAKE) --no-print-directory pyright mypy layers
+	@$(MAKE) --no-print-directory --jobs 2 pyright mypy layers
 
 check: $(VENV)/installed ## lint, formatting and plain words
 	$(BIN)/ruff check .
