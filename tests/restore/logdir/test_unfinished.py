@@ -275,6 +275,17 @@ def test_a_damaged_log_is_not_taken_for_a_restored_one(bucket: ts.Bucket, tmp_pa
         restore(bucket, log_dir, plan, dry_run=dry_run)
 
 
+def test_a_segment_without_batches_has_no_log_to_check(tmp_path: Path) -> None:
+    """Compaction may remove all batches of a segment."""
+    write(tmp_path / "disk", ORDERS, 0)
+    write_segment(tmp_path / "disk", [], partition=ORDERS, base_offset=100, end_offset=199)
+    write(tmp_path / "disk", ORDERS, 200)
+    log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as opened:
+        restore(opened, log_dir, plan)
+        assert {code for code, *_ in restore(opened, log_dir, plan)} == {"there"}
+
+
 def flip_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -153,7 +153,9 @@ class PartitionRestore:
         if found and found != self.logs:
             held = human_bytes(sum(found.values()))
             raise ConfigError(f"{self.folder} has another log already ({held}): restore into a new topic")
-        for span in self.spans if found else ():
+        # A log of size 0, without batches, has no file (see ``_close``).
+        written = (span for span, size in zip(self.spans, self.sizes, strict=True) if size)
+        for span in written if found else ():
             path = self.folder / f"{span.start:020d}.log"
             try:
                 check_log(span, path)
