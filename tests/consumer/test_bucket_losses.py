@@ -237,15 +237,15 @@ def test_the_id_of_a_topic_that_the_bucket_does_not_have(bucket: Bucket) -> None
 # ---- damage in the bucket, but records at the broker
 
 
-def write_damaged(bucket: Bucket, batches: int, damaged: int) -> None:
-    """Copy a segment of ten records per batch, one of which has a changed byte in its last record."""
+def write_damaged(bucket: Bucket, batches: int, *damaged: int) -> None:
+    """Copy a segment of ten records per batch. The batches ``damaged`` have a changed byte in the last record."""
     where = TopicIdPartition(FIRST_ID, *ORDERS)
     start = bucket.ends["orders", 0, FIRST_ID]
     built: list[bytes] = []
     for first in range(start, start + 10 * batches, 10):
         records = [Record(value_of(*ORDERS, offset)) for offset in range(first, first + 10)]
         batch = bytearray(build_batch(records, first))
-        batch[-3] ^= 0xFF * (len(built) == damaged)
+        batch[-3] ^= 0xFF * (len(built) in damaged)
         built.append(bytes(batch))
     bucket.copy(where, built, range(start, start + 10 * batches))
 
@@ -256,7 +256,7 @@ def write_damaged(bucket: Bucket, batches: int, damaged: int) -> None:
 def test_a_damaged_batch_that_the_broker_has_is_no_loss(bucket: Bucket, policy: str, begins: int, mode: str) -> None:
     """The broker's log may begin in an earlier batch of the damaged segment, too."""
     bucket.write(20)
-    write_damaged(bucket, batches=4, damaged=1)
+    write_damaged(bucket, 4, 1)
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(begins, 100)})
     lost: list[Any] = []
@@ -264,6 +264,19 @@ def test_a_damaged_batch_that_the_broker_has_is_no_loss(bucket: Bucket, policy: 
     with broker.consumer(bucket, ORDERS, **own) as (consumer, _):
         assert offsets_of(read(consumer, 100)) == list(range(100))
     assert lost == []
+
+
+@pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
+def test_a_damaged_batch_that_the_broker_lacks_is_reported_once(bucket: Bucket, mode: str) -> None:
+    """Two batches are damaged, and the broker's log begins between them. The batch before it is read twice."""
+    bucket.write(20)
+    write_damaged(bucket, 6, 1, 4)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(55, 80)})
+    lost: list[Any] = []
+    own: dict[str, Any] = {"mode": mode, "on_data_loss": "report", "loss_cb": lost.append}
+    with broker.consumer(bucket, ORDERS, **own) as (consumer, _):
+        assert offsets_of(read(consumer, 70)) == [*range(30), *range(40, 80)]
+    assert [(one.start, one.stop) for one in lost] == [(30, 31)]
 
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tieredstore.consumer.lookups import Lookups
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.consumer.streams import StoredStreams
+    from tieredstore.records.report import LostOffsets
 
 _CHECK_S: Final = 0.02
 """Seconds between two attempts to let the Kafka client check a partition for truncation."""
@@ -437,7 +438,8 @@ class Core:
         if first == position:
             self._look(partition)
         else:
-            self._read(partition, stream.lineage, first)
+            # The second read meets the damaged batches before ``first`` again, which were reported already.
+            self._read(partition, stream.lineage, first, stream.skipped[: stream.told])
         return True
 
     @staticmethod
@@ -451,9 +453,9 @@ class Core:
         partition.left_at = first if partition.left_at is None else min(first, partition.left_at)
         return first
 
-    def _read(self, partition: Partition, lineage: Lineage, stop: int) -> None:
-        """Read a partition from the bucket, up to ``stop`` (exclusive)."""
-        stream = StoredStream(lineage, partition.position or 0, stop)
+    def _read(self, partition: Partition, lineage: Lineage, stop: int, told: Sequence[LostOffsets] = ()) -> None:
+        """Read a partition from the bucket, up to ``stop`` (exclusive). Do not report the damaged batches ``told``."""
+        stream = StoredStream(lineage, partition.position or 0, stop, skipped=[*told], told=len(told))
         partition.phase = Bucket(stream)
         self.readable.append(partition)
         self.streams.begin(stream)
