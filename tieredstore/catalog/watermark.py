@@ -303,12 +303,18 @@ class StoredMoves:
                 self._known.pop(where, None)
         if changed:
             with ThreadPool(READERS, "tieredstore-watermarks") as pool:
-                read = in_parallel(pool, functools.partial(find_watermark, self._source), changed, at_once=4 * READERS)
+                read = in_parallel(pool, self._find, changed, at_once=4 * READERS)
                 self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
 
     def of(self, where: TopicIdPartition) -> Watermark | None:
-        """Return a partition's watermark, as of the last ``look``. Return None if it is absent or corrupt."""
+        """Return a partition's watermark without its holes, as of the last ``look``. Return None if it is absent or
+        corrupt."""
         return self._known[where][1] if where in self._known else None
+
+    def _find(self, where: TopicIdPartition) -> Watermark | None:
+        # Keep no holes, because there may be many, and long-lived readers keep the watermarks of all partitions.
+        mark = find_watermark(self._source, where)
+        return None if mark is None else dataclasses.replace(mark, holes=())
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:
         # A folder's listing has no etags, so compare times and sizes. Each move back adds an entry to the watermark, so
