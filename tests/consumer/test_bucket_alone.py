@@ -13,7 +13,7 @@ from confluent_kafka import Consumer as LibraryConsumer
 from tests.consumer.buckets import DEADLINE_S, PLACE, at, offsets_of, read, reader_of, until
 from tests.support.kafka.scripted_member import parts_of
 from tests.support.records.topic_buckets import FIRST_ID, Bucket, value_of
-from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
+from tieredstore.catalog.watermark import MoveBack, ShippedSegment, Watermark, watermark_key
 from tieredstore.consumer import Message
 from tieredstore.consumer.client import MemberClient
 from tieredstore.errors import ConfigError
@@ -80,6 +80,26 @@ def test_it_waits_where_a_watermark_says_that_a_later_leader_goes_on(bucket: Buc
         bucket.ends["orders", 0, FIRST_ID] = 25
         bucket.write(75, epochs=(*epochs, (4, 25)))
         assert offsets_of(read(consumer, 75)) == list(range(25, 100))
+
+
+def test_a_watermark_that_names_a_segment_after_the_listing_is_no_cut(bucket: Bucket) -> None:
+    """After two unclean elections, the last leader uploads its records of an earlier epoch again."""
+    for _ in range(3):
+        bucket.write(20, epochs=((0, 0), (3, 20)))
+    where = TopicIdPartition(FIRST_ID, "orders", 0)
+    bucket.ends["orders", 0, FIRST_ID] = 20
+
+    def upload() -> None:
+        segment = bucket.write(20, epochs=((0, 0),))
+        shipped = ShippedSegment(str(segment.remote_log_segment_id.id), segment.start_offset, segment.end_offset)
+        mark = Watermark(where, segment.end_offset + 1, 4, segment=shipped, moved_back=(MoveBack(60, 20, 4, 0),))
+        bucket.manager.store.put(watermark_key("", where), mark.to_bytes())
+
+    upload()
+    with reader_of(bucket, PLACE) as consumer:
+        assert offsets_of(read(consumer, 40)) == list(range(40))
+        upload()
+        assert offsets_of(read(consumer, 20)) == list(range(40, 60))
 
 
 def test_one_by_one_many_and_in_columns_together(bucket: Bucket) -> None:

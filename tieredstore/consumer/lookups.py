@@ -459,8 +459,8 @@ class BucketInquiry:
         if self._may_be_behind(placement) and self._refresh_is_due(where):
             self._refresh(look)
             placement = self._place(look, position)
-        if isinstance(placement, Lost | OutOfRange | Unreadable) and not is_reloaded:
-            # Before a loss is reported, list the whole topic again, because a late upload may have filled the gap.
+        if isinstance(placement, Cut | Lost | OutOfRange | Unreadable) and not is_reloaded:
+            # Before a loss, list the whole topic again: a later upload may fill the gap, or be what a watermark names.
             self._reload(look)
             placement = self._place(look, position)
         if isinstance(placement, OutOfRange):
