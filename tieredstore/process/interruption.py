@@ -36,6 +36,17 @@ class Interrupted(BaseException):
     """
 
 
+def is_interruption(error: BaseException | None) -> bool:
+    """Return True if ``error`` is an interruption, or was raised from one.
+
+    Before Python 3.12, a class statement raises RuntimeError from an exception in a ``__set_name__``. A signal may
+    arrive there while a command imports a module.
+    """
+    while error is not None and not isinstance(error, Interrupted | KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
+
+
 @dataclass(frozen=True, slots=True)
 class _LastAct:
     act: Callable[[], None]

@@ -234,6 +234,32 @@ def test_a_signal_while_the_program_is_being_imported_ends_it_without_a_word(
     assert (running.returncode, stderr) == (128 + signum, b"")
 
 
+# Before Python 3.12, a class statement raises RuntimeError in place of the exception.
+IMPORTING = """
+import signal
+from tieredstore.cli.app.running import run
+from tieredstore.cli.terminal.progress import tell_if_stopped
+
+class Field:
+    def __set_name__(self, owner, name):
+        signal.raise_signal(signal.SIGTERM)
+
+def command():
+    with tell_if_stopped(lambda: "stopped"):
+        type("Owner", (), {"field": Field()})
+    return 0
+
+run(command)
+"""
+
+
+def test_a_signal_while_a_command_imports_a_module_is_no_bug() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=False, env=environment()
+    )
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, "tieredstore: stopped\n")
+
+
 # A shell starts background jobs, and so whole test runs, with interrupts ignored; nohup does the same with hangups.
 INTERRUPTIBLE = """
 import os, signal, sys

@@ -60,7 +60,10 @@ def _run_to_the_end(command: Callable[[], int]) -> int:
     try:
         code = command()
     except Exception as error:  # noqa: BLE001  reports a bug as Python does
-        sys.excepthook(type(error), error, error.__traceback__)
+        from tieredstore.process.interruption import is_interruption
+
+        if not is_interruption(error):
+            sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     with contextlib.suppress(StandardOutputFailedError):
         sys.stdout.flush()

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Final
 
 from tieredstore.cli.terminal.output import complain, counted
-from tieredstore.process.interruption import Interrupted, at_sudden_end
+from tieredstore.process.interruption import at_sudden_end, is_interruption
 
 _LINE_EVERY_S: Final = 10.0
 
@@ -66,6 +66,7 @@ def tell_if_stopped(sentence: Callable[[], str]) -> Generator[None]:
     with at_sudden_end(say):
         try:
             yield
-        except (Interrupted, KeyboardInterrupt):
-            say()
+        except BaseException as error:
+            if is_interruption(error):
+                say()
             raise
