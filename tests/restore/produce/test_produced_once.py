@@ -14,7 +14,6 @@ from typing import Any, Final
 import pytest
 
 from tests.restore.produce.restores import STEPS, TIMEOUT_S, Restore, committed, mixed_topics
-from tests.support.connections import break_connections
 from tests.support.kafka.kafka_topics import (
     Produced,
     Transaction,
@@ -23,6 +22,7 @@ from tests.support.kafka.kafka_topics import (
     make_topic,
     produce,
 )
+from tests.support.network.connections import break_connections
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.servers.kafka_cluster import start_kafka_cluster
 from tieredstore.errors import BrokerUnavailableError, ConfigError, FencedError

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.connections import is_connected, parent_of, processes_of
+from tests.support.network.connections import is_connected, parent_of, processes_of
 from tests.support.network.fault_proxy import CutRequest, FaultProxy
 from tests.support.pipelines.pipeline_runs import listed, listed_offsets, texts, verify_output
 from tests.support.pipelines.pipeline_service import EXECUTORS, pipeline_service

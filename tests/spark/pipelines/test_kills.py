@@ -21,7 +21,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.support.connections import parent_of, processes_of
+from tests.support.network.connections import parent_of, processes_of
 from tests.support.pipelines import pipeline_frames
 from tests.support.pipelines.pipeline_kills import COMMITTED_S, Killed, Writer
 from tests.support.pipelines.pipeline_runs import verify_output

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.connections import processes_of
+from tests.support.network.connections import processes_of
 from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.pipelines.pipeline_service import PipelineService, pipeline_service
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept

@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.connections import is_connected, processes_of
 from tests.support.kafka.kafka_topics import Produced, Transaction, producer_of, send
 from tests.support.kafka.live_topics import TieredTopic
+from tests.support.network.connections import is_connected, processes_of
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.spark_stream_runs import started
 from tests.support.spark.spark_tasks import as_texts

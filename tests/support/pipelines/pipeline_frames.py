@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, functions
 
-from tests.support.connections import parent_of
+from tests.support.network.connections import parent_of
 from tieredstore.pipelines.writers import ENVELOPE
 
 DEED: Final = "TIEREDSTORE_TEST_DEED"

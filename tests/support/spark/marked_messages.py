@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.support.connections import parent_of
+from tests.support.network.connections import parent_of
 from tieredstore.pipelines.transforming import Message
 
 FOLDER: Final = "TIEREDSTORE_TEST_MARKS"
