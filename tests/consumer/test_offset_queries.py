@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, TopicPartition
 
 from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, offsets_of, read, reader_of, until
+from tests.support.kafka.live_reads import refuse_message
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, value_of
 from tieredstore.consumer import Consumer, PartitionBatch
@@ -278,14 +279,7 @@ def test_live_records_that_make_no_batch_are_not_skipped(bucket: Bucket, monkeyp
 def test_a_record_that_the_client_cannot_return_holds_up_none_before_it(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = MessageColumns.build
-
-    def refuse(self: MessageColumns, messages: Any) -> Any:
-        if any(message.offset() == 13 for message in messages):
-            raise BatchCorruptError("a header's key is not UTF-8")
-        return build(self, messages)
-
-    monkeypatch.setattr(MessageColumns, "build", refuse)
+    refuse_message(monkeypatch, 13)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS) as (consumer, _):
         offsets: list[int] = []

@@ -27,7 +27,7 @@ from tests.support.kafka.kafka_topics import (
     random_produced,
     send,
 )
-from tests.support.kafka.live_reads import read_live
+from tests.support.kafka.live_reads import read_live, refuse_message
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.records import COLUMNS
@@ -240,14 +240,7 @@ def test_a_read_can_be_left_in_the_middle(kafka: KafkaServer) -> None:
 
 
 def test_records_before_one_that_the_client_cannot_return_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = MessageColumns.build
-
-    def refuse(columns: MessageColumns, messages: Any) -> Any:
-        if any(message.offset() == 3 for message in messages):
-            raise BatchCorruptError("a header's key is not UTF-8")
-        return build(columns, messages)
-
-    monkeypatch.setattr(MessageColumns, "build", refuse)
+    refuse_message(monkeypatch, 3)
     arrived = [Message(topic="orders", partition=0, offset=offset, value=b"v") for offset in range(5)]
     client: Any = SimpleNamespace(
         trouble=Trouble(), statistics=SimpleNamespace(), assign=lambda _: None, consume=lambda *_: arrived

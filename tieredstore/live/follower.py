@@ -239,8 +239,7 @@ class LiveFollower(Closing):
         for piece in pieces(runs.pop(where)):
             try:
                 at = 0
-                while at < len(piece):
-                    records = self._columns.build_leading(piece[at:])
+                for records in self._columns.build_each(piece):
                     at += records.num_rows
                     last = piece[at - 1]
                     self._ready.append(LiveEvent(where, records, offset_of(last) + 1, epoch_of(last)))

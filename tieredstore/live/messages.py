@@ -47,6 +47,15 @@ class MessageColumns:
                     return self.build(messages[:count])
             raise
 
+    def build_each(self, messages: Sequence[Message]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of these messages, usually one. Raise BatchCorruptError at a message that the client
+        cannot return, after the batch of the messages before it.
+        """
+        while messages:
+            records = self.build_leading(messages)
+            yield records
+            messages = messages[records.num_rows :]
+
 
 def before(messages: Sequence[Message], stop: int) -> Sequence[Message]:
     """Return the messages with offsets below ``stop``. ``messages`` must be in offset order."""

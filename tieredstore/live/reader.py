@@ -205,11 +205,7 @@ class BoundedRead:
         # The number of messages was chosen by the size of earlier messages. If the new messages are much larger, split
         # them.
         for run in pieces(messages) if size > 2 * TARGET_BYTES else (messages,):
-            at = 0
-            while at < len(run):
-                records = self._columns.build_leading(run[at:])
-                yield records
-                at += records.num_rows
+            yield from self._columns.build_each(run)
 
     def _without_errors(self, messages: list[Message]) -> list[Message]:
         """Return the records before the first error that ends the read."""

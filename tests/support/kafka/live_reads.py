@@ -1,13 +1,17 @@
-"""One read of a range from a broker, with Kafka clients that no other read shares."""
+"""One read of a range from a broker, with Kafka clients that no other read shares, and messages that cannot be read."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 
 import pyarrow as pa
+import pytest
+from confluent_kafka import Message
 
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live import Isolation, LiveReader
+from tieredstore.live.messages import MessageColumns
 from tieredstore.model import Uuid
 
 
@@ -33,3 +37,15 @@ def _read_and_close(
 ) -> Generator[pa.RecordBatch, None, None]:
     with reader:
         yield from batches
+
+
+def refuse_message(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
+    """Let the message at ``offset`` be one that the Kafka client cannot return."""
+    build = MessageColumns.build
+
+    def refuse(columns: MessageColumns, messages: Sequence[Message]) -> pa.RecordBatch:
+        if any(message.offset() == offset for message in messages):
+            raise BatchCorruptError("a header's key is not UTF-8")
+        return build(columns, messages)
+
+    monkeypatch.setattr(MessageColumns, "build", refuse)
