@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -517,3 +518,46 @@ def test_a_replica_without_records_is_no_failure(disk: BrokerDisk, store: Memory
     with uploader_of(disk.log_dir, store) as uploader:
         assert list(uploader.run_once()) == []
         assert "folders" not in uploader.health.reasons()
+
+
+class UnreadableEntry:
+    """Entry of a log directory whose inode the disk cannot read."""
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self.name = entry.name
+
+    def is_dir(self) -> bool:
+        return True
+
+    def stat(self) -> os.stat_result:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_one_folder_that_the_disk_cannot_read_holds_up_no_other(
+    disk: BrokerDisk, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = BrokerDisk(disk.log_dir, dataclasses.replace(PARTITION, partition=1), segments=4)
+    real, bad = os.scandir, {other.folder.name}
+
+    @contextlib.contextmanager
+    def listed() -> Generator[list[Any]]:
+        with real(disk.log_dir) as entries:
+            yield [UnreadableEntry(entry) if entry.name in bad else entry for entry in entries]
+
+    monkeypatch.setattr(os, "scandir", lambda path: listed() if path == disk.log_dir else real(path))
+    metadata = other.folder / "partition.metadata"
+    aside = metadata.rename(disk.log_dir / "aside")
+    with uploader_of(disk.log_dir, store) as uploader:
+        (left,) = uploader.run_once()
+        assert f"cannot ship {other.folder} now" in str(left.reason)
+        assert f"cannot ship {other.folder} now" in uploader.health.reasons()["folders"]
+        assert (extents(store), extents(store, other.partition)) == (WHOLE, [])
+        aside.rename(metadata)
+        # Each check lists the folder, because its modification time is unknown.
+        for segments in (3, 4):
+            assert uploader.run_once() == []
+            assert len(extents(store, other.partition)) == segments
+            other.grow()
+        bad.add(disk.folder.name)
+        uploader.sweep()
+        assert "cannot be listed" in uploader.health.reasons()["folders"]

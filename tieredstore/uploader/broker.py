@@ -126,9 +126,17 @@ def _log_dirs(settings: UploaderSettings, broker: Mapping[str, str]) -> tuple[Pa
 
 def check_log_dir(folder: Path) -> None:
     """Raise ConfigError if a log directory is absent, or cannot be read by this user."""
-    if not folder.is_dir():
-        raise ConfigError(f"log directory {folder} does not exist or is not a directory")
-    if not os.access(folder, os.R_OK | os.X_OK):
+    try:
+        with os.scandir(folder):
+            is_readable = os.access(folder, os.X_OK)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ConfigError(f"log directory {folder} does not exist or is not a directory") from error
+    except PermissionError:
+        is_readable = False
+    except OSError as error:
+        way = "repair its disk, or remove it from uploader.log.dirs to ship from the others"
+        raise ConfigError(f"log directory {folder} cannot be read: {error.strerror}; {way}") from error
+    if not is_readable:
         raise ConfigError(f"log directory {folder} cannot be read: run the uploader as the broker's user")
 
 

@@ -209,12 +209,22 @@ class Disk:
                 self._look(path, folder, mtime_ns)
 
     def _locate(self) -> None:
-        """Find the new folder of each partition whose folder is gone or now belongs to a re-created topic."""
+        """Find the new folder of each partition whose folder is gone or now belongs to a re-created topic.
+
+        If a log directory cannot be listed, its partitions keep their folders, unless another log directory has the
+        partition. The broker may have copied the partition there from other brokers.
+        """
+        failed = self.failed
         for partition in self.partitions:
-            folder = None if partition.folder is None else self._folders.get(partition.folder)
-            if folder is not None and folder.where == partition.where:
+            path = partition.folder
+            folder = None if path is None else self._folders.get(path)
+            is_there = folder is not None and folder.where == partition.where
+            if is_there and path is not None and path.parent not in failed:
                 continue
-            elsewhere = next((path for path, other in self._folders.items() if other.where == partition.where), None)
+            places = (path for path, other in self._folders.items() if other.where == partition.where)
+            elsewhere = min(places, key=lambda path: path.parent in failed, default=None)
+            if is_there and elsewhere is not None and elsewhere.parent in failed:
+                continue
             if partition.folder is not None or elsewhere is not None:
                 partition.lie_in(elsewhere)
             if elsewhere is not None:
@@ -225,24 +235,34 @@ class Disk:
     def _folders_of(self, log_dir: Path) -> list[tuple[Path, int]] | None:
         """Return the partitions' folders with their modification times; None if the disk does not answer."""
         folders: list[tuple[Path, int]] = []
-        known, paths = self._log_dirs[log_dir], dict[str, Path | None]()
+        known, paths, unreadable = self._log_dirs[log_dir], dict[str, Path | None](), dict[Path, OSError]()
         try:
             self._require_same(log_dir)
             with os.scandir(log_dir) as entries:
                 for entry in entries:
                     name = entry.name
                     path = paths[name] = known.paths[name] if name in known.paths else self._find_wanted(log_dir, name)
+                    if path is None:
+                        continue
                     # An unchanged folder is not listed, so read only its modification time.
-                    with contextlib.suppress(FileNotFoundError):
-                        if path is not None and entry.is_dir():
+                    try:
+                        if entry.is_dir():
                             folders.append((path, entry.stat().st_mtime_ns))
+                    except FileNotFoundError:
+                        continue
+                    except OSError as error:
+                        unreadable[path] = error
+            if unreadable and not folders:
+                raise next(iter(unreadable.values()))
         except OSError as error:
             if not known.has_failed:
                 _logger.error("cannot list log directory %s: %s", log_dir, error.strerror)  # noqa: TRY400
             known.has_failed = True
             return None
         known.paths, known.has_failed = paths, False
-        return folders
+        # If only some folders are unreadable, list them at each check, as if they had changed just now. The disk may
+        # be able to read them, and otherwise a warning names them.
+        return [*folders, *((path, time.time_ns()) for path in unreadable)]
 
     def _require_same(self, log_dir: Path) -> None:
         """Raise OSError if the path is now another folder. It may be the empty mount point of an unmounted disk, which
