@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import shutil
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,8 @@ from tests.support.uploader.uploader_disk import (
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Hole, Watermark, hole_key, partition_of_hole, watermark_key
+from tieredstore.kafka import held_segment
+from tieredstore.kafka.log_scan import LogExtent, scan_log
 from tieredstore.kafka.logdir import FoundSegment, discover_deleted
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
@@ -473,3 +476,27 @@ def test_a_hole_is_not_filled_by_the_segment_before_a_missed_one(
         run_once(follower.log_dir, store, leadership=FOLLOWER, broker_id="2")
     assert missed == [20]
     assert (extents(store), holes_of(store)) == ([(0, 9), (10, 19), (20, 29), (30, 39)], [])
+
+
+def test_a_disk_that_fails_for_a_while_fills_the_hole_later(
+    tmp_path: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, follower = replicas(tmp_path)
+    damage(leader, 10)
+    run_once(leader.log_dir, store)
+    is_failing = [True]
+
+    def scan(descriptor: int, size: int, base: int, name: str, *, check_crcs: bool = False) -> LogExtent:
+        if base == 10 and is_failing[0]:
+            raise OSError(errno.EIO, "Input/output error")
+        return scan_log(descriptor, size, base, name, check_crcs=check_crcs)
+
+    monkeypatch.setattr(held_segment, "scan_log", scan)
+    with uploader_of(follower.log_dir, store, leadership=FOLLOWER, broker_id="2") as uploader:
+        uploader.run_once()
+        for _ in range(9):
+            uploader.fill_holes()
+        assert holes_of(store) == [(10, 19)]
+        is_failing[0] = False
+        uploader.fill_holes()
+    assert (extents(store), holes_of(store)) == ([(0, 9), (10, 19), (20, 29)], [])

@@ -392,3 +392,43 @@ def test_links_go_where_a_full_disk_has_no_room_for_another_name(
     assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
     assert list(hold_dir.iterdir()) == []
     assert (disk.folder / f"{0:020d}.log").stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_open_files_that_a_network_file_system_has_made_stale_are_opened_by_their_names(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch, is_linked: bool
+) -> None:
+    own = {"check_crcs": "false", "hold_dir": str(hold_dir) if is_linked else ""}
+    with uploader_of(disk.log_dir, store, **own) as uploader:
+        uploader.ask_leadership()
+        uploader.sweep()
+        (partition,) = uploader.disk.partitions
+        stale = {file.descriptor for one in partition.pending() if one.held for file in one.held.files}
+        assert len(stale) == 12
+        real_dup, real_close = os.dup, os.close
+
+        def refuse_stale(name: str) -> Callable[..., Any]:
+            real = getattr(os, name)
+
+            def call(descriptor: Any, *rest: Any, **named: Any) -> Any:
+                if descriptor in stale:
+                    raise OSError(errno.ESTALE, "Stale file handle")
+                return real(descriptor, *rest, **named)
+
+            return call
+
+        def dup(descriptor: int) -> int:
+            new = real_dup(descriptor)
+            stale.update({new} if descriptor in stale else ())
+            return new
+
+        def close(descriptor: int) -> None:
+            stale.discard(descriptor)
+            real_close(descriptor)
+
+        for name in ("fstat", "pread", "preadv"):
+            monkeypatch.setattr(os, name, refuse_stale(name))
+        monkeypatch.setattr(os, "dup", dup)
+        monkeypatch.setattr(os, "close", close)
+        assert uploader.run_once() == []
+    assert (extents(store), holes_of(store), stale) == ([(0, 9), (10, 19), (20, 29)], [], set())

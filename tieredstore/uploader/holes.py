@@ -25,7 +25,7 @@ from tieredstore.uploader.page_cache import cache_as_it_was
 from tieredstore.uploader.partition import Partition, Role
 from tieredstore.uploader.segment import Segment, is_stub
 from tieredstore.uploader.settled import high_watermarks, is_compacted
-from tieredstore.uploader.shipping import PASSING, Uploads
+from tieredstore.uploader.shipping import DISK_TRIES, PASSING, Uploads
 from tieredstore.uploader.target import Target
 
 _logger: Final = logging.getLogger(__name__)
@@ -166,7 +166,16 @@ class _Filling:
                 continue
             if partition.folder is None and not segment.is_replicated and not all(hole.leader_epochs for hole in holes):
                 continue
-            described = self._ship(segment, holes, watermark)
+            try:
+                described = self._ship(segment, holes, watermark)
+            except OSError as error:
+                if error.errno in PASSING:
+                    raise
+                # The disk may be able to read the segment later, and perhaps only this broker has it.
+                _logger.info("%s cannot be read now to fill a hole: %s", segment.place, error)
+                segment.unreadable += 1
+                segment.fills_nothing = segment.unreadable > DISK_TRIES
+                continue
             if described is None:
                 segment.fills_nothing = True
             else:
@@ -197,7 +206,10 @@ class _Filling:
         return None if highs is None else highs.get(self.partition.name, 0)
 
     def _ship(self, segment: Segment, holes: list[Hole], watermark: Watermark) -> LogSegment | None:
-        """Upload the segment and return it. Return None if it cannot be read or does not match the holes."""
+        """Upload the segment and return it. Return None if it is damaged or does not match the holes.
+
+        Raise OSError if the disk fails.
+        """
         partition, filler, log = self.partition, self.filler, None
         with contextlib.ExitStack() as opened:
             try:
@@ -221,9 +233,7 @@ class _Filling:
                 if holes and all(agrees(extent, own, hole, partition.epochs, watermark) for hole in holes):
                     filler.uploads.store(self.target, described)
                     return described
-            except (InvalidSegmentError, SegmentTooLargeError, CorruptDataError, OSError) as error:
-                if isinstance(error, OSError) and error.errno in PASSING:
-                    raise
+            except (InvalidSegmentError, SegmentTooLargeError, CorruptDataError) as error:
                 if log is not None and len(filler.failed) < _MOST_FAILED:
                     filler.failed.add(log)
                 _logger.info("%s cannot fill a hole: %s", segment.place, error)

@@ -27,6 +27,7 @@ nearly full.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Iterable
@@ -140,7 +141,7 @@ class Segment:
         """Return the file status of the pinned log and producer snapshot."""
         held, link = self.held, self.link
         if held is not None:
-            return [os.fstat(held.log.descriptor), os.fstat(held.producer_snapshot.descriptor)]
+            return [_status(held.log.descriptor), _status(held.producer_snapshot.descriptor)]
         return [] if link is None else [_status(link.log), _status(link.snapshot)]
 
     @property
@@ -166,7 +167,13 @@ class Segment:
         return now_s - self.noticed_s
 
     def open(self) -> OpenSegment:
-        """Open the files under new descriptors, which the caller closes. The caller holds the partition's lock."""
+        """Open the files under new descriptors, which the caller closes. The caller holds the partition's lock.
+
+        An open file of a network file system may become stale. Then close the files, and open them by their names.
+        """
+        if self.held is not None and _is_stale(self.held):
+            self.close()
+            self.described = None
         if self.held is not None:
             opened = reopen_segment(self.held)
         else:
@@ -257,9 +264,17 @@ def is_stub(place: FoundSegment) -> bool:
     return status is not None and status.st_size == 0
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _is_stale(held: OpenSegment) -> bool:
     try:
-        return path.stat()
+        os.fstat(held.log.descriptor)
+    except OSError as error:
+        return error.errno == errno.ESTALE
+    return False
+
+
+def _status(path: Path | int) -> os.stat_result | None:
+    try:
+        return path.stat() if isinstance(path, Path) else os.fstat(path)
     except OSError:
         return None
 

@@ -52,8 +52,10 @@ PASSING: Final = frozenset(
 )
 """Transient errors of the operating system, which say nothing about the disk."""
 
+DISK_TRIES: Final = 5
+"""Number of failed reads of a segment after which the disk counts as unable to read the segment."""
+
 _MOVES_S: Final = 1.0
-_DISK_TRIES: Final = 5
 _ABSENT: Final = "the log directory no longer has these offsets, and they were not shipped before"
 _DELETED: Final = "the segment's files were deleted before they could be read"
 _TAKEN_BACK: Final = "a later leader has truncated the segment; the records that replace it will be shipped"
@@ -415,7 +417,8 @@ class _Work:
     def _open_listed(self, segment: Segment) -> OpenSegment:
         """Open the segment's files. List the folder again, unless that was done since the segment was pinned."""
         with self.partition.lock:
-            is_pinned, opened = segment.is_pinned, self._open(segment)
+            opened = self._open(segment)
+            is_pinned = segment.is_pinned  # opening unpins a segment whose open files are stale
         # A listing may have missed the next segment. If the segment was not pinned, its files may also belong to a
         # truncated log or a re-created topic now.
         if not is_pinned:
@@ -528,7 +531,7 @@ class _Work:
         if held is None or error.errno in PASSING:
             raise error
         segment.unreadable += 1
-        if segment.unreadable <= _DISK_TRIES:
+        if segment.unreadable <= DISK_TRIES:
             raise error
         return self._lose(segment, f"{held.log.path} cannot be read: {error.strerror}", held)
 
