@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -21,6 +22,8 @@ from tests.support.uploader.uploader_disk import (
 )
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BrokerUnavailableError
+from tieredstore.kafka import held_segment
+from tieredstore.kafka.log_scan import LogExtent, scan_log
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Leadership, Uploader
@@ -373,3 +376,63 @@ def test_a_topic_made_again_while_its_folder_is_listed_is_another_one(
     settling.high = 1000
     uploader.run_once()
     assert len(extents(store, again.partition)) == 5
+
+
+@pytest.mark.parametrize("failures", [1, 9])
+def test_a_segment_that_only_pins_keep_is_dropped_only_if_the_disk_keeps_failing(
+    tmp_path: Path, store: MemoryObjectStore, hold_dir: str, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    run = Reassigned(tmp_path, store, hold_dir)
+    run_once(run.new.log_dir, store, broker_id="2")
+    left = [failures]
+
+    def scan(descriptor: int, size: int, base: int, name: str, *, check_crcs: bool = False) -> LogExtent:
+        if base == 20 and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        return scan_log(descriptor, size, base, name, check_crcs=check_crcs)
+
+    monkeypatch.setattr(held_segment, "scan_log", scan)
+    for _ in range(8):
+        run.step()
+    assert ((20, 29) in extents(store)) == (failures == 1)
+    assert run.uploader.counts.abandoned_segments == (failures != 1)
+    assert run.uploader.disk.partitions == []
+    run.uploader.close()
+
+
+def test_a_partition_whose_log_directory_failed_is_shipped_from_another_one(
+    uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling, tmp_path: Path
+) -> None:
+    """The broker was restarted without the failed log directory, and has copied the partition from other brokers."""
+    there, elsewhere = disk.copy_to(tmp_path / "two"), tmp_path / "unmounted"
+    disk.log_dir.rename(elsewhere)
+    there.grow(2)
+    look(uploader, there)
+    assert only(uploader).folder == there.folder
+    assert f"cannot be listed: {disk.log_dir}" in uploader.health.reasons()["folders"]
+    settling.high = 100
+    assert uploader.run_once() == []
+    assert (extents(store), watermark_of(store).holes) == ([*WHOLE, (30, 39), (40, 49)], ())
+    # The disk is back, but the partition stays where the broker writes it.
+    elsewhere.rename(disk.log_dir)
+    there.grow()
+    look(uploader, there)
+    assert only(uploader).folder == there.folder
+    assert uploader.run_once() == []
+    assert extents(store)[-1] == (50, 59)
+
+
+def test_an_answer_about_an_earlier_topic_settles_nothing_of_a_re_created_one(
+    uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling
+) -> None:
+    """Both topics have the same leader epoch. The high watermark of the new topic is lower."""
+    settling.high = 1000
+    uploader.ask_settled()
+    assert only(uploader).replicated_to == 1000
+    shutil.rmtree(disk.folder)
+    again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), *NAME), segments=4)
+    settling.high = 10
+    uploader.run_once()
+    (partition,) = (one for one in uploader.disk.partitions if one.where == again.partition)
+    assert (extents(store, again.partition), partition.replicated_to) == ([(0, 9)], 10)

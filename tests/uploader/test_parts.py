@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -34,7 +35,7 @@ from tieredstore.model import (
 )
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment, Leadership
-from tieredstore.uploader.broker import broker_environment
+from tieredstore.uploader.broker import broker_environment, check_log_dir
 from tieredstore.uploader.leadership import UNKNOWN_S, LeadershipView, leadership_of
 from tieredstore.uploader.settled import Settled, high_watermarks, stable_offset
 from tieredstore.uploader.topics import TopicAdvice, TopicSelection, refusal, warnings
@@ -396,3 +397,27 @@ def test_without_a_broker_nobody_is_asked() -> None:
     advice = advice_of(None)
     advice.ask(["orders"])
     assert advice.knows("orders")
+
+
+def test_the_settings_of_a_re_created_topic_are_read_again() -> None:
+    broker = Broker({"orders": {"cleanup.policy": "compact"}})
+    advice, first = advice_of(broker), {"orders": Uuid.random()}
+    for _ in range(2):
+        advice.ask(["orders"], first)
+    assert (len(broker.asked), set(advice.refused)) == (1, {"orders"})
+    broker.answers["orders"] = {}
+    advice.ask(["orders"], {"orders": Uuid.random()})
+    assert advice.refused == {}
+    advice.ask(["orders"])  # no folder of the topic is left
+    assert len(broker.asked) == 2
+
+
+def test_a_log_directory_on_a_failed_disk_is_named_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(ConfigError, match="cannot be read: Input/output error; repair its disk, or remove it from"):
+        check_log_dir(tmp_path)

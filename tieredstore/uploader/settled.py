@@ -19,7 +19,7 @@ from tieredstore.kafka.checkpoints import (
 )
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
 from tieredstore.limits import MAX_INT64
-from tieredstore.model import TopicPartition
+from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.process.health import Health
 from tieredstore.uploader.leadership import LeadershipView
 from tieredstore.uploader.partition import Partition
@@ -190,39 +190,42 @@ def _list(folder: Path) -> list[Path]:
 
 
 class Answers:
-    """The latest answer for each partition: its high watermark and last stable offset, and the time of the answer."""
+    """The latest answer for each partition: its high watermark and last stable offset, and the time of the answer.
+
+    Topic ids distinguish the partitions, because an answer says nothing about a re-created topic.
+    """
 
     def __init__(self, max_age_s: float = 60.0, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._max_age_s = max_age_s
         self._monotonic = monotonic
-        self._answers: dict[TopicPartition, tuple[float, Settled]] = {}
-        self._heard: set[TopicPartition] = set()
+        self._answers: dict[TopicIdPartition, tuple[float, Settled]] = {}
+        self._heard: set[TopicIdPartition] = set()
 
-    def take(self, answers: Mapping[TopicPartition, Settled], asked: Iterable[TopicPartition] = ()) -> None:
+    def take(self, answers: Mapping[TopicIdPartition, Settled], asked: Iterable[TopicIdPartition] = ()) -> None:
         """Record the answers. Partitions in ``asked`` without an answer count as silent."""
         now_s = self._monotonic()
-        self._answers.update({name: (now_s, settled) for name, settled in answers.items()})
+        self._answers.update({where: (now_s, settled) for where, settled in answers.items()})
         self._heard.difference_update(asked)
         self._heard.update(answers)
 
-    def is_silent(self, name: TopicPartition) -> bool:
+    def is_silent(self, where: TopicIdPartition) -> bool:
         """Return True if the last request brought no answer about the partition, or there was no request yet."""
-        return name not in self._heard
+        return where not in self._heard
 
     @property
     def are_any(self) -> bool:
         """True if the last request brought an answer for any partition."""
         return bool(self._heard)
 
-    def are_new(self, name: TopicPartition) -> bool:
+    def are_new(self, where: TopicIdPartition) -> bool:
         """Return True if the last answer about the partition is at most five seconds old."""
-        answer = self._answers.get(name)
+        answer = self._answers.get(where)
         return answer is not None and self._monotonic() - answer[0] <= _NEW_S
 
-    def of(self, name: TopicPartition) -> Settled | None:
+    def of(self, where: TopicIdPartition) -> Settled | None:
         """Return the last answer about the partition. Return None if it is so old that its leader epoch may be out of
         date."""
-        answer = self._answers.get(name)
+        answer = self._answers.get(where)
         return answer[1] if answer is not None and self._monotonic() - answer[0] <= self._max_age_s else None
 
 
@@ -257,23 +260,23 @@ class Inquiries:
             partition
             for partition in self._shippable()
             if partition.turn.not_before_s <= soon_s
-            and self._answers.is_silent(partition.name) is is_silent
-            and (partition.turn.waits_for is not None or not self._answers.are_new(partition.name))
+            and self._answers.is_silent(partition.where) is is_silent
+            and (partition.turn.waits_for is not None or not self._answers.are_new(partition.where))
         ]
         if not waiting or not self._leadership.is_known:
             return False
-        names = [partition.name for partition in waiting]
+        asked = [partition.where for partition in waiting]
         try:
             answers = self._settling.ask(waiting)
         except TieredStoreError as error:
-            self._answers.take({}, names)
+            self._answers.take({}, asked)
             if not self._answers.are_any:
                 self._health.fails("broker", f"high watermarks are unknown: {error}")
             return False
-        self._answers.take(answers, names)
+        self._answers.take({one.where: answers[one.name] for one in waiting if one.name in answers}, asked)
         self._health.holds("broker")
         for partition in waiting:
-            settled = self._answers.of(partition.name)
+            settled = self._answers.of(partition.where)
             last_epoch = partition.epochs[-1][0] if partition.epochs else -1
             if settled is not None and settled.leader_epoch in (None, last_epoch):
                 partition.mark_replicated(settled.high_watermark)
@@ -282,7 +285,7 @@ class Inquiries:
     def standing(self, partition: Partition) -> Standing:
         """Return the offsets up to which the uploader is allowed to upload the partition now."""
         if self._leadership.is_known:
-            return Standing(self._answers.of(partition.name))
+            return Standing(self._answers.of(partition.where))
         # The partition's leader is unknown, so only the broker's own checkpoint shows what is replicated.
         folder = partition.folder
         if folder is None:

@@ -9,10 +9,12 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import TieredStoreError
+from tieredstore.model import Uuid
 
 if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState
@@ -96,7 +98,8 @@ class TopicAdvice:
         self._upload_timeout_ms = settings.upload_timeout_ms
         self._has_links = bool(settings.hold_dir)
         self._broker = broker
-        self._asked: set[str] = set()
+        self._asked: dict[str, Uuid | None] = {}
+        """The topics whose settings were read, each with its topic id at that time."""
         self._in_vain: Counter[str] = Counter()
         self.refused: dict[str, str] = {}
         """For each topic that is not uploaded, the reason."""
@@ -109,12 +112,13 @@ class TopicAdvice:
         """Return True if the topic's settings are known, or if there is no broker to ask."""
         return self._broker is None or topic in self.advice
 
-    def ask(self, topics: Iterable[str]) -> None:
-        """Read the settings of the topics that were not read since the last :meth:`forget`.
+    def ask(self, topics: Iterable[str], ids: Mapping[str, Uuid] = MappingProxyType({})) -> None:
+        """Read the settings of the topics that were not read since the last :meth:`forget`. ``ids`` has the present
+        topic ids: a re-created topic may have other settings, so read them again.
 
         Raise an error of the broker if a retry may succeed. After any other error, treat the settings as empty.
         """
-        wanted = sorted(set(topics) - self._asked)
+        wanted = sorted(topic for topic in set(topics) if not self._is_asked(topic, ids.get(topic)))
         if self._broker is None or not wanted:
             return
         try:
@@ -132,7 +136,7 @@ class TopicAdvice:
                 continue
             if topic not in answers:
                 unknown.append(topic)
-            self._asked.add(topic)
+            self._asked[topic] = ids.get(topic)
             self._take(topic, answers.get(topic, _NOT_TOLD))
         if unknown:
             _logger.warning("%s: shipped, though the brokers give no answer about the topic's settings", _name(unknown))
@@ -157,6 +161,9 @@ class TopicAdvice:
     def forget(self) -> None:
         """Read all topics' settings again at the next :meth:`ask`. Known settings stay until then."""
         self._asked.clear()
+
+    def _is_asked(self, topic: str, topic_id: Uuid | None) -> bool:
+        return topic in self._asked and topic_id in (None, self._asked[topic])
 
     def _take(self, topic: str, settings: Mapping[str, str]) -> None:
         refused = None if topic in self._force else refusal(settings)

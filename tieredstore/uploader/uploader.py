@@ -205,7 +205,9 @@ class Uploader(Closing):
     def ask_topics(self) -> None:
         """Read the settings of topics that were not read yet. Assign roles if there are new answers."""
         try:
-            self.topics.ask(partition.where.topic for partition in self.disk.partitions)
+            partitions = self.disk.partitions
+            ids = {one.where.topic: one.where.topic_id for one in partitions if one.folder is not None}
+            self.topics.ask((one.where.topic for one in partitions), ids)
         except TieredStoreError as error:
             self.health.fails("topics", f"the settings of topics are unknown: {error}")
             return
