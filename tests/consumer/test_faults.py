@@ -91,6 +91,20 @@ def test_a_broker_that_is_away_holds_up_nobody_who_reads_the_bucket(bucket: Buck
     assert offsets_of(rest, 1) == list(range(10))
 
 
+@pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
+def test_a_partition_without_a_leader_holds_up_no_other(bucket: Bucket, mode: str) -> None:
+    """Its error is reported if it lasts. Once there is a leader again, the partition is read."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 30), OTHERS: ScriptedLog(0, 10, has_leader=False)})
+    with broker.consumer(bucket, ORDERS, OTHERS, mode=mode, timeout_ms=200) as (consumer, _):
+        assert offsets_of(read_patiently(consumer, 30)) == list(range(30))
+        assert "orders-1 has no leader now" in str(raised(consumer, BrokerUnavailableError))
+        broker.logs[ORDERS].end = 40
+        assert offsets_of(read_patiently(consumer, 10)) == list(range(30, 40))
+        broker.logs[OTHERS].has_leader = True
+        assert offsets_of(read_patiently(consumer, 10), 1) == list(range(10))
+
+
 @pytest.mark.parametrize("policy", ["fail", "report"])
 def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> None:
     """The consumer passes a leader epoch to librdkafka, which needs it to detect the unclean election."""

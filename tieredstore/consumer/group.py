@@ -32,6 +32,8 @@ _STARTS: Final[dict[int, Start]] = {
     _INVALID: "committed",
 }
 """The start that each logical offset of librdkafka stands for."""
+_LOGICAL: Final[dict[str, int]] = {"earliest": _BEGINNING, "latest": _END, "error": _END}
+"""The logical offset of each named start in librdkafka."""
 
 RebalanceCallback: TypeAlias = Callable[[Any, list[KafkaPartition]], None]
 
@@ -261,6 +263,13 @@ def _start(offset: int) -> Start | None:
     if offset <= _TAIL:
         return Tail(_TAIL - offset)
     return _STARTS.get(offset) if offset < 0 else offset
+
+
+def logical_offset(start: Start) -> int:
+    """Convert a start to librdkafka's form of an offset. There, -2000 - n means n offsets before the end."""
+    if isinstance(start, Tail):
+        return _TAIL - start.count
+    return start if isinstance(start, int) else _LOGICAL[start]
 
 
 _logger: Final = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from tieredstore.consumer.group import topic_id_in
+from tieredstore.consumer.group import logical_offset, topic_id_in
 from tieredstore.consumer.partition import Start, Tail
 from tieredstore.consumer.placement import (
     Cut,
@@ -30,8 +30,8 @@ from tieredstore.consumer.placement import (
     run_stop,
 )
 from tieredstore.consumer.settings import Mode
-from tieredstore.errors import AlreadyClosedError
-from tieredstore.model import TopicPartition, Uuid
+from tieredstore.errors import AlreadyClosedError, BrokerUnavailableError
+from tieredstore.model import TopicPartition, Uuid, name_of
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.position import Position, stand
 from tieredstore.process.parallel import READERS, in_parallel
@@ -51,10 +51,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_LOGICAL: Final[dict[str, int]] = {"earliest": -2, "latest": -1, "error": -1}
-"""The logical offset of each named start in librdkafka."""
-_TAIL_BASE: Final = -2000
-"""librdkafka's OFFSET_TAIL_BASE: the offset -2000 - n means n offsets before the end."""
 _NO_ID: Final = Uuid(bytes(16))
 _LEAST_S: Final = 1.0
 
@@ -102,6 +98,8 @@ class Look:
     """The current id of the topic with this name."""
     broker: BrokerSpan | None = None
     """The broker's offsets. None if the broker lacks the partition, or if the look-up does not ask the broker."""
+    error: Exception | None = None
+    """The reason why the broker cannot answer now."""
     was_reset: int | None = None
     """The offset that caused a reset, because neither the bucket nor the broker has it."""
 
@@ -336,7 +334,10 @@ class BrokerInquiry:
             if topic is None:
                 continue
             look.topic_id = topic.topic_id
-            if look.where[1] in topic.partitions:
+            if look.where[1] in topic.leaderless and self._settings.mode is not Mode.REMOTE_ONLY:
+                # Do not ask for its offsets, because the other partitions in the request would wait for its answer.
+                look.error = BrokerUnavailableError(f"{name_of(look.where)} has no leader now")
+            elif look.where[1] in topic.partitions:
                 there.append(look)
         if self._settings.mode is Mode.REMOTE_ONLY:
             return
@@ -356,8 +357,10 @@ class BrokerInquiry:
             span = first, max(first, end.offset)
             look.broker = BrokerSpan(span, end.leader_epoch, latest, self._clock())
 
-    def find(self, look: Look) -> Found | None:
+    def find(self, look: Look) -> Answer | None:
         """Return the answer if the broker alone can give it, otherwise None."""
+        if look.error is not None:
+            return Unanswered(look, look.error, self._clock() - look.begun_at)
         if look.start == "error":
             return _make_found(look, Unset())
         if self._settings.mode is not Mode.KAFKA_PREFERRED or look.broker is None or look.is_recreated(self._logs):
@@ -448,7 +451,7 @@ class BucketInquiry:
             return _make_found(look, Recreated(look.topic_id), self._beginning(look, lineage), lineage)
         if self._settings.mode is not Mode.REMOTE_ONLY and look.broker is None and self.logs.lineage(where) is None:
             # Neither bucket nor broker has the partition, so let the Kafka client wait for it and report errors.
-            return _make_found(look, OnBroker(), _logical(look.start))
+            return _make_found(look, OnBroker(), logical_offset(look.start))
         is_reloaded = look.reload
         if is_reloaded:
             self._reload(look)
@@ -591,10 +594,3 @@ def _is_by_end(start: Start) -> bool:
 def _before(end: int | None, start: Start) -> int | None:
     """Return the offset of a start that counts from the end. Like librdkafka, return at least 0."""
     return end if end is None or not isinstance(start, Tail) else max(0, end - start.count)
-
-
-def _logical(start: Start) -> int:
-    """Return a start as librdkafka's offset number."""
-    if isinstance(start, Tail):
-        return _TAIL_BASE - start.count
-    return start if isinstance(start, int) else _LOGICAL[start]

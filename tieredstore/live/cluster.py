@@ -56,11 +56,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic as the broker reports it now. ``partitions`` are sorted."""
+    """A topic as the broker reports it now. ``partitions`` are sorted; ``leaderless`` have no leader now."""
 
     topic: str
     topic_id: Uuid
     partitions: tuple[int, ...]
+    leaderless: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,7 +471,8 @@ def _live_topic(name: str, described: TopicDescription, doing: str) -> LiveTopic
     topic_id = uuid_of(described.topic_id)
     if topic_id.bytes == bytes(16):
         raise BrokerError(f"{doing}: the broker returned no topic id; Kafka 2.8 or later is needed")
-    return LiveTopic(name, topic_id, tuple(sorted(partition.id for partition in described.partitions)))
+    leaderless = (each.id for each in described.partitions if each.leader is None or each.leader.id < 0)
+    return LiveTopic(name, topic_id, tuple(sorted(each.id for each in described.partitions)), frozenset(leaderless))
 
 
 def uuid_of(theirs: KafkaUuid | None) -> Uuid:

@@ -48,6 +48,7 @@ class ScriptedLog:
     """True if every read in the hole fails, not only the first."""
     epoch: int | None = None
     """Leader epoch of the records from ``cut_at`` on; None if the broker does not report epochs."""
+    has_leader: bool = True
 
 
 @dataclass
@@ -104,6 +105,12 @@ class ScriptedBroker:
             self.failures -= 1
             raise BrokerUnavailableError("the broker was told not to answer")
 
+    def expect_leaders(self, wheres: Iterable[TopicPartition]) -> None:
+        """Raise an error if one of the partitions has no leader, as the client does for the whole request."""
+        for where in wheres:
+            if not self.logs[where].has_leader:
+                raise BrokerUnavailableError(f"{where} has no leader")
+
 
 class ScriptedCluster:
     """Admin client's view of the broker."""
@@ -119,10 +126,18 @@ class ScriptedCluster:
         known = {
             topic: tuple(sorted(number for name, number in self._broker.logs if name == topic)) for topic in topics
         }
-        return {topic: LiveTopic(topic, self._broker.topic_id, numbers) for topic, numbers in known.items() if numbers}
+        leaderless = {where for where, log in self._broker.logs.items() if not log.has_leader}
+        return {
+            topic: LiveTopic(
+                topic, self._broker.topic_id, numbers, frozenset(one for one in numbers if (topic, one) in leaderless)
+            )
+            for topic, numbers in known.items()
+            if numbers
+        }
 
     def earliest_offsets(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         self._broker.answer()
+        self._broker.expect_leaders(wheres)
         return {where: self._broker.logs[where].start for where in wheres}
 
     def ends(self, wheres: Sequence[TopicPartition], isolation: object = None) -> dict[TopicPartition, LiveEnd]:
@@ -136,6 +151,7 @@ class ScriptedCluster:
 
     def end_offsets(self, wheres: Sequence[TopicPartition], isolation: object = None) -> dict[TopicPartition, int]:
         self._broker.answer()
+        self._broker.expect_leaders(wheres)
         logs = [self._broker.logs[where] for where in wheres]
         ends = [log.end if isolation == "read_uncommitted" else min(log.end, log.stable) for log in logs]
         return dict(zip(wheres, ends, strict=True))
