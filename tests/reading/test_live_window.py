@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
-from tieredstore.errors import DataLossError
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.errors import CorruptDataError, DataLossError
 from tieredstore.live import EpochEnd, LiveEnd, LiveReader, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import PartitionLog, Subscribe
@@ -201,3 +202,33 @@ def test_a_topic_that_was_created_again_after_the_planning_ends_only_a_strict_re
     with caplog.at_level(logging.WARNING):
         assert rows(QUERY) == []
     assert "but offsets 3 to 11 were requested" in caplog.text
+
+
+class CalmBroker(HurriedBroker):
+    """A broker that has all records."""
+
+    def read(self, topic: str, partition: int, start: int, stop: int, **more: Any) -> Iterator[pa.RecordBatch]:
+        untyped: Any = pa
+        yield untyped.record_batch({"offset": untyped.array(range(start, stop), untyped.int64())})
+
+
+@pytest.mark.parametrize("live_start", [None, 0, 10, 15])
+def test_damaged_records_that_the_broker_has_are_read_there(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture, live_start: int | None
+) -> None:
+    bucket.write(10)
+    damaged = bucket.write(10)
+    path = next(bucket.root.rglob(f"{damaged.start_offset:020d}-*.log"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    lineage = load_catalog(bucket.manager, topic="orders").lineage("orders", 0, FIRST_ID)
+    log = PartitionLog("orders", 0, FIRST_ID, lineage, seam=20, earliest=0, end=30, live_start=live_start)
+    reader = TopicReader(lambda: bucket.manager, QUERY, OFFSETS, live=cast("LiveReader", CalmBroker()))
+    if live_start not in (0, 10):
+        with pytest.raises(CorruptDataError):
+            list(reader.read(log, 3, 25))
+        return
+    batches: list[Any] = list(reader.read(log, 3, 25))
+    assert [offset for batch in batches for offset in batch.to_pydict()["offset"]] == list(range(3, 25))
+    assert caplog.text.count("orders-0 is read from the broker from offset 10 on") == 1

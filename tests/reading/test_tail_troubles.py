@@ -14,9 +14,9 @@ import pytest
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore import live
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
-from tieredstore.errors import DataLossError, StoreUnavailableError
+from tieredstore.errors import CorruptDataError, DataLossError, StoreUnavailableError
 from tieredstore.live import EpochEnd, LiveEnd, LiveEvent, LiveTopic
-from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
+from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import Position, Subscribe
 from tieredstore.process import log_once
 from tieredstore.reading import snapshots, split_reads
@@ -393,3 +393,48 @@ def test_a_watermark_that_was_moved_back_tells_it_before_that(bucket: Bucket, ca
         bucket.write(75, epochs=(*WRITTEN, (6, 25)))
         clock.now += 20
         assert [offset for records in all_of(tail) for offset in offsets_of(records)] == list(range(25, 100))
+
+
+def damage(bucket: Bucket, segment: RemoteLogSegmentMetadata) -> None:
+    log = next(bucket.root.rglob(f"{segment.start_offset:020d}-*.log"))
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    log.write_bytes(content)
+
+
+@pytest.mark.parametrize("policy", ["fail", "report"])
+@pytest.mark.parametrize("begins", [0, 10, 15])
+def test_damaged_records_that_the_broker_has_are_read_there(
+    bucket: Bucket, broker: type[Broker], caplog: pytest.LogCaptureFixture, policy: Any, begins: int
+) -> None:
+    bucket.write(10)
+    damaged = bucket.write(10)
+    bucket.write(10, skip=5 if policy == "report" else 0)
+    damage(bucket, damaged)
+    broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (begins, 40)}
+    records: Any = pa.RecordBatch.from_pydict({"offset": list(range(10, 40))})
+    broker.events = [LiveEvent(ORDERS, records, 40)]
+    query = LogQuery(Subscribe(("orders",)), client={"bootstrap.servers": "localhost:1"}, on_data_loss=policy)
+    with caplog.at_level(logging.WARNING), LogTail(bucket.manager, query, {ORDERS: 0}, settings=SETTINGS) as tail:
+        if begins > 10:
+            with pytest.raises(CorruptDataError):
+                all_of(tail)
+            return
+        given = all_of(tail)
+    assert [offset for records in given for offset in offsets_of(records)] == list(range(40))
+    assert not any(lost_of(records) for records in given)
+    assert caplog.text.count("orders-0 is read from the broker from offset 10 on") == 1
+
+
+def test_damaged_records_that_the_broker_refuses_are_an_error(bucket: Bucket, broker: type[Broker]) -> None:
+    """The broker's log ends before the bucket's."""
+    bucket.write(10)
+    damage(bucket, bucket.write(10))
+    broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 5)}
+    broker.events = [LiveEvent(ORDERS, None, 10)]
+    query = LogQuery(Subscribe(("orders",)), client={"bootstrap.servers": "localhost:1"}, on_data_loss="report")
+    with LogTail(bucket.manager, query, {ORDERS: 0}, settings=SETTINGS, look_s=0) as tail:
+        for _ in range(2):
+            with pytest.raises(CorruptDataError):
+                all_of(tail)
+        assert tail.positions == {ORDERS: 10}

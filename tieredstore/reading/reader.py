@@ -10,7 +10,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, CorruptDataError
+from tieredstore.model import name_of
 from tieredstore.process.closing import Closing
 from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
@@ -98,9 +99,10 @@ class TopicReader(Closing):
     ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the records with offsets in ``[start, stop)``, each once and in order. No record batch is empty.
 
-        Records of the bucket come first, then records of the broker, with the same columns. Memory is bounded for any
-        window. ``aborted`` collects the aborted transactions of the bucket's part. It may include later transactions of
-        the same segment. Exhaust or close the generator.
+        Records of the bucket come first, then records of the broker, with the same columns. If records of the bucket
+        are damaged, and the broker has them, the read continues at the broker. Memory is bounded for any window.
+        ``aborted`` collects the aborted transactions of the bucket's part. It may include later transactions of the
+        same segment. Exhaust or close the generator.
 
         Raise DataLossError at once for missing offsets, and later if retention deletes offsets during the read. If the
         query accepts losses, log a warning for each gap instead.
@@ -186,13 +188,21 @@ class TopicReader(Closing):
 def _read(
     sources: QuerySources, log: PartitionLog, start: int, stop: int, aborted: set[AbortedTransaction] | None = None
 ) -> Generator[pa.RecordBatch, None, None]:
-    if log.lineage is not None and start < min(stop, log.seam):
-        yield from StoredRead(sources, log.lineage, (start, min(stop, log.seam)), aborted).batches()
+    seam = log.seam
+    if log.lineage is not None and start < min(stop, seam):
+        stored = StoredRead(sources, log.lineage, (start, min(stop, seam)), aborted)
+        try:
+            yield from stored.batches()
+        except CorruptDataError as error:
+            seam = stored.position
+            if log.live_start is None or not log.live_start <= seam < log.end:
+                raise
+            _logger.warning("%s; %s is read from the broker from offset %d on", error, name_of(log.where), seam)
     if log.live_start is None:
         return
     # Skip missing offsets before the broker's first offset, because the loss policy has already been applied to these
     # offsets.
-    live = LiveSplit.of(log, max(start, log.seam, log.live_start), min(stop, log.end))
+    live = LiveSplit.of(log, max(start, seam, log.live_start), min(stop, log.end))
     if live.start < live.stop:
         yield from sources.read_live_split(live)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 
 import pyarrow as pa
 
-from tieredstore.errors import AlreadyClosedError
+from tieredstore.errors import AlreadyClosedError, CorruptDataError
 from tieredstore.model import TopicPartition, Uuid, name_of
 from tieredstore.partitions.life import contradict
 from tieredstore.partitions.log import PartitionLog
@@ -25,9 +26,11 @@ from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
-    from tieredstore.live import EpochEnd, LiveFollower
+    from tieredstore.live import EpochEnd, LiveFollower, LiveTopic
     from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
+
+_logger: Final = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 1.0
 """After :meth:`_Looks.ask_soon`, the next look-up of the logs is at most this many seconds away. Each look-up lists the
@@ -115,7 +118,8 @@ class _Followed:
     | `ToLook` | look-up: absent, undecided, or only older epochs exist; or an error | `ToLook` |
     | `Queued` | no other partition is read | `Reading` |
     | `Reading` | at the seam, which the broker has, and the topic was looked at within 30 s | `Live` |
-    | `Reading` | at the seam otherwise, or an error | `ToLook` |
+    | `Reading` | damaged records, which the broker has | `Live` |
+    | `Reading` | at the seam otherwise, or another error | `ToLook` |
     | `Live` | the broker lacks the next offset, the log was cut, or the topic was deleted or re-created | `ToLook` |
     """
 
@@ -125,6 +129,8 @@ class _Followed:
     identified_at: float = -math.inf
     refused: int | None = None
     """The epoch of the leader that refused this position, None if no leader did."""
+    damaged_at: int | None = None
+    """The offset of damaged records in the bucket, from which the broker was read instead."""
     lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
     """Lost offsets, ascending. They are reported with the records that come after them."""
 
@@ -194,7 +200,8 @@ class LogTail(Closing):
 
     The tail reads partitions from the bucket, one after the other, each up to the broker's part. A single consumer then
     follows all of them at the broker. If the broker deletes records before they were read, the tail reads them from the
-    bucket. Without a broker, it lists the bucket every ``look_s`` seconds.
+    bucket. If records of the bucket are damaged, and the broker has them, the tail reads them from the broker. Without
+    a broker, it lists the bucket every ``look_s`` seconds.
 
     The query decides the isolation. It also decides if lost offsets and a re-created topic raise DataLossError or only
     log a warning. After a warning, the tail continues after the loss, or at the start of the new topic. A tail takes
@@ -408,10 +415,12 @@ class LogTail(Closing):
             assert isinstance(phase, _Reading)
             try:
                 records = next(phase.batches, None)
-            except BaseException:
+            except BaseException as error:
                 # The error has ended the generator. The next poll would take the exhausted generator for the end of the
                 # window, so look the partition up again.
                 self._look_at_soon(where)
+                if isinstance(error, CorruptDataError) and self._avoid_damage(followed, phase.log, error):
+                    continue
                 raise
             followed.at = phase.log.position(phase.window.position)
             followed.lost = sorted([*followed.lost, *phase.window.take_lost()], key=lambda span: span.start)
@@ -439,6 +448,23 @@ class LogTail(Closing):
             self._follow_live(followed, log, log.live_start)
         else:
             self._look_at_soon(log.where)
+
+    def _avoid_damage(self, followed: _Followed, log: PartitionLog, error: CorruptDataError) -> bool:
+        """Follow a partition at the broker, because its next records in the bucket are damaged. Return False, and do
+        nothing, if the broker does not have these records, or if the topic was deleted or re-created.
+        """
+        offset, cluster = followed.offset, self._snapshots.cluster()
+        if cluster is None or log.live_start is None or not log.live_start <= offset < log.end:
+            return False
+        if followed.damaged_at == offset:
+            return False  # the broker has refused this offset
+        if self._is_other(followed, log.topic, cluster.describe({log.topic})):
+            return False
+        _logger.warning("%s; %s is read from the broker from offset %d on", error, name_of(log.where), offset)
+        # The broker also has the later offsets that the bucket lacks.
+        followed.lost, followed.damaged_at = [span for span in followed.lost if span.start < offset], offset
+        self._follow_live(followed, log, log.live_start)
+        return True
 
     def _next_live(self) -> TailRecords | None:
         if self._follower is None or not self._follower.positions:
@@ -484,11 +510,14 @@ class LogTail(Closing):
         self._identified_at = self._clock()
         live_topics = cluster.describe({topic for topic, _ in self._follower.positions})
         for where in list(self._follower.positions):
-            live = live_topics.get(where[0])
-            known = self._followed[where].topic_id
-            if live is None or contradict(self._source.layout, where[0], live.topic_id, known):
+            if self._is_other(self._followed[where], where[0], live_topics):
                 self._follower.remove([where])
                 self._look_at_soon(where)
+
+    def _is_other(self, followed: _Followed, topic: str, live_topics: Mapping[str, LiveTopic]) -> bool:
+        """Return True if the topic was deleted or re-created since the partition was read."""
+        live = live_topics.get(topic)
+        return live is None or contradict(self._source.layout, topic, live.topic_id, followed.topic_id)
 
 
 def _follower_of(query: LogQuery, settings: ReadSettings) -> LiveFollower:
