@@ -107,7 +107,7 @@ def test_offsets_are_windows_and_what_is_handed_out_counts_as_written(kept: Kept
         later = latest(reader, end)
     assert [window[2:5] for window in later["windows"]] == [[1, 20, 25]]
     reports = reports_of(kept, tasks + tasks_between(reader, end, later))
-    assert [(report.written[0].records, report.error) for report in reports] == [(20, None), (20, None), (5, None)]
+    assert [window.records for window, _ in reports] == [20, 20, 5]
 
 
 def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: Kept, reader: WindowReader) -> None:
@@ -242,7 +242,7 @@ def test_a_process_that_worked_for_an_earlier_run_takes_the_stores_of_the_presen
         tasks = tasks_between(reader, start, forced(reader, start))
         reports_of(kept, tasks, run="first")
         (first, _) = reports_of(kept, tasks, run="second", output__storage__root=str(tmp_path / "other"))
-    (file,) = first.written[0].files
+    (file,) = first[0].files
     FilesystemObjectStore(tmp_path / "other").publish(file.prepared)
 
 
@@ -252,14 +252,13 @@ def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, r
     start = reader.initialOffset()
     (first, _) = tasks_between(reader, start, latest(reader, start))
     # These tasks write the rest of a window, as in a batch that was partly written.
-    report, inner = reports_of(kept, [first.between(7, 20), first.between(3, 5)])
-    assert [report.written[0].files[0].first_offset, report.written[0].records] == [7, 13]
-    assert [inner.written[0].files[0].first_offset, inner.written[0].records] == [3, 2]
+    (written, _), (inner, _) = reports_of(kept, [first.between(7, 20), first.between(3, 5)])
+    assert [written.files[0].first_offset, written.records] == [7, 13]
+    assert [inner.files[0].first_offset, inner.records] == [3, 2]
     changed = Job(RunSettings(str(kept.file()), "of other settings", ""), (first,))
     (batch,) = changed.run([pa.RecordBatch.from_pydict({"id": [0]})])
-    answer = unpack(batch.column(0)[0].as_py())
     with pytest.raises(ConfigError, match="has changed since the pipeline was started"):
-        raise error_named(*answer.error)
+        raise unpack(batch.column(0)[0].as_py())
     unknown = error_named("Exception", "of a later version")
     assert type(unknown) is TieredStoreError
     kept.bucket.write(5, TOPIC, 0, topic_id=SECOND_ID)

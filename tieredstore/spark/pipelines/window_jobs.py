@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -35,7 +36,6 @@ from tieredstore.pipelines.writers import ENVELOPE, envelope
 from tieredstore.spark.pipelines.window_tasks import (
     REPORT,
     SCHEMA,
-    SHOWN_REASONS,
     Job,
     Report,
     RunSettings,
@@ -43,6 +43,7 @@ from tieredstore.spark.pipelines.window_tasks import (
     error_within,
     open_kept,
     pack,
+    report_of,
     unpack,
 )
 from tieredstore.spark.source.workers import spare_modules
@@ -115,14 +116,8 @@ class WindowJobs:
         one.
         """
         reports: list[Report] = [unpack(row[REPORT]) for row in _collect(job)]
-        outcomes: list[Written | Failed] = []
-        errors: list[TieredStoreError] = []
-        for report in reports:
-            try:
-                outcomes.append(report.outcome())
-            except TieredStoreError as error:
-                errors.append(error)
-        if errors:
+        outcomes = [report for report in reports if not isinstance(report, TieredStoreError)]
+        if errors := [report for report in reports if isinstance(report, TieredStoreError)]:
             self._discard(outcomes)
             # Prefer an error that no retry can cure, because it tells the user more than a transient error.
             raise min(errors, key=lambda error: error.retryable)
@@ -203,18 +198,14 @@ class FrameJob:
         """Write offset windows. Yield a report for each group of adjacent rows of one window."""
         spare_modules()
         for number, pieces in groupby(self._pieces(batches), key=lambda one: one[0]):
-            report = pack(self._report(self.tasks[number].window, (rows for _, rows in pieces)))
-            yield pa.RecordBatch.from_pydict({REPORT: [report]})
+            report = report_of(partial(self._write, self.tasks[number].window, (rows for _, rows in pieces)))
+            yield pa.RecordBatch.from_pydict({REPORT: [pack(report)]})
 
-    def _report(self, window: Window, pieces: Iterator[pa.RecordBatch]) -> Report:
-        try:
-            first = next(pieces)
-            pipeline = open_kept(self.settings)
-            recipe = replace(pipeline.recipe, format=of_rows(pipeline.recipe.format, first.schema))
-            written, reasons = write_window(window, _ascending(window, first, pieces), recipe, pipeline.parts.store)
-        except TieredStoreError as error:
-            return Report(error=(type(error).__name__, str(error)))
-        return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
+    def _write(self, window: Window, pieces: Iterator[pa.RecordBatch]) -> Written:
+        first = next(pieces)
+        pipeline = open_kept(self.settings)
+        recipe = replace(pipeline.recipe, format=of_rows(pipeline.recipe.format, first.schema))
+        return write_window(window, _ascending(window, first, pieces), recipe, pipeline.parts.store)
 
     def _pieces(self, batches: _Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield rows together with the number of their offset window, in the order of the input."""

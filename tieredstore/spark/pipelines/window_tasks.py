@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -96,32 +96,21 @@ class Job:
 
     def _report(self, task: WindowTask) -> Report:
         reached = ReadUpTo(task.window.start)
-        try:
-            written, reasons = open_kept(self.settings).write(task, reached)
-        except TieredStoreError as error:
-            return Report(error=(type(error).__name__, str(error)), window=task.window, reached=reached.offset)
-        return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
+        report = report_of(lambda: open_kept(self.settings).write(task, reached))
+        return Failed(task.window, reached.offset, report) if isinstance(report, UNREADABLE) else report
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A task's report about an offset window: the result, or an error. Picklable."""
+Report: TypeAlias = Written | Failed | TieredStoreError
+"""A task's report about an offset window. It is a Failed if a record of the window is lost or corrupt."""
 
-    written: Written | None = None
-    error: tuple[str, str] | None = None
-    window: Window | None = None
-    """The offset window of the error, if known. ``reached`` is the offset up to which the window's records were
-    read."""
-    reached: int = -1
 
-    def outcome(self) -> Written | Failed:
-        """Return the result, or a Failed for lost or corrupt records. Raise any other error."""
-        if self.written is not None:
-            return self.written
-        error = error_named(*(self.error or ("TieredStoreError", "a task returned no report")))
-        if self.window is None or not isinstance(error, UNREADABLE):
-            raise error
-        return Failed(self.window, self.reached, error)
+def report_of(write: Callable[[], Written]) -> Written | TieredStoreError:
+    """Return the result of ``write``, or the error that it raised. The driver can unpickle both."""
+    try:
+        written, reasons = write()
+    except TieredStoreError as error:
+        return error_named(type(error).__name__, str(error))
+    return written, dict(sorted(reasons.items())[:SHOWN_REASONS])
 
 
 def error_named(name: str, sentence: str) -> TieredStoreError:
