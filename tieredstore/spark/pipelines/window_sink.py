@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -17,15 +17,13 @@ from pyspark import InheritableThread
 
 from tieredstore.errors import AlreadyClosedError, ResourceNotFoundError, TieredStoreError
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.window_writing import discard_files, mark_windows
+from tieredstore.pipelines.run.window_writing import Batch, discard_files, mark_windows
 from tieredstore.pipelines.run.windows import find_unwritten
 from tieredstore.process.deadline import Deadline
+from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.spark.pipelines.window_source import TASK
-from tieredstore.spark.pipelines.window_tasks import (
-    WindowTask,
-    unpack,
-)
+from tieredstore.spark.pipelines.window_tasks import WindowTask, unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.run.driver import Driver
     from tieredstore.pipelines.run.progress import Counts
     from tieredstore.pipelines.run.runner import Runner
-    from tieredstore.pipelines.run.window_writing import Batch
     from tieredstore.spark.pipelines.window_jobs import WindowJobs
 
 _logger: Final = logging.getLogger(__name__)
@@ -266,7 +263,7 @@ class WindowSink:
             try:
                 if self._outage.is_on:
                     self._runner.resume()
-                outcome = work()
+                result = work()
             except TieredStoreError as error:
                 pause_s = self._outage.note_failure(error)
                 self._say(f"waiting: {error}")
@@ -276,7 +273,7 @@ class WindowSink:
                     raise
             else:
                 self._outage.note_success()
-                return outcome
+                return result
 
     def _write_rest(self, tasks: Sequence[WindowTask]) -> bool:
         """Write those offset windows of the tasks that are not yet written. Return False if all are written."""
@@ -304,7 +301,7 @@ has no job yet."""
 
 class AheadBatch:
     """Offset windows that a thread writes before Spark asks for them, in Spark jobs of ``group``. The caller must call
-    either ``take`` or ``close``.
+    either ``take`` or ``close``, not both.
     """
 
     def __init__(
@@ -316,13 +313,9 @@ class AheadBatch:
         store: ObjectStore,
     ) -> None:
         self._spark, self._group, self._tasks, self._write, self._store = spark, group, list(tasks), write, store
-        self._written: Batch | None = None
-        self._error: BaseException | None = None
-        self._ended = threading.Event()
-        self._discarding = threading.Lock()
-        self._is_taken = self._is_unwanted = False
-        self._thread = InheritableThread(target=self._run, name="tieredstore-ahead", daemon=True)
-        self._thread.start()
+        self._future: Future[Batch] = Future()
+        self._is_unwanted = False
+        InheritableThread(target=self._run, name="tieredstore-ahead", daemon=True).start()
 
     def take(self, tasks: Sequence[WindowTask]) -> Batch | None:
         """Return the result of writing ahead if its offset windows are exactly those of ``tasks``. Otherwise, discard
@@ -333,38 +326,30 @@ class AheadBatch:
         if [task.window for task in tasks] != [task.window for task in self._tasks]:
             self.close()
             return None
-        self._ended.wait()
-        self._is_taken = True
-        if self._error is not None:
-            raise self._error
-        return self._written
+        return outcome(self._future)
 
     def close(self) -> None:
-        """Cancel the job and discard its files, unless ``take`` has returned them. If the job is still running after a
-        limited wait, the job's thread discards the files.
+        """Cancel the job and discard its files. If the job is still running after a limited wait, the job's thread
+        discards the files.
         """
         self._is_unwanted = True
         give_up_at = time.monotonic() + _CLOSING_S
-        with ExitStack() as stack:
-            stack.callback(self._discard)
-            while not self._ended.is_set() and time.monotonic() < give_up_at:
+        try:
+            while not self._future.done() and time.monotonic() < give_up_at:
                 self._spark.sparkContext.cancelJobGroup(self._group)
-                self._ended.wait(_CANCELLING_S)
+                is_done(self._future, _CANCELLING_S)
+        finally:
+            self._future.add_done_callback(self._discard)
 
-    def _discard(self) -> None:
-        with self._discarding:
-            written, self._written = self._written, None
-            if written is not None and not self._is_taken:
-                discard_files(self._store, [file for window, _ in written.written for file in window.files])
+    def _discard(self, job: Future[Batch]) -> None:
+        if job.exception() is None:
+            discard_files(self._store, [file for window, _ in job.result().written for file in window.files])
 
     def _run(self) -> None:
         try:
             self._spark.sparkContext.setJobGroup(self._group, "windows of a first batch", interruptOnCancel=True)
-            if not self._is_unwanted:
-                self._written = self._write(self._tasks)
+            batch = Batch(()) if self._is_unwanted else self._write(self._tasks)
         except BaseException as error:  # noqa: BLE001  ``take`` raises it
-            self._error = error
-        finally:
-            self._ended.set()
-            if self._is_unwanted:
-                self._discard()
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(batch)
