@@ -19,7 +19,7 @@ from tieredstore.spark.source.batch import BatchReader
 from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import RowShape
 from tieredstore.spark.source.store_source import manager_of
-from tieredstore.spark.source.tasks import SplitTask, read_task
+from tieredstore.spark.source.tasks import read_task
 
 PROCESSES: Final = 2
 
@@ -140,5 +140,4 @@ def _write(planned: PlannedTasks) -> None:
 
 
 def _stored(tasks: Sequence[InputPartition]) -> list[RecordSplit]:
-    splits = [task.split for task in tasks if isinstance(task, SplitTask)]
-    return [split for split in splits if isinstance(split, RecordSplit)]
+    return [task.value for task in tasks if isinstance(task.value, RecordSplit)]

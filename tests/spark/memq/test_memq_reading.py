@@ -76,11 +76,11 @@ def test_what_options_select_however_it_is_cut(topic: Topic, options: dict[str, 
 
 def test_tasks_are_cut_by_bytes_at_messages_in_the_order_of_the_queue(topic: Topic) -> None:
     _, whole = tasks_of(topic.options)
-    assert [task.batches[0].partition for task in whole] == [0, 1]
+    assert [task.value[0].partition for task in whole] == [0, 1]
     size = len(topic.message(0, 0).stored)
     reader, tasks = tasks_of(topic.options | {"maxSplitBytes": 2 * size})
     assert len(tasks) == BATCHES * MESSAGES // 2
-    assert all(sum(batch.size for batch in task.batches) <= 2 * size for task in tasks)
+    assert all(sum(batch.size for batch in task.value) <= 2 * size for task in tasks)
     places = [(row["partition"], row["offset"], row["message"], row["record"]) for row in rows_of(reader, tasks)]
     assert places == sorted(places)
     assert len(tasks_of(topic.options | {"maxSplitBytes": 1})[1]) == BATCHES * MESSAGES

@@ -39,7 +39,7 @@ def stream_of(topic: Topic, clock: Any = None, **options: str) -> MemqStreamRead
 
 
 def stream_values(reader: MemqStreamReader, start: Any, end: Any) -> list[bytes]:
-    return sorted(row["value"] for row in rows_of(reader, list(reader.partitions(start, end))))  # type: ignore[arg-type]
+    return sorted(row["value"] for row in rows_of(reader, list(reader.partitions(start, end))))
 
 
 @pytest.mark.parametrize(

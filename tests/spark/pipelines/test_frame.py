@@ -98,7 +98,7 @@ class Sink:
             start = reader.initialOffset()
             partitions: list[Any] = list(reader.partitions(start, reader.latestOffset(start, ReadAllAvailable())))
             reader.stop()
-            batch: Any = Frame([packed for partition in partitions for packed in partition.tasks])
+            batch: Any = Frame([packed for partition in partitions for packed in partition.value])
             sink(batch, 0)
 
 

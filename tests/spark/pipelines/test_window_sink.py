@@ -437,7 +437,7 @@ def test_a_run_that_is_given_its_windows_looks_nothing_up(kept: Kept) -> None:
     end = reader.latestOffset(start, ReadAllAvailable())
     assert [window[2:5] for window in end["windows"]] == [[0, 0, 20], [1, 0, 20]]
     assert reader.latestOffset(end, ReadAllAvailable()) == end
-    tasks: list[Any] = [unpack(task) for part in reader.partitions(start, end) for task in vars(part)["tasks"]]
+    tasks: list[Any] = [unpack(task) for part in reader.partitions(start, end) for task in part.value]
     assert tuple(tasks) == plan
     nothing = WindowReader("no such file", give_plan(()))
     assert nothing.latestOffset(start, ReadAllAvailable()) == start

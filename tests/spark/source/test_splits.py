@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
 
 from tests.support.paths import REPOSITORY
 from tests.support.records.small_segments import ENC, ZSTD
@@ -24,7 +25,6 @@ from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import read_split
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.options import DEFAULT_SPLIT_BYTES
-from tieredstore.spark.source.tasks import SplitTask
 from tieredstore.testing.segments import PARTITION, build_segment
 
 pytestmark = pytest.mark.slow
@@ -193,5 +193,5 @@ def test_a_segment_without_index_entries_is_cut_at_the_headers_of_batches(tmp_pa
     splits = splits_of(reader)
     assert len(splits) >= 8
     assert max(split.size_in_bytes for split in splits) <= 3 * MIB
-    offsets = [row["offset"] for split in splits for row in rows_of_task(reader, SplitTask(split))]
+    offsets = [row["offset"] for split in splits for row in rows_of_task(reader, InputPartition(split))]
     assert offsets == list(range(bucket.records))

@@ -7,6 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.datasource import InputPartition
+
 from tests.support.pubsub.pubsub_topics import topics_in
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format._writing import BodyWriter
@@ -14,7 +16,6 @@ from tieredstore.pubsub.format.messages import Compression, ProducerRequest, sea
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.spark.memq.data_source import MemqDataSource
-from tieredstore.spark.memq.tasks import MemqTask
 
 BATCHES, MESSAGES, RECORDS = 6, 4, 5
 Rows = list[dict[str, Any]]
@@ -67,13 +68,13 @@ def values(batches: range, messages: int = MESSAGES) -> list[bytes]:
     )
 
 
-def tasks_of(options: dict[str, Any]) -> tuple[Any, list[MemqTask]]:
+def tasks_of(options: dict[str, Any]) -> tuple[Any, list[InputPartition]]:
     source = MemqDataSource({name: str(text) for name, text in options.items()})
     reader: Any = pickle.loads(pickle.dumps(source.reader(source.schema())))
     return reader, list(reader.partitions())
 
 
-def rows_of(reader: Any, tasks: list[MemqTask]) -> Rows:
+def rows_of(reader: Any, tasks: list[InputPartition]) -> Rows:
     rows: Rows = []
     for task in pickle.loads(pickle.dumps(tasks)):
         for batch in reader.read(task):

@@ -18,7 +18,6 @@ from tieredstore.spark.source.batch import PushdownBatchReader
 from tieredstore.spark.source.data_source import TieredStoreDataSource
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.rows import KAFKA_ROWS, RowShape
-from tieredstore.spark.source.tasks import SplitTask
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -50,9 +49,9 @@ def tasks_of(reader: DataSourceReader) -> list[InputPartition]:
 
 def splits_of(reader: DataSourceReader) -> list[RecordSplit]:
     """Return the splits read by the tasks of a query over the bucket alone."""
-    splits = [task.split for task in tasks_of(reader) if isinstance(task, SplitTask)]
-    stored = [split for split in splits if isinstance(split, RecordSplit)]
-    assert len(stored) == len(tasks_of(reader))
+    tasks = tasks_of(reader)
+    stored = [task.value for task in tasks if isinstance(task.value, RecordSplit)]
+    assert len(stored) == len(tasks)
     return stored
 
 

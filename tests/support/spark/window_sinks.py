@@ -104,7 +104,7 @@ class Driven:
         end = reader.latestOffset(start, ReadAllAvailable())
         partitions: list[Any] = list(reader.partitions(start, end))
         reader.stop()
-        return Frame([packed for partition in partitions for packed in partition.tasks])
+        return Frame([packed for partition in partitions for packed in partition.value])
 
     def close(self) -> None:
         self._open.close()

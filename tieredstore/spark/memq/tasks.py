@@ -33,21 +33,16 @@ _ORDER: Final = ("has key", "key", "place", *_PLACE)
 _SORTED_ROWS: Final = 65_536
 
 
-class MemqTask(InputPartition):
-    """Reads some batches of one read partition, or some Messages of a batch."""
-
-    def __init__(self, batches: tuple[PlannedBatch, ...]) -> None:
-        self.batches = batches
-
-
 def plan_tasks(options: TopicOptions, batches: Sequence[PlannedBatch] | None = None) -> list[InputPartition]:
-    """Return the tasks that read ``batches``. By default, read the batches that the options select."""
+    """Return the tasks that read ``batches``. By default, read the batches that the options select. The value of a task
+    has some batches of one read partition, or some Messages of a batch.
+    """
     topics = topics_of(options.store)
     selected = plan_batches(options) if batches is None else batches
     cut = tasks_of(
         selected, options.max_split_bytes, options.min_partitions, lambda batch: _index(topics, batch, options)
     )
-    return [MemqTask(task) for task in cut]
+    return [InputPartition(task) for task in cut]
 
 
 def _index(topics: Topics, batch: PlannedBatch, options: TopicOptions) -> BatchIndex:
@@ -69,11 +64,11 @@ def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.Record
     The task holds a few stored objects in memory. With ``sortByKey`` it holds all its rows in memory.
     """
     spare_modules()
-    # For a plan without tasks, Spark runs one task with a plain InputPartition, so return no rows for that task.
-    if not isinstance(task, MemqTask):
+    # For a plan without tasks, Spark runs one task whose value is None, so return no rows for that task.
+    if task.value is None:
         return iter(())
     reading = _Reading(options)
-    return reading.sort(task) if options.sort_by_key else reading.rows(task)
+    return reading.sort(task.value) if options.sort_by_key else reading.rows(task.value)
 
 
 class _Reading:
@@ -88,15 +83,15 @@ class _Reading:
             columns = tuple(dict.fromkeys((*columns, "key", *_PLACE)))
         self._decoder = BatchDecoder(columns, max_expanded_bytes=self._topics.batches.max_expanded_bytes)
 
-    def rows(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
+    def rows(self, batches: Sequence[PlannedBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows in the order of the queue."""
-        for batch, records in self._records(task):
+        for batch, records in self._records(batches):
             yield self._convert(batch, records)
 
-    def sort(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
+    def sort(self, batches: Sequence[PlannedBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows sorted by key, null keys first. Rows with equal keys keep the order of the queue."""
         tables: list[pa.Table] = []
-        for place, (batch, records) in enumerate(self._records(task)):
+        for place, (batch, records) in enumerate(self._records(batches)):
             rows = pa.Table.from_batches([self._convert(batch, records)])
             key = records.column("key")
             order = [key.is_valid(), key, repeat_value(place, records.num_rows, pa.int64())]
@@ -116,10 +111,10 @@ class _Reading:
         offset = None if batch.queued is None else batch.queued.offset
         return self._shape.convert(records, self._options.topic, batch.partition, offset)
 
-    def _records(self, task: MemqTask) -> Iterator[tuple[PlannedBatch, pa.RecordBatch]]:
+    def _records(self, batches: Sequence[PlannedBatch]) -> Iterator[tuple[PlannedBatch, pa.RecordBatch]]:
         pool = ThreadPool(_AHEAD, "tieredstore-spark-fetch")
-        waiting, ahead = deque(task.batches), deque[tuple[PlannedBatch, Future[tuple[BatchIndex, bytes]]]]()
-        seen = self._open_seen(task)
+        waiting, ahead = deque(batches), deque[tuple[PlannedBatch, Future[tuple[BatchIndex, bytes]]]]()
+        seen = self._open_seen(batches[0].partition)
         try:
             while waiting or ahead:
                 while waiting and len(ahead) < _AHEAD:
@@ -163,12 +158,11 @@ class _Reading:
         numbers = (number for number in range(batch.first, stop) if number not in repeated_numbers)
         yield from self._decoder.decode_messages(index.messages(body, numbers, begin))
 
-    def _open_seen(self, task: MemqTask) -> SeenMessages | None:
-        first = task.batches[0]
-        if not self._options.is_once or first.partition is None:
+    def _open_seen(self, partition: int | None) -> SeenMessages | None:
+        if not self._options.is_once or partition is None:
             return None
         log = BatchLog(self._topics, self._topics.get(self._options.topic))
-        return SeenMessages(log, first.partition)
+        return SeenMessages(log, partition)
 
 
 class MemqReader(DataSourceReader):

@@ -60,13 +60,6 @@ class WindowSource(DataSource):
         return WindowReader(self.options[FILE], None if plan is None else GivenPlan.of_option(plan))
 
 
-class _Tasks(InputPartition):
-    """The one Spark partition with all rows of a batch. One is enough, because the rows are few."""
-
-    def __init__(self, tasks: Sequence[bytes]) -> None:
-        self.tasks = tuple(tasks)
-
-
 class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans offset windows trigger by trigger. ``clock`` returns monotonic seconds.
 
@@ -111,16 +104,17 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._plan().fix()
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:  # noqa: ARG002
-        """Return the tasks of the batch just planned, or of an earlier batch that Spark repeats."""
+        """Return the tasks of the batch just planned, or of an earlier batch that Spark repeats. One partition has all
+        of them, because they are few.
+        """
         if self._given is not None and end == self._given.end:
-            return [_Tasks(self._given.tasks)]
+            return [InputPartition(self._given.tasks)]
         with one_sentence():
-            return [_Tasks(self._plan().pack_tasks(end))]
+            return [InputPartition(self._plan().pack_tasks(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the tasks of a batch as rows."""
-        tasks = list(partition.tasks) if isinstance(partition, _Tasks) else []
-        yield pa.RecordBatch.from_pydict({TASK: pa.array(tasks, pa.binary())})
+        yield pa.RecordBatch.from_pydict({TASK: pa.array(partition.value or (), pa.binary())})
 
     def commit(self, end: Json) -> None:
         """Do nothing, because the commit log records the progress."""

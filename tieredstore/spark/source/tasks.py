@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from tieredstore.spark.source.options import SourceOptions
 
 
-class SplitTask(InputPartition):
-    """Reads one split."""
-
-    def __init__(self, split: WindowSplit) -> None:
-        self.split = split
-
-
 def plan_tasks(
     source: SegmentSource,
     snapshot: LogSnapshot,
@@ -41,14 +34,14 @@ def plan_tasks(
     *,
     since_ms: int | None = None,
 ) -> list[InputPartition]:
-    """Return tasks that together read each offset of the windows once. ``maxSplitBytes`` and other options limit their
-    size.
+    """Return tasks that together read each offset of the windows once. The value of a task is a split.
+    ``maxSplitBytes`` and other options limit the size of the tasks.
 
     Raises DataLossError for offsets that no longer exist, if ``failOnDataLoss`` is true.
     """
     limits = SplitLimits(options.max_split_bytes, options.max_records_per_partition, options.min_partitions, since_ms)
     splits = plan_windows(source, snapshot, windows, query_of(options), limits)
-    return [SplitTask(split) for split in splits]
+    return [InputPartition(split) for split in splits]
 
 
 def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -58,8 +51,8 @@ def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.Recor
     records were deleted after planning, raise DataLossError, or only log the loss if ``failOnDataLoss`` is false.
     """
     spare_modules()
-    # For a plan without tasks, Spark runs one task with a plain InputPartition, so return no rows for that task.
-    return _rows(task.split, options) if isinstance(task, SplitTask) else iter(())
+    # For a plan without tasks, Spark runs one task whose value is None, so return no rows for that task.
+    return iter(()) if task.value is None else _rows(task.value, options)
 
 
 def _rows(split: WindowSplit, options: SourceOptions) -> Iterator[pa.RecordBatch]:

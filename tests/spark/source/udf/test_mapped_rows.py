@@ -20,7 +20,6 @@ from tieredstore.spark.source import map_records
 from tieredstore.spark.source.map_records import MappedReader
 from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import MappedRows, apply_function, schema_of
-from tieredstore.spark.source.tasks import SplitTask
 
 SCHEMA = StructType([StructField("n", LongType())])
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
@@ -140,8 +139,7 @@ def test_tasks_are_large_where_that_leaves_two_for_each_core(tmp_path: Path, mon
 
 def planned(options: SourceOptions, mapped: MappedRows, cores: int | None) -> list[RecordSplit]:
     tasks = MappedReader(options, mapped, cores).partitions()
-    splits = [task.split for task in tasks if isinstance(task, SplitTask)]
-    return [split for split in splits if isinstance(split, RecordSplit)]
+    return [task.value for task in tasks if isinstance(task.value, RecordSplit)]
 
 
 def test_two_attempts_of_a_task_side_by_side_give_the_same_rows(tmp_path: Path) -> None:
