@@ -19,7 +19,7 @@ from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.progress import CountsCollector
+from tieredstore.pipelines.run.progress import Counts, CountsCollector
 from tieredstore.pipelines.run.windows import find_unwritten
 
 YAML: Any = importlib.import_module("yaml")
@@ -47,7 +47,12 @@ def test_written_and_waiting_records_are_counted(topic: StoredTopic) -> None:
         list(runner.run_once())
         runner.driver.finalize({TOPIC: 10**12})
         runner.measure()
-        collector = CountsCollector(lambda: [("kept", 1, counts)], registry)
+        collector = CountsCollector(registry)
+
+        def counted() -> tuple[str, int, Counts]:
+            return "kept", 1, counts
+
+        collector.add(counted)
         assert {name: sample(registry, name) for name in ("records_total", "bad_messages_total", "files_total")} == {
             "records_total": 299, "bad_messages_total": 1, "files_total": 1,
         }  # fmt: skip
@@ -58,7 +63,7 @@ def test_written_and_waiting_records_are_counted(topic: StoredTopic) -> None:
         topic.copy_plain(300, 50, size=100)
         list(runner.run_once())
         assert (sample(registry, "late_total"), sample(registry, "records_total")) == (1, 349)
-        collector.close()
+        collector.remove(counted)
     assert sample(registry, "files_total") is None
 
 
@@ -109,7 +114,7 @@ def test_each_rule_says_what_is_the_matter() -> None:
 def test_each_metric_stands_on_the_page() -> None:
     lines = (REPOSITORY / "docs" / "reference" / "metrics.md").read_text().splitlines()
     (row,) = [line for line in lines if "`tieredstore_pipe" in line]
-    collector = CountsCollector(list, CollectorRegistry())
+    collector = CountsCollector(CollectorRegistry())
     named = {metric.name.removeprefix("tieredstore_pipeline_") for metric in collector.describe()}
     assert len(named) == 13
     assert {f"`{each}`" for each in named} <= set(re.findall(r"`\w+`", row))

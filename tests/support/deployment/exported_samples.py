@@ -42,7 +42,8 @@ def exported_samples() -> dict[str, set[str]]:
     found["tieredstore_consumer_refreshes_total"] = set()  # a counter, not in the snapshot
     registry = CollectorRegistry()
     uploader = UploaderCollector(UploaderCounts(), dict, lambda: {"orders": dict.fromkeys(LAG, 0.0)}, registry)
-    pipelines = PipelinesCollector(lambda: [("orders", 1, PipelineCounts())], registry)
+    pipelines = PipelinesCollector(registry)
+    pipelines.add(lambda: ("orders", 1, PipelineCounts()))
     for metric in (*uploader.collect(), *pipelines.collect()):
         _add_metric(found, metric)
     return found

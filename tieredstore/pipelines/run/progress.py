@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -78,16 +78,32 @@ class Counts:
         self.last_commit_timestamp_seconds = time.time()
 
 
+CountsOf: TypeAlias = Callable[[], tuple[str, int, Counts]]
+"""Function that returns a pipeline's name, its generation and its counts."""
+
+
 class CountsCollector(Collector):
-    """Prometheus collector of the counts of all pipelines in this process, until it is closed. Its labels are a
-    pipeline's name and generation (a version of the output).
+    """Prometheus collector of the counts of running pipelines in this process. Its labels are a pipeline's name and
+    generation (a version of the output). Thread-safe.
     """
 
-    def __init__(
-        self, counts: Callable[[], Iterable[tuple[str, int, Counts]]], registry: CollectorRegistry = REGISTRY
-    ) -> None:
-        self._counts, self._registry = counts, registry
-        registry.register(self)
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._registry, self._lock = registry, threading.Lock()
+        self._pipelines: list[CountsOf] = []
+
+    def add(self, counts: CountsOf) -> None:
+        """Add a pipeline. The first one registers the collector."""
+        with self._lock:
+            if not self._pipelines:
+                self._registry.register(self)
+            self._pipelines.append(counts)
+
+    def remove(self, counts: CountsOf) -> None:
+        """Remove a pipeline. Without pipelines, the collector is not registered."""
+        with self._lock:
+            self._pipelines.remove(counts)
+            if not self._pipelines:
+                self._registry.unregister(self)
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without values; the registry uses the names to detect duplicates."""
@@ -96,14 +112,11 @@ class CountsCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
         families = _families()
-        for pipeline, generation, counts in self._counts():
+        for counts_of in list(self._pipelines):
+            pipeline, generation, counts = counts_of()
             for name, family in families.items():
                 family.add_metric([pipeline, str(generation)], getattr(counts, name))
         return families.values()
-
-    def close(self) -> None:
-        """Unregister the collector."""
-        self._registry.unregister(self)
 
 
 def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:

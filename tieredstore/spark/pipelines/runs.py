@@ -190,31 +190,7 @@ class PipelineRun:
         return Path(folder).as_uri()
 
 
-class _CountedRuns:
-    """The running pipelines of this process. The Prometheus metrics of the process include their counters."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._runs: list[PipelineRun] = []
-        self._collector: CountsCollector | None = None
-
-    def add(self, run: PipelineRun) -> None:
-        with self._lock:
-            self._runs.append(run)
-            self._collector = self._collector or CountsCollector(self._counts)
-
-    def remove(self, run: PipelineRun) -> None:
-        with self._lock:
-            self._runs.remove(run)
-            if not self._runs and self._collector is not None:
-                self._collector.close()
-                self._collector = None
-
-    def _counts(self) -> list[tuple[str, int, Counts]]:
-        return [run.counts() for run in list(self._runs)]
-
-
-_counted: Final = _CountedRuns()
+_collector: Final = CountsCollector()
 
 
 def start_pipelines(
@@ -242,7 +218,7 @@ def start_pipelines(
             run.close()
         raise
     for run in runs:
-        _counted.add(run)
+        _collector.add(run.counts)
         threading.Thread(target=_keep_and_close, args=(run,), name=f"tieredstore-{run.name}", daemon=True).start()
     return [run.query for run in runs]
 
@@ -256,7 +232,7 @@ def _keep_and_close(run: PipelineRun) -> None:
     except Exception as error:  # noqa: BLE001  the session may have ended, and the query with it
         _logger.info("%s: %s", run.name, error)
     finally:
-        _counted.remove(run)
+        _collector.remove(run.counts)
         run.close()
 
 
@@ -321,8 +297,8 @@ def pipeline_service(
                     return
                 run = PipelineRun(spark, file, checkpoint=checkpoint, take_over=take_over, health=health)
                 open_runs.callback(run.close)
-                _counted.add(run)
-                open_runs.callback(_counted.remove, run)
+                _collector.add(run.counts)
+                open_runs.callback(_collector.remove, run.counts)
                 runs.append(run)
                 health.fails(run.name, "not checked yet")
             health.holds(_STARTED)
