@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.errors import ConfigError
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import Uuid
 from tieredstore.ops.bucket import open_bucket
 from tieredstore.ops.verification.findings import ROW_COLUMNS, finding_row
 from tieredstore.ops.verification.parts import VerifyPart, plan_parts, verify_part
@@ -21,22 +20,11 @@ from tieredstore.ops.verification.subject import Level
 from tieredstore.query.positions import GivenPlace, time_of
 from tieredstore.remote.stores import StoreLike
 from tieredstore.spark.source.store_source import StoreSource, store_source
-from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
+from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence, pack, unpack
 
 _MOST_TASKS: Final = 10_000
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
-_PARTS: Final = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("topic_id", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("first_offset", LongType()),
-        StructField("stop_offset", LongType()),
-        StructField("is_between", BooleanType()),
-        StructField("known", StringType()),
-    ]
-)
 _FINDINGS: Final = StructType(
     [StructField(name, StringType() if kind is str else LongType()) for name, kind in ROW_COLUMNS.items()]
 )
@@ -75,41 +63,27 @@ def verify(
     scope = Scope(topic, None if topic_id is None else Uuid.parse(topic_id), partition)
     with one_sentence(), open_bucket(source.load()) as bucket:
         parts = list(plan_parts(list_segments(bucket.store, bucket.prefix, scope), segments_per_task))
-    rows = [_row_of(part) for part in parts]
-    tasks = spark.createDataFrame(rows, _PARTS)
-    if rows:
-        tasks = tasks.repartition(min(len(rows), _MOST_TASKS))
+    tasks = spark.createDataFrame([(pack(part),) for part in parts], "part binary")
+    if parts:
+        tasks = tasks.repartition(min(len(parts), _MOST_TASKS))
     findings: DataFrame = tasks.mapInArrow(_task(source, selection, parallel), _FINDINGS)
     return findings
 
 
-def _row_of(part: VerifyPart) -> tuple[object, ...]:
-    where = part.partition
-    known = json.dumps([finding_row(finding) for finding in part.known])
-    ids = where.topic, str(where.topic_id), where.partition
-    return (*ids, part.first_offset, part.stop_offset, part.is_between, known)
-
-
-def _part_of(row: Mapping[str, Any]) -> VerifyPart:
-    where = TopicIdPartition(Uuid.parse(row["topic_id"]), row["topic"], row["partition"])
-    return VerifyPart(where, row["first_offset"], row["stop_offset"], row["is_between"])
-
-
 def _task(source: StoreSource, selection: Selection, parallel: int) -> Callable[[_Batches], _Batches]:
     def run(batches: _Batches) -> _Batches:
-        return each_in_one_sentence(_verify_rows(source, selection, parallel, batches))
+        return each_in_one_sentence(_verify_parts(source, selection, parallel, batches))
 
     return run
 
 
-def _verify_rows(source: StoreSource, selection: Selection, parallel: int, batches: _Batches) -> _Batches:
+def _verify_parts(source: StoreSource, selection: Selection, parallel: int, batches: _Batches) -> _Batches:
     schema = pa.schema([(name, pa.string() if kind is str else pa.int64()) for name, kind in ROW_COLUMNS.items()])
-    for row in (row for batch in batches for row in batch.to_pylist()):
-        rows = json.loads(row["known"])
+    for packed in (packed for batch in batches for packed in batch.column(0).to_pylist()):
+        part: VerifyPart = unpack(packed)
+        found = list(part.known)
         # Open the bucket for each part again, because a task may wait long between two parts, and should not keep
         # connections open meanwhile.
         with open_bucket(source.load()) as bucket:
-            rows += [
-                finding_row(finding) for finding in verify_part(bucket, _part_of(row), selection, parallel=parallel)
-            ]
-        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+            found += verify_part(bucket, part, selection, parallel=parallel)
+        yield pa.RecordBatch.from_pylist([finding_row(finding) for finding in found], schema=schema)

@@ -49,7 +49,8 @@ from tieredstore.spark.pipelines import window_sink, window_source
 from tieredstore.spark.pipelines.window_planning import give_plan, whole_plan
 from tieredstore.spark.pipelines.window_sink import AheadBatch
 from tieredstore.spark.pipelines.window_source import FILE, PLAN, WindowReader, WindowSource
-from tieredstore.spark.pipelines.window_tasks import OpenPipeline, WindowTask, unpack
+from tieredstore.spark.pipelines.window_tasks import OpenPipeline, WindowTask
+from tieredstore.spark.source.workers import unpack
 
 
 @pytest.fixture

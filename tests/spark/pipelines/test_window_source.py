@@ -30,7 +30,8 @@ from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.spark.pipelines.window_planning import Planning, give_plan
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
-from tieredstore.spark.pipelines.window_tasks import REPORT, Job, RunSettings, WindowTask, error_named, unpack
+from tieredstore.spark.pipelines.window_tasks import REPORT, Job, RunSettings, WindowTask, error_named
+from tieredstore.spark.source.workers import unpack
 
 Offset = dict[str, Any]
 LIMIT = ReadAllAvailable()

@@ -42,11 +42,9 @@ from tieredstore.spark.pipelines.window_tasks import (
     WindowTask,
     error_within,
     open_kept,
-    pack,
     report_of,
-    unpack,
 )
-from tieredstore.spark.source.workers import spare_modules
+from tieredstore.spark.source.workers import pack, spare_modules, unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,8 @@ from tieredstore.pipelines.run.recipes import naming_of
 from tieredstore.pipelines.run.stores import Parts, open_parts
 from tieredstore.pipelines.run.windows import find_unwritten
 from tieredstore.spark.pipelines.window_source import GivenPlan, Json
-from tieredstore.spark.pipelines.window_tasks import WindowTask, locate, pack
+from tieredstore.spark.pipelines.window_tasks import WindowTask, locate
+from tieredstore.spark.source.workers import pack
 from tieredstore.versions import PIPELINE_OFFSETS, refuse_newer_offsets
 
 if TYPE_CHECKING:

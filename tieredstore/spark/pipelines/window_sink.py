@@ -23,7 +23,8 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.spark.pipelines.window_source import TASK
-from tieredstore.spark.pipelines.window_tasks import WindowTask, unpack
+from tieredstore.spark.pipelines.window_tasks import WindowTask
+from tieredstore.spark.source.workers import unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,11 +14,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark import SparkFiles
-from pyspark.serializers import CPickleSerializer
 
 from tieredstore import errors
 from tieredstore.errors import ConfigError, TieredStoreError
@@ -32,12 +31,10 @@ from tieredstore.process.per_process import PerProcess
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
-from tieredstore.spark.source.workers import spare_modules
+from tieredstore.spark.source.workers import pack, spare_modules
 
 if TYPE_CHECKING:
     from tieredstore.reading.plan import WindowSplit
-
-_pickle: Final[Any] = CPickleSerializer()  # PySpark has no types for its pickler
 
 REPORT: Final = "report"
 SCHEMA: Final = f"{REPORT} binary"
@@ -126,17 +123,6 @@ def error_within(error: BaseException) -> TieredStoreError | None:
     in Spark's error. Return None for any other error."""
     ours = _OURS.search(str(error))
     return error_named(ours[1], ours[2]) if ours else None
-
-
-def pack(value: object) -> bytes:
-    """Pickle a value for another process of the same Spark application."""
-    data: bytes = _pickle.dumps(value)
-    return data
-
-
-def unpack(data: bytes | bytearray) -> Any:
-    """Unpickle a value of :func:`pack`."""
-    return _pickle.loads(bytes(data))
 
 
 def locate(file: str) -> Path:

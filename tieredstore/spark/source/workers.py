@@ -22,9 +22,10 @@ import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark import TaskContext
+from pyspark.serializers import CPickleSerializer
 
 from tieredstore.errors import ConfigError, TieredStoreError
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _turns: Final = itertools.count(1)
+_pickle: Final[Any] = CPickleSerializer()  # PySpark has no types for its pickler
 
 _NEEDED: Final = "tieredstore", "pyarrow"
 _PROBE: Final = f"import importlib.util as u; print(*(n for n in {_NEEDED} if u.find_spec(n) is None))"
@@ -60,6 +62,17 @@ def spare_modules() -> None:
     """
     if is_worker() and next(_turns) == 2:
         gc.freeze()
+
+
+def pack(value: object) -> bytes:
+    """Pickle a value for another process of the same Spark application."""
+    data: bytes = _pickle.dumps(value)
+    return data
+
+
+def unpack(data: bytes | bytearray) -> Any:
+    """Unpickle a value of :func:`pack`."""
+    return _pickle.loads(bytes(data))
 
 
 def check_worker_python(spark: SparkSession) -> None:
