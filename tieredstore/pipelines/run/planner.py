@@ -4,9 +4,10 @@ windows (ranges that one task writes).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import DataLossError
@@ -15,7 +16,7 @@ from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
 from tieredstore.pipelines.run.starts import Starts, begins_elsewhere, mark
-from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows, is_of
+from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows, is_of, position_of
 from tieredstore.reading.losses import Losses
 from tieredstore.reading.plan import SplitLimits, plan_windows
 from tieredstore.reading.snapshots import LogSnapshots
@@ -31,6 +32,18 @@ if TYPE_CHECKING:
 
 _SHORTEST_LOOK_S: Final = 1.0
 _LONGEST_LOOK_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The unwritten offsets of all partitions. ``oldest_s`` is the time since this process first saw the oldest
+    unwritten record. ``due_in_s`` is the time until the first record must be written because of its age (infinite if
+    there are no records).
+    """
+
+    offsets: int
+    oldest_s: float
+    due_in_s: float
 
 
 class Planner:
@@ -55,7 +68,7 @@ class Planner:
         offset."""
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
         self.policy: Policy = policy_of(own.limits)
-        self._waiting = Waiting()
+        self._waiting, self._measured = Waiting(), Waiting()
         self._logs = LogSnapshots(lambda: source, self.query, fresh_s=look_s(own.limits), clock=clock)
 
     def close(self) -> None:
@@ -106,6 +119,23 @@ class Planner:
         if snapshot.unreadable:
             Losses(self.query).check_readable(snapshot, reach | ends, starts_there=reach | ends, stops_there=reach)
         return windows
+
+    def find_lag(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> Lag:
+        """Return the current lag. A partition without commits has no lag if ``starting`` is ``chosen``. Otherwise it is
+        unwritten from its first offset on."""
+        offsets, longest_s, due_in_s = 0, 0.0, math.inf
+        now_s, wall_s = self._clock(), self._wall_clock()
+        for where, log in snapshot.logs.items():
+            progress, first = positions.get(where), log.earliest if self.starting == "earliest" else log.end
+            start = first if progress is None else position_of(log, progress)
+            if log.end <= start:
+                self._measured.clear(where)
+                continue
+            offsets += log.end - start
+            age_s = self._measured.age_s(where, start, now_s)
+            longest_s = max(longest_s, age_s)
+            due_in_s = min(due_in_s, self.policy.due_in_s(log.topic, age_s, wall_s))
+        return Lag(offsets, longest_s, due_in_s)
 
     def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:
         """Return the splits (parts of segments or of the broker's log) to read for an offset window. Raise

@@ -37,7 +37,6 @@ from tieredstore.pipelines.run.window_writing import (
     write_at_once,
     write_window,
 )
-from tieredstore.pipelines.run.windows import Waiting, lag_of
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
 
@@ -72,11 +71,11 @@ class Runner:
     ) -> None:
         """``framed`` is a function that writes an offset window through Spark, for settings with a ``frame``
         function."""
-        self._parts, self._threads, self._wall_clock, self._clock = parts, threads, wall_clock, clock
+        self._parts, self._threads, self._wall_clock = parts, threads, wall_clock
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
         self._reader = TopicReader(lambda: parts.source, self._planner.query, ReadSettings(columns=COLUMNS))
-        self._waiting, self.counts = Waiting(), Counts()
+        self.counts = Counts()
         self._due_s = 0.0
         self._own, self._has_begun, self._take_over, self._framed = pipeline.own, False, take_over, framed
         self.source_name: str = _source_name(pipeline, parts)
@@ -161,10 +160,7 @@ class Runner:
         of them. Once per batch, log when the records will be written.
         """
         counts, wall_s = self.counts, self._wall_clock()
-        lag = lag_of(
-            self._snapshot_of_written(), self.driver.log.state.positions, self._planner.policy, self._waiting,
-            self._clock(), starting=self._planner.starting, wall_s=wall_s,
-        )  # fmt: skip
+        lag = self._planner.find_lag(self._snapshot_of_written(), self.driver.log.state.positions)
         counts.lag_offsets, counts.lag_seconds = lag.offsets, lag.oldest_s
         if lag.offsets and lag.due_in_s > 0 and wall_s >= self._due_s:
             self._due_s = wall_s + lag.due_in_s

@@ -4,7 +4,6 @@ windows (ranges of offsets), and tasks write the windows in parallel.
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -167,47 +166,6 @@ def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
                 going.append(windows)
                 yield window
         rows = going
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """The unwritten offsets of all partitions. ``oldest_s`` is the time since this process first saw the oldest
-    unwritten record. ``due_in_s`` is the time until the first record must be written because of its age (infinite if
-    there are no records).
-    """
-
-    offsets: int
-    oldest_s: float
-    due_in_s: float
-
-
-def lag_of(
-    snapshot: LogSnapshot,
-    positions: Mapping[TopicPartition, Progress],
-    policy: Policy,
-    waiting: Waiting,
-    now_s: float,
-    *,
-    starting: str,
-    wall_s: float,
-) -> Lag:
-    """Return the current lag. ``now_s`` is the monotonic time, and ``wall_s`` the time in seconds since the epoch.
-
-    A partition without commits is unwritten from its first offset on if ``starting`` is ``earliest``. Otherwise it has
-    no lag.
-    """
-    offsets, longest_s, due_in_s = 0, 0.0, math.inf
-    for where, log in snapshot.logs.items():
-        progress, first = positions.get(where), log.earliest if starting == "earliest" else log.end
-        start = first if progress is None else position_of(log, progress)
-        if log.end <= start:
-            waiting.clear(where)
-            continue
-        offsets += log.end - start
-        age_s = waiting.age_s(where, start, now_s)
-        longest_s = max(longest_s, age_s)
-        due_in_s = min(due_in_s, policy.due_in_s(log.topic, age_s, wall_s))
-    return Lag(offsets, longest_s, due_in_s)
 
 
 def find_unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
