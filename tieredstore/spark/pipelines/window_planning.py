@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import TieredStoreError
 from tieredstore.pipelines.config.settings import load_pipeline
-from tieredstore.pipelines.log.commit_log import CommitLog, Progress
+from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.planner import Planner
-from tieredstore.pipelines.run.recipes import naming_of
 from tieredstore.pipelines.run.stores import Parts, open_parts
 from tieredstore.pipelines.run.windows import find_unwritten
 from tieredstore.spark.pipelines.window_source import GivenPlan, Json
@@ -144,13 +144,9 @@ def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Pla
     parts = opened.enter_context(open_parts(pipeline))
     planner = Planner(pipeline, parts.source, clock=clock)
     opened.callback(planner.close)
-    naming = naming_of(pipeline)
-    log = CommitLog(parts.store, naming.root, naming.pipeline, naming.generation)
-
-    def read_log() -> Mapping[TopicPartition, Progress]:
-        return log.read().positions
-
-    return Planning(planner, parts, Outage(pipeline.own.outage_s, clock=clock), read_log, clock)
+    log = commit_log_of(pipeline, parts.store)
+    outage = Outage(pipeline.own.outage_s, clock=clock)
+    return Planning(planner, parts, outage, lambda: log.read().positions, clock)
 
 
 def whole_plan(
