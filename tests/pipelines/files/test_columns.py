@@ -192,7 +192,7 @@ def test_versions_that_alternate_in_several_directories_are_one_file_a_directory
         store = MemoryObjectStore()
         naming = Naming(Places(""), "p", 1, ".parquet")
         how = registry_columns(Parquet())
-        window, reasons = write_window(WINDOW, batches, Recipe(ByKey(), how, naming, 1 << 30, 0, "staging/"), store)
+        window, reasons = write_window(WINDOW, batches, Recipe(ByKey(), how, naming, 1 << 30, 0), store)
         for file in window.files:
             store.publish(file.prepared)
         assert reasons == {}

@@ -234,7 +234,7 @@ def rows_of(count: int) -> Any:
 @pytest.mark.parametrize("how", FORMATS, ids=names)
 def test_an_error_of_the_store_is_raised_as_it_is_and_nothing_stays(how: Format) -> None:
     inner = MemoryObjectStore()
-    recipe = Recipe(OffsetParser(), how, Naming(Places(""), "p", 1, how.ending), 1 << 30, 0, STAGING)
+    recipe = Recipe(OffsetParser(), how, Naming(Places(""), "p", 1, how.ending), 1 << 30, 0)
     rows = rows_of(500)
     store = FaultyStore(inner, moment="during")
     quiet, _ = write_window(WINDOW, iter([rows] * 4), recipe, store)
@@ -263,7 +263,7 @@ def breaking(rows: Any) -> Iterator[Any]:
 def test_an_error_of_the_source_leaves_nothing(how: Format, file_records: int) -> None:
     store = MemoryObjectStore()
     naming = Naming(Places(""), "p", 1, how.ending)
-    recipe = Recipe(OffsetParser(), how, naming, 1 << 30, file_records, STAGING)
+    recipe = Recipe(OffsetParser(), how, naming, 1 << 30, file_records)
     with pytest.raises(LostError):
         write_window(WINDOW, breaking(rows_of(100)), recipe, store)
     assert left_in(store) == []

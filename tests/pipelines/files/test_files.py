@@ -64,7 +64,7 @@ def batch(start: int = 0, rows: Sequence[dict[str, Any]] = ROWS) -> Any:
 def write(how: Format, *batches: Any, file_bytes: int = 1 << 30, file_records: int = 0) -> dict[str, bytes]:
     store = MemoryObjectStore()
     naming = Naming(Places(""), "p", 1, how.ending)
-    recipe = Recipe(OffsetParser(), how, naming, file_bytes, file_records, "_tieredstore/staging/")
+    recipe = Recipe(OffsetParser(), how, naming, file_bytes, file_records)
     window, _ = write_window(WINDOW, iter(batches), recipe, store)
     for file in window.files:
         store.publish(file.prepared)

@@ -95,8 +95,7 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
     file_bytes = MAX_INT64 if ends.is_deterministic else ends.max_file_bytes
     return Recipe(
         parser_of(own, pipeline.schemas), format_of(own, pipeline.schemas), naming,
-        file_bytes, ends.max_file_records,
-        naming.staging_prefix, own.local_path or None,
+        file_bytes, ends.max_file_records, own.local_path or None,
         Transforming(own.transformer) if own.transformer else None, limits, max(0, ends.max_open_files),
     )  # fmt: skip
 

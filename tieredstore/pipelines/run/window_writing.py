@@ -47,7 +47,6 @@ class Recipe:
     file_bytes: int
     file_records: int
     """Maximum number of records per file; 0: no limit."""
-    staging_prefix: str
     local_path: str | None = None
     transforming: Transforming | None = None
     limits: InputLimits | None = None
@@ -105,7 +104,7 @@ def write_window(
     files (uploaded, not yet visible) as far as the store allows. ``reached`` then has the offset up to which records
     were read.
     """
-    bodies = Bodies(store, recipe.staging_prefix, recipe.local_path)
+    bodies = Bodies(store, recipe.naming.staging_prefix, recipe.local_path)
     with bodies, _WindowWriting(window, recipe, bodies) as writing:
         for batch in records:
             writing.take(batch)
