@@ -122,16 +122,19 @@ class Bodies:
         return cast("BinaryIO", tempfile.TemporaryFile(dir=self._local_path))
 
 
-class _Spooled:
-    """A body in a temporary file."""
+class _Local:
+    """A body in memory, or in a temporary file."""
 
     def __init__(self, prepare: Prepare, file: BinaryIO) -> None:
         self._prepare, self.file = prepare, file
         self._prepared: Prepared | None = None
 
+    def write(self, data: Buffer) -> None:
+        self.file.write(data)
+
     def end(self) -> None:
-        with self.file:
-            self._prepared = self._prepare(_pieces(self.file))
+        with self.file as file:
+            self._prepared = self._prepare(file.getvalue() if isinstance(file, io.BytesIO) else _pieces(file))
 
     def await_prepared(self) -> Prepared:
         assert self._prepared is not None
@@ -157,22 +160,16 @@ class FileBody:
 
     def __init__(self, bodies: Bodies, key: str, prepare: Prepare, memory: Memory, *, in_memory: bool) -> None:
         self._bodies, self._key, self._prepare, self._memory = bodies, key, prepare, memory
-        self._held: io.BytesIO | None = None
-        self._rest: _Stream | _Spooled | None = None
-        self._prepared: Prepared | None = None
+        self._held = io.BytesIO() if in_memory else None
+        self.file: BinaryIO = bodies.temporary() if self._held is None else self._held
+        self._place: _Local | _Stream = _Local(prepare, self.file)
         self._error: Exception | None = None
         self._is_abandoned = False
         self.size = 0
         """Bytes written to a body that began in memory."""
-        self._write: Callable[[Buffer], object] = _pass_over
         if in_memory:
-            self._held = io.BytesIO()
-            self._write = self._held.write
             # Some formats write single values, so collect small writes in a buffer.
-            self.file: BinaryIO = cast("BinaryIO", io.BufferedWriter(_ForwardFile(self), _SMALL))
-        else:
-            self._rest = _Spooled(prepare, bodies.temporary())
-            self.file = self._rest.file
+            self.file = cast("BinaryIO", io.BufferedWriter(_ForwardFile(self), _SMALL))
 
     def write(self, data: Buffer) -> int:
         """Append all of ``data``."""
@@ -183,7 +180,7 @@ class FileBody:
             try:
                 if self._held is not None and self.size > self._memory.held_bytes:
                     self._leave_memory(self._held)
-                self._write(data)
+                self._place.write(data)
             except Exception as error:  # noqa: BLE001  ``check`` raises it later
                 self._error = error
                 self.abandon()
@@ -200,54 +197,40 @@ class FileBody:
         """End the body. No write may follow."""
         self.file.flush()
         self.check()
-        held = self._take_out()
-        if self._rest is not None:
-            self._rest.end()
-        elif held is not None:
-            self._prepared = self._prepare(held.getbuffer())
+        self._stop_holding()
+        self._place.end()
 
     def await_prepared(self) -> Prepared:
         """Wait until the ended body is uploaded; return the prepared object. Raise the store's error."""
-        prepared = self._prepared if self._rest is None else self._rest.await_prepared()
-        assert prepared is not None
-        return prepared
+        return self._place.await_prepared()
 
     def abandon(self) -> None:
         """Stop the upload of the body without waiting. Later writes do nothing."""
         self._is_abandoned = True
-        self._take_out()
-        if self._rest is not None:
-            self._rest.abandon()
+        self._stop_holding()
+        self._place.abandon()
 
     def leftover(self, *, waits: bool) -> Prepared | None:
         """Return the prepared object that an abandoned body left in the store, or None.
 
         If ``waits`` is false, the result is None while the upload is still running.
         """
-        return self._prepared if self._rest is None else self._rest.leftover(waits=waits)
+        return self._place.leftover(waits=waits)
 
     def close(self) -> None:
         """Release local memory and files."""
-        if self._rest is not None:
-            self._rest.close()
+        self._place.close()
 
     def _leave_memory(self, held: io.BytesIO) -> None:
-        self._take_out()
+        self._stop_holding()
         stream = self._bodies.stream(self._key, self._prepare)
-        self._rest = stream or _Spooled(self._prepare, self._bodies.temporary())
-        self._write = self._rest.file.write if isinstance(self._rest, _Spooled) else self._rest.write
-        self._write(held.getbuffer())
+        self._place = stream or _Local(self._prepare, self._bodies.temporary())
+        self._place.write(held.getbuffer())
 
-    def _take_out(self) -> io.BytesIO | None:
-        held, self._held = self._held, None
-        if held is not None:
-            self._write = _pass_over
+    def _stop_holding(self) -> None:
+        if self._held is not None:
+            self._held = None
             self._bodies.leaves_memory()
-        return held
-
-
-def _pass_over(_: object) -> None:
-    pass
 
 
 class _ForwardFile(io.RawIOBase):
