@@ -16,19 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from tieredstore.errors import ConfigError
-from tieredstore.limits import MAX_OFFSET
 from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.spark.memq.plan import PlannedBatch, admit, batches_from, offset_of, topics_of
 from tieredstore.spark.memq.tasks import plan_tasks, read_task
+from tieredstore.spark.source.trigger_limits import TriggerLimits
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 from tieredstore.versions import MEMQ_OFFSETS, refuse_newer_offsets
 
@@ -54,6 +48,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: TopicOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
+        self._limits = TriggerLimits(options.max_batches, options.max_bytes)
         self._clock = clock
         self._target: Mapping[int, int] | None = None
         self._planned: tuple[Json, Json, list[PlannedBatch]] | None = None
@@ -75,9 +70,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return a placeholder for the limit, which Spark passes to ``latestOffset``. The actual limits are in the
         options.
         """
-        if self._options.max_bytes is not None:
-            return ReadMaxBytes(self._options.max_bytes)
-        return ReadMaxRows(self._options.max_batches or MAX_OFFSET)
+        return self._limits.as_read_limit()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         """Return the end of the batch that begins at ``start``, or ``start`` if there is nothing to read."""
@@ -154,21 +147,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if offset is not None and stop is not None and offset > stop and offset > queue.end(partition):
                 stop = None  # only a read without an end says that the offset is beyond the queue's end
             walks[partition] = self._from(partition, offset, stop)
-        most, size = self._options.max_batches, self._options.max_bytes
-        match limit:
-            case ReadAllAvailable():
-                most, size = None, None
-            case _ if limit == self.getDefaultReadLimit():
-                pass
-            case ReadMaxRows(max_rows=count):
-                most, size = count, None
-            case ReadMaxBytes(max_bytes=count):
-                most, size = None, count
-            case _:
-                raise ConfigError(
-                    f"{type(limit).__name__} has no meaning for a topic of batches: limit batches or bytes"
-                )
-        return admit(walks, min(most or _MOST_BATCHES, _MOST_BATCHES), size)
+        limits = self._limits.under(limit)
+        return admit(walks, min(limits.max_offsets or _MOST_BATCHES, _MOST_BATCHES), limits.max_bytes)
 
     def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
         """Yield the batches from ``offset`` to ``stop``. A partition that was added after the start of the stream has

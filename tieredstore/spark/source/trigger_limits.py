@@ -28,7 +28,9 @@ fewer bytes.
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """Limits of one trigger. A limit that is not set is None. Limits of offsets also count offsets without a record."""
+    """Limits of one trigger. A limit that is not set is None. Limits of offsets also count offsets without a record. In
+    a topic of batches, a batch counts as an offset.
+    """
 
     max_offsets: int | None = None
     max_bytes: int | None = None
