@@ -43,7 +43,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._bounds: Bounds | None = None
+        self._bounds = Bounds()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Find the offsets to read, and divide them among tasks."""
@@ -63,21 +63,14 @@ class BatchReader(DataSourceReader):
             lookup = reader.lookup(snapshot)
             windows = lookup.exact(options.starting, options.ending, if_too_late=options.timestamp_strategy)
         lookup.check_readable(windows, options.starting, options.ending)
-        windows = self._narrow(windows)
-        since = None if self._bounds is None else self._bounds.since_ms
+        bounds = self._bounds
+        windows = {where: bounds.window(*window) for where, window in windows.items() if bounds.admits(*where)}
         options = replace(options, max_split_bytes=self._split_bytes(snapshot, windows))
-        return plan_tasks(open_source(), snapshot, windows, options, since_ms=since)
+        return plan_tasks(open_source(), snapshot, windows, options, since_ms=bounds.since_ms)
 
     def _split_bytes(self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow]) -> int:  # noqa: ARG002  subclasses use it
         """Return the maximum bytes of a log that one task reads."""
         return self._options.max_split_bytes
-
-    def _narrow(self, windows: dict[TopicPartition, OffsetWindow]) -> dict[TopicPartition, OffsetWindow]:
-        """Return ``windows`` without the partitions and offsets that Spark's filters exclude."""
-        bounds = self._bounds
-        if bounds is None:
-            return windows
-        return {where: bounds.window(*window) for where, window in windows.items() if bounds.admits(*where)}
 
 
 class PushdownBatchReader(BatchReader):
