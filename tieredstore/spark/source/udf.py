@@ -235,23 +235,14 @@ class BatchArrays:
         return collected
 
     def _lists(self, decoded: Sequence[pa.RecordBatch], counts: Sequence[int | None]) -> pa.Array:
-        records = self._shape.convert(self._join_batches(decoded), None, None)
+        joined = pa.concat_batches(decoded) if decoded else pa.RecordBatch.from_pylist([], self._decoder.schema)
+        records = self._shape.convert(joined, None, None)
         ends = [0]
         for count in counts:
             ends.append(ends[-1] + (count or 0))
         nulls = pa.array([count is None for count in counts], pa.bool_())
         structs = pa.StructArray.from_arrays(records.columns, fields=list(self._shape.arrow_schema))
         return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), structs, mask=nulls)
-
-    def _join_batches(self, decoded: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        columns = pa.Table.from_batches(decoded, schema=self._decoder.schema).columns
-        arrays = [pa.concat_arrays(column.chunks) if column.chunks else _empty(column) for column in columns]
-        joined: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self._decoder.schema)
-        return joined
-
-
-def _empty(column: pa.ChunkedArray) -> pa.Array:
-    return pa.array([], column.type)
 
 
 def _size(batches: Sequence[pa.RecordBatch]) -> int:
