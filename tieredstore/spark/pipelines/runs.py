@@ -118,12 +118,23 @@ class PipelineRun:
             health.holds(self.name)
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended the query. Return None if the query is running or has ended without an error."""
-        return None if self.query.isActive else self._sink.failure or _failure_of(self.query)
+        """Return the error that ended the query. Return None if the query is running or has ended without an error.
+
+        If Spark's planning process raised a TieredStoreError, return that error.
+        """
+        if self.query.isActive:
+            return None
+        if self._sink.failure is not None:
+            return self._sink.failure
+        error = self.query.exception()
+        return None if error is None else error_within(error) or error
 
     def has_ended(self, within_s: int) -> bool:
         """Wait for the end of the query, at most ``within_s``. Return True if it has ended."""
-        return _has_ended(self.query, within_s)
+        try:
+            return bool(self.query.awaitTermination(max(1, within_s)))
+        except Exception:  # noqa: BLE001  ``failure`` returns the query's error
+            return True
 
     def mark(self, *, idle_s: float = 60.0) -> None:
         """Record in the commit log that all files are published, if nothing was written for ``idle_s``.
@@ -242,21 +253,6 @@ def _check_session(spark: SparkSession) -> None:
     except PySparkAttributeError:
         raise ConfigError("pipelines need a Spark session in this process, not one of Spark Connect") from None
     check_worker_python(spark)
-
-
-def _has_ended(query: StreamingQuery, within_s: float) -> bool:
-    try:
-        return bool(query.awaitTermination(max(1, int(within_s))))
-    except Exception:  # noqa: BLE001  failure() returns the query's error
-        return True
-
-
-def _failure_of(query: StreamingQuery) -> BaseException | None:
-    """Return the error of a query that failed outside the driver. If the planning process raised a TieredStoreError,
-    return that error. Otherwise, return Spark's error.
-    """
-    error = query.exception()
-    return None if error is None else error_within(error) or error
 
 
 def session(threads: int | None, conf: Mapping[str, str]) -> SparkSession:
