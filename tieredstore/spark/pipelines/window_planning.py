@@ -89,10 +89,6 @@ class Planning:
         windows = find_unwritten([Window(*one) for one in end["windows"]], self._read_log())
         return self._tasks_of(self._planner.snapshot(), windows)
 
-    def pack_tasks(self, end: Json) -> list[bytes]:
-        """Return the tasks of the batch, pickled for the processes that run them."""
-        return [pack(task) for task in self.tasks(end)]
-
     def _find_due(self, start: Json) -> list[Window]:
         positions = self._positions_at(start)
         snapshot = self._fixed or self._planner.snapshot()

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from tieredstore.spark.source.workers import one_sentence
+from tieredstore.spark.source.workers import one_sentence, pack
 from tieredstore.versions import PIPELINE_OFFSETS
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._given is not None and end == self._given.end:
             return [InputPartition(self._given.tasks)]
         with one_sentence():
-            return [InputPartition(self._plan().pack_tasks(end))]
+            return [InputPartition([pack(task) for task in self._plan().tasks(end)])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the tasks of a batch as rows."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
-from pyspark import SparkFiles
 
 from tieredstore import errors
 from tieredstore.errors import ConfigError, TieredStoreError
@@ -31,6 +30,7 @@ from tieredstore.process.per_process import PerProcess
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
+from tieredstore.spark.source.store_source import shipped_folders
 from tieredstore.spark.source.workers import pack, spare_modules
 
 if TYPE_CHECKING:
@@ -129,17 +129,10 @@ def locate(file: str) -> Path:
     """Return the path of a settings file. Use the path on the driver if it exists here, otherwise the copy that Spark
     ships to its workers."""
     path = Path(file)
-    if path.exists():
-        return path
-    try:
-        shipped = Path(SparkFiles.getRootDirectory()) / path.name
-    except (AssertionError, RuntimeError):
-        shipped = path
-    if not shipped.exists():
-        raise ConfigError(
-            f"{file} does not exist on this machine: put it where all machines see it, or add it by --files"
-        )
-    return shipped
+    for known in (path, *(folder / path.name for folder in shipped_folders())):
+        if known.exists():
+            return known
+    raise ConfigError(f"{file} does not exist on this machine: put it where all machines see it, or add it by --files")
 
 
 @dataclass(slots=True)
