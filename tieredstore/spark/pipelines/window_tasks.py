@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from tieredstore import errors
 from tieredstore.errors import ConfigError, TieredStoreError
-from tieredstore.pipelines.config.settings import Pipeline, load_pipeline
+from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.recipes import fingerprint_of, recipe_of
 from tieredstore.pipelines.run.selection import query_of
@@ -137,9 +136,9 @@ def locate(file: str) -> Path:
 
 @dataclass(slots=True)
 class OpenPipeline:
-    """The open resources of a pipeline in one process, kept between offset windows."""
+    """The open resources of a pipeline's run in one process, kept between offset windows."""
 
-    pipeline: Pipeline
+    run: RunSettings
     recipe: Recipe
     parts: Parts
     stack: ExitStack
@@ -147,11 +146,8 @@ class OpenPipeline:
 
     def write(self, task: WindowTask, reached: ReadUpTo) -> Written:
         """Prepare the files of a task's offset window."""
-        records = self.records(task)
-        try:
+        with closing(self.records(task)) as records:
             return write_window(task.window, records, self.recipe, self.parts.store, reached)
-        finally:
-            records.close()
 
     def records(self, task: WindowTask) -> Generator[pa.RecordBatch]:
         """Yield the records of a task's offset window."""
@@ -173,25 +169,25 @@ def _cut_records(batch: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch
     return batch.slice(first, behind - first) if first < behind else None
 
 
-_Kept: TypeAlias = dict[str, tuple[RunSettings, OpenPipeline]]
+_Kept: TypeAlias = dict[str, OpenPipeline]
 """The open pipeline of each settings file."""
 
 
 def _close_all(opened: _Kept) -> None:
     while opened:
-        opened.popitem()[1][1].stack.close()
+        opened.popitem()[1].stack.close()
 
 
 # Spark's daemon forks its workers, and a child must neither use nor close resources of its parent. So PerProcess gives
 # each process its own resources.
-_pipelines: Final = PerProcess[_Kept](partial(dict[str, tuple[RunSettings, OpenPipeline]]), _close_all)
+_pipelines: Final = PerProcess[_Kept](dict, _close_all)
 
 
 def open_kept(run: RunSettings) -> OpenPipeline:
     """Return the open pipeline of a run. It stays open in this process, until a later run has the same file."""
     kept = _pipelines.get()
-    known, earlier = kept.get(run.file, (None, None))
-    if earlier is not None and known == run:
+    earlier = kept.get(run.file)
+    if earlier is not None and earlier.run == run:
         return earlier
     pipeline = load_pipeline(locate(run.file))
     if fingerprint_of(pipeline.own) != run.fingerprint:
@@ -200,8 +196,7 @@ def open_kept(run: RunSettings) -> OpenPipeline:
         parts = stack.enter_context(open_parts(pipeline))
         settings = ReadSettings(columns=COLUMNS)
         reader = stack.enter_context(TopicReader(lambda: parts.source, query_of(pipeline), settings))
-        opened = OpenPipeline(pipeline, recipe_of(pipeline), parts, stack.pop_all(), reader)
-    kept[run.file] = run, opened
+        opened = kept[run.file] = OpenPipeline(run, recipe_of(pipeline), parts, stack.pop_all(), reader)
     if earlier is not None:
         earlier.stack.close()
     return opened
