@@ -12,10 +12,10 @@ from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCac
 from tieredstore.config.fields import SettingsGroup, property_names, reads
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.nearest import did_you_mean
-from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
+from tieredstore.config.properties import DEFAULT_PREFIX
 from tieredstore.config.sections import wing_groups
 from tieredstore.config.settings import Settings
-from tieredstore.config.source import MAX_SHOWN, SettingProblem, SettingsReader
+from tieredstore.config.source import MAX_SHOWN, SettingsReader
 from tieredstore.config.storage import ProxySettings
 from tieredstore.errors import ConfigError
 
@@ -109,8 +109,7 @@ def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -
     wings = groups_named(unknown)
     unknown = [name for name in unknown if not any(reads(group, name) for group in wings)]
     for place, name in enumerate(unknown):
-        why = _what_is_wrong(name, reader) if place < _MAX_COMPARED else "is not known"
-        reader.problems.append(SettingProblem(name, f"{reader.own.prefix}{shown_name(name)} {why}"))
+        reader.note_stray(name, _what_is_wrong(name, reader) if place < _MAX_COMPARED else "is not known")
 
 
 def _what_is_wrong(name: str, reader: SettingsReader) -> str:

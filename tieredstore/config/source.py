@@ -11,7 +11,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from tieredstore.config.fields import SettingsGroup, property_fields, property_names
-from tieredstore.config.properties import OwnProperties
+from tieredstore.config.properties import OwnProperties, shown_name
 from tieredstore.config.values import Kind
 from tieredstore.errors import ConfigError
 
@@ -79,6 +79,10 @@ class SettingsReader:
     def note(self, name: str, why: str) -> None:
         """Record a problem with a property; ``why`` continues the sentence after the property's name."""
         self.problems.append(SettingProblem(name, f"{self.written(name)} {why}"))
+
+    def note_stray(self, name: str, why: str) -> None:
+        """Record a problem with a text that may be no property's name. Shorten it if it does not look like a name."""
+        self.problems.append(SettingProblem(name, f"{self.written(shown_name(name))} {why}"))
 
     def written(self, name: str) -> str:
         """Return the property's name as the source writes it, with the prefix."""

@@ -12,8 +12,7 @@ from zoneinfo import ZoneInfo
 from pydantic import Field
 
 from tieredstore.config.fields import SettingsGroup
-from tieredstore.config.properties import shown_name
-from tieredstore.config.source import SettingProblem, SettingsReader
+from tieredstore.config.source import SettingsReader
 from tieredstore.config.values import BOOLEAN, choice, compiled, integer, long, string
 from tieredstore.pipelines.config import secor
 from tieredstore.pipelines.config.text_readers import matcher, path_prefix, read_name
@@ -260,10 +259,7 @@ def hive_tables(rest: Mapping[str, str], reader: SettingsReader) -> tuple[tuple[
     tables = {name.removeprefix(HIVE_TABLE): text.strip() for name, text in rest.items() if name.startswith(HIVE_TABLE)}
     for topic, table in tables.items():
         if not topic or not re.fullmatch(r"(\w+\.)?\w+", table, re.ASCII):
-            name = f"{HIVE_TABLE}{topic}"
-            reader.problems.append(
-                SettingProblem(name, f"{shown_name(name)} is not the name of a table: give [database.]table")
-            )
+            reader.note_stray(f"{HIVE_TABLE}{topic}", "is not the name of a table: give [database.]table")
     return tuple(sorted(tables.items()))
 
 

@@ -15,8 +15,8 @@ from pydantic.fields import FieldInfo
 from tieredstore.config import Settings, settings_from
 from tieredstore.config.fields import SettingsGroup, property_fields
 from tieredstore.config.nearest import did_you_mean
-from tieredstore.config.properties import OwnProperties, read_properties, shown_name
-from tieredstore.config.source import SettingProblem, SettingsReader
+from tieredstore.config.properties import OwnProperties, read_properties
+from tieredstore.config.source import SettingsReader
 from tieredstore.config.values import BOOLEAN, Kind, choice, integer, long, string
 from tieredstore.errors import ConfigError
 from tieredstore.model import DEFAULT_ISOLATION
@@ -450,7 +450,7 @@ def _sort_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsRead
         elif name.startswith(_KAFKA):
             client[name] = text
         else:
-            _note_unknown(name, own_names, reader)
+            reader.note_stray(name, f"is not known{did_you_mean(name, own_names)}")
     idle += _check_client(client, own_names, reader)
     if idle:
         _say_idle(reader.own.source, ", ".join(sorted(idle)))
@@ -479,15 +479,11 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
     except ConfigError:
         if not has_broker:
             # Report all names as faults. Only the Kafka client library knows the valid names, and it is not installed.
-            words = "is a property of the Kafka client, but no broker is set: leave it out"
-            reader.problems.extend(SettingProblem(name, f"{shown_name(name)} {words}") for name in names)
+            for name in names:
+                reader.note_stray(name, "is a property of the Kafka client, but no broker is set: leave it out")
         return []
-    unknown = set(properties.unknown_properties(names.values()))
+    unknown, known = set(properties.unknown_properties(names.values())), own_names | {f"{_KAFKA}{_SERVERS}"}
     for name, short in names.items():
         if short in unknown:
-            _note_unknown(name, own_names | {f"{_KAFKA}{_SERVERS}"}, reader)
+            reader.note_stray(name, f"is not known{did_you_mean(name, known)}")
     return [] if has_broker else [name for name, short in names.items() if short not in unknown]
-
-
-def _note_unknown(name: str, known: set[str], reader: SettingsReader) -> None:
-    reader.problems.append(SettingProblem(name, f"{shown_name(name)} is not known{did_you_mean(name, known)}"))
