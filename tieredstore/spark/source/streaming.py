@@ -162,13 +162,12 @@ class StreamOffsets:
         """Return the JSON for a checkpoint. Equal offsets give equal texts, because Spark compares texts to see if
         anything is new.
         """
-        ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
         fields: dict[str, object] = {
             "version": SPARK_OFFSETS.version,
             "offsets": _by_topic(self.offsets),
-            "topicIds": ids,
+            "topicIds": {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())},
+            _EPOCHS: _by_topic(self.epochs),
         }
-        fields |= {_EPOCHS: _by_topic(self.epochs)}
         return fields if self.initial is None else fields | {_INITIAL: _by_topic(self.initial)}
 
     def as_initial(self) -> StreamOffsets:
@@ -194,8 +193,8 @@ class StreamOffsets:
         ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
         # If a batch reads nothing from a partition, keep the partition's epoch, so that equal offsets give equal texts.
         is_same = {where for where, at in stay.items() if moved.offsets.get(where, at) == at}
-        epochs = {**moved.epochs, **{where: epoch for where, epoch in self.epochs.items() if where in is_same}}
-        epochs = {where: epoch for where, epoch in epochs.items() if where not in is_same or where in self.epochs}
+        epochs = {where: epoch for where, epoch in moved.epochs.items() if where not in is_same}
+        epochs |= {where: epoch for where, epoch in self.epochs.items() if where in is_same}
         initial = stay if self.initial == self.offsets else None
         return StreamOffsets({**stay, **moved.offsets}, ids, initial, epochs)
 
