@@ -181,16 +181,17 @@ class JsonLines(BuiltIn):
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of compressed lines."""
-        return _JsonFile(compress_into(file, self.codec), _plain)
+        return _JsonFile(file, self.codec, _plain)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  rows contain their schema
         """Return a writer of one JSON object per row, with the decoded columns."""
-        return _JsonFile(compress_into(file, self.codec), _plain_columns)
+        return _JsonFile(file, self.codec, _plain_columns)
 
 
 class _JsonFile(FileWriter):
-    def __init__(self, stream: BinaryIO, plain: Callable[[dict[str, object]], object]) -> None:
-        self._stream, self._plain = stream, plain
+    def __init__(self, file: BinaryIO, codec: str, plain: Callable[[dict[str, object]], object]) -> None:
+        self._stream, self._end = compress_into(file, codec)
+        self._plain = plain
 
     def write(self, rows: pa.RecordBatch) -> None:
         lines = [
@@ -200,7 +201,7 @@ class _JsonFile(FileWriter):
         self._stream.write(("\n".join(lines) + "\n").encode("utf-8", "replace") if lines else b"")
 
     def close(self) -> None:
-        self._stream.close()
+        self._end()
 
 
 def _plain(row: dict[str, Any]) -> dict[str, object]:
@@ -242,32 +243,15 @@ def _plain_columns(content: object) -> object:
             return content
 
 
-class _Kept:
-    """Stream into a file that stays open when the stream is closed."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def write(self, data: bytes) -> int:
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.flush()
-
-
-def compress_into(file: BinaryIO, codec: str) -> BinaryIO:
-    """Return a stream that compresses into ``file``. Closing the stream leaves ``file`` open. Gzip headers carry no
-    time.
+def compress_into(file: BinaryIO, codec: str) -> tuple[BinaryIO, Callable[[], None]]:
+    """Return a stream that compresses into ``file``, and a function that ends the stream but leaves ``file`` open. Gzip
+    headers carry no time.
     """
-    stream: Any
     match codec:
         case "gzip":
-            stream = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0)
+            stream: Any = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0)
         case "zstd":
             stream = zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False)
         case _:
-            stream = _Kept(file)
-    return cast("BinaryIO", stream)
+            return file, file.flush
+    return stream, stream.close

@@ -43,12 +43,13 @@ class Text(BuiltIn):
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
         """Return a writer that writes values to ``file`` and the other fields to the sidecar."""
         assert sidecar is not None, "the caller opens a sidecar, because the format has one"
-        return _TextFile(compress_into(file, self.codec), self.delimiter, sidecar)
+        return _TextFile(file, self.codec, self.delimiter, sidecar)
 
 
 class _TextFile(FileWriter):
-    def __init__(self, stream: BinaryIO, delimiter: bytes, sidecar: BinaryIO) -> None:
-        self._stream, self._delimiter = stream, delimiter
+    def __init__(self, file: BinaryIO, codec: str, delimiter: bytes, sidecar: BinaryIO) -> None:
+        self._stream, self._end = compress_into(file, codec)
+        self._delimiter = delimiter
         self._beside = Sidecar(sidecar, has_lengths=not delimiter)
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -57,5 +58,5 @@ class _TextFile(FileWriter):
         self._beside.write(rows)
 
     def close(self) -> None:
-        self._stream.close()
+        self._end()
         self._beside.close()
