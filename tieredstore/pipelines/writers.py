@@ -135,6 +135,10 @@ class BuiltIn(Format):
         """Return True: the writers of this package only append."""
         return True
 
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  for formats with a sidecar
+        """Return a writer of rows with the columns of ENVELOPE."""
+        return self.open_columns(file, ENVELOPE)
+
 
 class GroupedFile(FileWriter):
     """A file of row groups. Row groups end at the same records, however the rows are divided into batches."""

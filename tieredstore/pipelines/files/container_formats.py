@@ -76,12 +76,8 @@ class Orc(BuiltIn):
     name: ClassVar[str] = "orc"
     suffix: ClassVar[str] = ".orc"
 
-    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
-        """Return a writer of ORC. Stripes end at the same records, however the rows are divided into batches."""
-        return _OrcFile(file, ENVELOPE, _ORC_CODECS[self.codec])
-
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """Return a writer of columns. Stripes end by the same rule as for ``open``."""
+        """Return a writer of ORC. Stripes end at the same records, however the rows are divided into batches."""
         return _OrcFile(file, schema, _ORC_CODECS[self.codec])
 
 
@@ -170,26 +166,21 @@ class Parquet(BuiltIn):
     name: ClassVar[str] = "parquet"
     suffix: ClassVar[str] = ".parquet"
 
-    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
-        """Return a writer of Parquet. Row groups end at the same records, however the rows are divided into batches."""
-        return ParquetFile(file, ENVELOPE, self.codec)
-
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """Return a writer of columns. Row groups end by the same rule as for ``open``."""
-        return ParquetFile(file, schema, self.codec, beside=KAFKA)
+        """Return a writer of Parquet. Row groups end at the same records, however the rows are divided into batches."""
+        return ParquetFile(file, schema, self.codec)
 
 
 class ParquetFile(GroupedFile):
-    """Writer of a Parquet file. ``beside`` is the name of the struct column with Kafka's metadata, or empty if the file
-    has no such column.
+    """Writer of a Parquet file. With decoded columns, Kafka's metadata are in the struct column ``kafka``.
 
     Columns are dictionary-encoded, which saves space if values repeat. Offsets are written plain, because they never
     repeat. Timestamps are dictionary-encoded only if they repeat often enough.
     """
 
-    def __init__(self, file: BinaryIO, schema: pa.Schema, codec: str = "zstd", *, beside: str = "") -> None:
+    def __init__(self, file: BinaryIO, schema: pa.Schema, codec: str = "zstd") -> None:
         super().__init__(schema)
-        self._file, self._schema, self._codec, self._beside = file, schema, codec, beside
+        self._file, self._schema, self._codec = file, schema, codec
         self._writer: pq.ParquetWriter | None = None
 
     def put(self, table: pa.Table) -> None:
@@ -210,12 +201,12 @@ class ParquetFile(GroupedFile):
         return pq.ParquetWriter(self._file, self._schema, compression=self._codec, use_dictionary=encoded)
 
     def _column(self, table: pa.Table, name: str) -> pa.ChunkedArray:
-        if not self._beside:
+        if KAFKA not in self._schema.names:
             return table.column(name)
-        return pc.struct_field(table.column(self._beside), name)
+        return pc.struct_field(table.column(KAFKA), name)
 
     def _path(self, name: str) -> str:
-        return f"{self._beside}.{name}" if self._beside else name
+        return f"{KAFKA}.{name}" if KAFKA in self._schema.names else name
 
 
 def _repeats(times: pa.ChunkedArray) -> bool:
