@@ -119,10 +119,8 @@ class OfOneSchema(Columns):
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer that does not hold rows back, because their schema is known."""
         assert self.value_type is not None
-        fields = _fields_of(self.value_type.arrow_type)
         rest = [pa.field(REST, pa.string())] if self.rest is not None else []
-        schema = pa.schema([*fields, *rest, KAFKA_FIELD])
-        return ColumnsFile(self.inner.open_columns(file, schema), schema)
+        return ColumnsFile(self.inner, file, [*_fields_of(self.value_type.arrow_type), *rest])
 
 
 _NAMES: Final = {"json": "JSON", "protobuf": "Protocol Buffers", "avro": "Avro"}
@@ -157,8 +155,10 @@ def _check_names(fields: Iterable[pa.Field], topic: str, taken: Taken) -> None:
 class ColumnsFile(FileWriter):
     """Writer of files with decoded columns and the struct column ``kafka``."""
 
-    def __init__(self, inner: FileWriter, schema: pa.Schema) -> None:
-        self._inner, self._schema = inner, schema
+    def __init__(self, inner: Format, file: BinaryIO, fields: Iterable[pa.Field]) -> None:
+        """``fields`` are the decoded columns."""
+        self._schema = pa.schema([*fields, KAFKA_FIELD])
+        self._inner = inner.open_columns(file, self._schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows. The size of keys and values decides where row groups end."""
@@ -288,8 +288,7 @@ class _UnitedFile(FileWriter):
     def _write_out(self) -> None:
         # If all values are null, no schema is known, so write only the column ``kafka``.
         avro = Avro(self._schema(list(self._numbers)) if self._numbers else _NOTHING, self._lookup)
-        schema = pa.schema([*_fields_of(avro.arrow_type), KAFKA_FIELD])
-        writer = ColumnsFile(self._inner.open_columns(self._file, schema), schema)
+        writer = ColumnsFile(self._inner, self._file, _fields_of(avro.arrow_type))
         self._aside.seek(0)
         for batch in pa.ipc.open_stream(self._aside):
             column = avro.convert(batch.column("value"), _place)
@@ -371,5 +370,4 @@ class FrameColumns(Columns):
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of the added columns and the struct ``kafka``."""
-        schema = pa.schema([*self.own, KAFKA_FIELD])
-        return ColumnsFile(self.inner.open_columns(file, schema), schema)
+        return ColumnsFile(self.inner, file, self.own)
