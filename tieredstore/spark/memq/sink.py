@@ -49,15 +49,17 @@ class EpochMessage(WriterCommitMessage):
 
 
 class _TopicWriter:
-    """Base of both writers: writes rows to a topic. Spark pickles it for the tasks."""
+    """Base of both writers: writes rows to a topic. Spark pickles it for the tasks. A batch query is the epoch 0."""
 
     def __init__(self, topic: str, store: StoreSource, schema: StructType) -> None:
         _check_schema(schema)
         self._topic = topic
         self._store = store
 
-    def _write(self, rows: Iterator[pa.RecordBatch], query: str, epoch: int, task: int) -> EpochMessage:
+    def _write(self, rows: Iterator[pa.RecordBatch], query: str, epoch: int) -> EpochMessage:
         spare_modules()
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
         with SinkBatches(self._open(), f"spark-{query}-{epoch}-{task}") as batches:
             try:
                 for batch in rows:
@@ -69,13 +71,18 @@ class _TopicWriter:
                 batches.discard()
                 raise
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
-        for commits, batches in self._by_query(messages):
-            commits.commit(epoch, batches)
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803  Spark's
+        """Append to the queue the batches that the tasks have stored, unless an earlier attempt has already appended
+        those of this epoch."""
+        with one_sentence():
+            for commits, batches in self._by_query(messages):
+                commits.commit(batchId, batches)
 
-    def _abort(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
-        for commits, batches in self._by_query(messages):
-            commits.abort(epoch, batches)
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803  Spark's
+        """Delete the batches that the tasks have stored, except batches that may already be in the queue."""
+        with one_sentence():
+            for commits, batches in self._by_query(messages):
+                commits.abort(batchId, batches)
 
     def _by_query(
         self, messages: Sequence[WriterCommitMessage | None]
@@ -104,17 +111,7 @@ class MemqWriter(_TopicWriter, DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> EpochMessage:
         """Write the rows of one task."""
         with one_sentence():
-            return self._write(iterator, self._query, 0, _task_number())
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append to the queue the batches that the tasks have stored."""
-        with one_sentence():
-            self._commit(messages, 0)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the batches that the tasks have stored, except batches that may already be in the queue."""
-        with one_sentence():
-            self._abort(messages, 0)
+            return self._write(iterator, self._query, 0)
 
 
 class MemqStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
@@ -124,23 +121,7 @@ class MemqStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
         """Write the rows of one task of an epoch (a micro-batch)."""
         with one_sentence():
             query, epoch = _property(_QUERY_ID), _property(_BATCH_ID)
-            return self._write(iterator, query, int(epoch), _task_number())
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Append the epoch's batches to the queue, unless an earlier attempt has already appended them."""
-        with one_sentence():
-            self._commit(messages, batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete the batches that the tasks have stored, unless the queue already contains the epoch with these
-        batches."""
-        with one_sentence():
-            self._abort(messages, batchId)
-
-
-def _task_number() -> int:
-    context = TaskContext.get()
-    return 0 if context is None else context.partitionId()
+            return self._write(iterator, query, int(epoch))
 
 
 def _property(name: str) -> str:
