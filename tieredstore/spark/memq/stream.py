@@ -40,7 +40,8 @@ _Offset = Annotated[int, Strict(), Field(ge=0)]
 
 
 class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a topic trigger by trigger. ``clock`` returns monotonic seconds.
+    """Reads a topic trigger by trigger. Only Spark's checkpoint records its progress. ``clock`` returns monotonic
+    seconds.
 
     Spark calls this reader in a separate process to plan. If there are no new batches, the reader looks for them again
     after a second.
@@ -116,9 +117,6 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         return each_in_one_sentence(read_task(partition, self._options))
-
-    def commit(self, end: Json) -> None:
-        """Do nothing, because only Spark's checkpoint records progress."""
 
     def stop(self) -> None:
         """Close the queue."""

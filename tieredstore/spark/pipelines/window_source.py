@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from tieredstore.spark.source.workers import one_sentence, pack
 from tieredstore.versions import PIPELINE_OFFSETS
@@ -86,10 +86,6 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         are planned."""
         return {"version": PIPELINE_OFFSETS.version, "windows": []}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return no limit, because the pipeline's settings have limits."""
-        return ReadAllAvailable()
-
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: ARG002, N802
         """Return a Spark offset that lists the offset windows to write now, or ``start`` if there are none."""
         if self._given is not None:
@@ -115,9 +111,6 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the tasks of a batch as rows."""
         yield pa.RecordBatch.from_pydict({TASK: pa.array(partition.value or (), pa.binary())})
-
-    def commit(self, end: Json) -> None:
-        """Do nothing, because the commit log records the progress."""
 
     def stop(self) -> None:
         """Release all resources."""

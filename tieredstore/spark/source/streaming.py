@@ -345,7 +345,7 @@ Json = dict[str, object]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the selected partitions trigger by trigger.
+    """Reads the selected partitions trigger by trigger. Only Spark's checkpoint records its progress.
 
     Spark calls this stream reader in a separate process to plan. Tasks get a copy of it, but only call ``read``. The
     bucket is listed at most once a second. ``clock`` returns monotonic seconds.
@@ -417,9 +417,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         return each_in_one_sentence(read_task(partition, self._options))
-
-    def commit(self, end: Json) -> None:
-        """Do nothing, because only Spark's checkpoint records progress."""
 
     def stop(self) -> None:
         """Close the connection to the broker, and drop cached state."""
