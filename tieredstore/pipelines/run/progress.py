@@ -6,8 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -25,44 +25,33 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.log.commit_log import Progress
     from tieredstore.pipelines.log.entries import Entry
 
-_COUNTERS: Final = {
-    "batches": "Batches committed and published.",
-    "files": "Data files published.",
-    "records": "Records written to data files.",
-    "bytes": "Bytes of all files published.",
-    "bad_messages": "Bad messages, written to quarantine files instead of data files.",
-    "finalized": "Directories marked complete.",
-    "late": "Complete directories that got late records, counted once per batch.",
-    "outages": "Number of outages of a store or broker.",
-}
-_GAUGES: Final = {
-    "up": "1 while the Spark query of the pipeline runs, else 0.",
-    "waiting_seconds": "Duration of the current outage of a store or broker; 0 without one.",
-    "lag_offsets": "Number of unwritten offsets in all partitions.",
-    "lag_seconds": "Time since this process first saw the oldest unwritten record; 0 if all are written.",
-    "last_commit_timestamp_seconds": "Time when this process last published a batch; 0 before the first.",
-}
-_LABELS: Final = ("pipeline", "generation")
+
+def _counter(meaning: str) -> Any:
+    return field(default=0, metadata={"family": CounterMetricFamily, "meaning": meaning})
+
+
+def _gauge(meaning: str) -> Any:
+    return field(default=0, metadata={"family": GaugeMetricFamily, "meaning": meaning})
 
 
 @dataclass(slots=True)
 class Counts:
     """A pipeline's totals since the process started, and its current state. Only the driver's thread writes them; other
-    threads may read them."""
+    threads may read them. Each field is a metric."""
 
-    batches: int = 0
-    files: int = 0
-    records: int = 0
-    bytes: int = 0
-    bad_messages: int = 0
-    finalized: int = 0
-    late: int = 0
-    outages: int = 0
-    up: int = 0
-    waiting_seconds: float = 0.0
-    lag_offsets: int = 0
-    lag_seconds: float = 0.0
-    last_commit_timestamp_seconds: float = 0.0
+    batches: int = _counter("Batches committed and published.")
+    files: int = _counter("Data files published.")
+    records: int = _counter("Records written to data files.")
+    bytes: int = _counter("Bytes of all files published.")
+    bad_messages: int = _counter("Bad messages, written to quarantine files instead of data files.")
+    finalized: int = _counter("Directories marked complete.")
+    late: int = _counter("Complete directories that got late records, counted once per batch.")
+    outages: int = _counter("Number of outages of a store or broker.")
+    up: int = _gauge("1 while the Spark query of the pipeline runs, else 0.")
+    waiting_seconds: float = _gauge("Duration of the current outage of a store or broker; 0 without one.")
+    lag_offsets: int = _gauge("Number of unwritten offsets in all partitions.")
+    lag_seconds: float = _gauge("Time since this process first saw the oldest unwritten record; 0 if all are written.")
+    last_commit_timestamp_seconds: float = _gauge("Time when this process last published a batch; 0 before the first.")
 
     def note(self, entry: Entry) -> None:
         """Count an entry whose files are published."""
@@ -121,9 +110,10 @@ class CountsCollector(Collector):
 
 def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
     return {
-        name: kind(f"tieredstore_pipeline_{name}", meaning, labels=_LABELS)
-        for kind, names in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES))
-        for name, meaning in names.items()
+        one.name: one.metadata["family"](
+            f"tieredstore_pipeline_{one.name}", one.metadata["meaning"], labels=("pipeline", "generation")
+        )
+        for one in fields(Counts)
     }
 
 
