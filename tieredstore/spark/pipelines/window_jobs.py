@@ -44,6 +44,7 @@ from tieredstore.spark.pipelines.window_tasks import (
     open_kept,
     report_of,
 )
+from tieredstore.spark.source.rows import KAFKA_ROWS, RowShape
 from tieredstore.spark.source.workers import pack, spare_modules, unpack
 
 if TYPE_CHECKING:
@@ -138,12 +139,6 @@ def _collect(job: DataFrame) -> list[Row]:
 
 _Batches: TypeAlias = Iterable[pa.RecordBatch]
 
-RECORDS: Final = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
-    "headers array<struct<key: string, value: binary>>"
-)
-"""Input columns of the user's ``frame`` function. They are the columns of Spark's Kafka source."""
-
 _MICROSECONDS: Final = pa.schema(
     [field.with_type(pa.timestamp("us", "UTC")) if field.name == "timestamp" else field for field in ENVELOPE]
 )
@@ -168,7 +163,7 @@ class FrameJob:
         """
         observed = Observation()
         counts_of = [_count_of(task) for task in self.tasks]
-        records = numbers.mapInArrow(self.read, RECORDS)
+        records = numbers.mapInArrow(self.read, RowShape(KAFKA_ROWS.columns).schema)
         framed = frame(records.observe(observed, *counts_of))
         if not isinstance(framed, DataFrame):
             raise ConfigError(f"the frame function returned {type(framed).__name__}, not a DataFrame")
