@@ -37,7 +37,7 @@ from tieredstore.pubsub.format.packets import (
     request_bytes,
 )
 from tieredstore.pubsub.produce.batch_writer import SealedMessage
-from tieredstore.pubsub.produce.outbox import OpenMessage, Outbox, Packer, Sending
+from tieredstore.pubsub.produce.outbox import OpenMessage, Outbox, Sending
 from tieredstore.pubsub.settings import BatchClientSettings
 
 MOST_MESSAGE_BYTES: Final = MAX_PACKET_BYTES - (64 << 10)
@@ -54,7 +54,6 @@ class BrokerDelivery:
     thread, and sends several Messages at once on its own event loop."""
 
     def __init__(self, sending: Sending, topic: str, client: BatchClientSettings) -> None:
-        self.packer: Packer = Packer(sending.message_bytes)
         self._how = sending
         self._topic = topic
         self._client = client

@@ -15,12 +15,21 @@ from tieredstore.errors import AlreadyClosedError, TieredStoreError
 from tieredstore.pubsub.counts import ProducerCounts
 from tieredstore.pubsub.errors import BufferFullError, DeliveryFailedError, InvalidRecordError
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address, seal_body
-from tieredstore.pubsub.produce.batch_writer import BatchMemory, SealedMessage
+from tieredstore.pubsub.format.messages import (
+    ADDRESS_BYTES,
+    Compression,
+    Headers,
+    MessageHeader,
+    ProducerRequest,
+    new_address,
+    seal_body,
+)
+from tieredstore.pubsub.produce.batch_writer import BatchMemory, SealedMessage, room_for
 from tieredstore.pubsub.produce.futures import MessageOutcome, RecordFuture
 from tieredstore.pubsub.settings import BatchSettings
 
 if TYPE_CHECKING:
+    from tieredstore.kafka.records._slabs import SlabPool
     from tieredstore.pubsub.queue.kafka_audit import Auditor
 
 Acks: TypeAlias = Literal["0", "1", "all"]
@@ -72,6 +81,8 @@ class Sending:
     acks: Acks
     auditor: Auditor | None
     message_bytes: int
+    pool: SlabPool | None
+    """The memory of batches, if Messages are written directly into their batch."""
     monotonic: Callable[[], float] = time.monotonic
     counts: ProducerCounts = field(default_factory=ProducerCounts)
 
@@ -85,39 +96,59 @@ class BatchEnd:
     """Marks the end of a batch, after its last Message."""
 
 
+_HEADER_BYTES: Final = MessageHeader(ProducerRequest(bytes(ADDRESS_BYTES), 0, 0), 0, Compression.NONE, 0, 0).size
+_LEAST_SHARE: Final = 8
+"""A batch is closed once its free space is smaller than a Message's maximum size divided by this number."""
+
+
 class Packer:
-    """Gives each Message separate memory, so that the delivery combines Messages into batches later.
+    """Gives each Message its memory: with ``Sending.pool`` a place in the memory of its batch; without it separate
+    memory, and the delivery combines Messages into batches later.
 
-    The outbox holds its lock when it calls the packer, so the packer must not call the outbox."""
+    The outbox holds its lock when it calls the packer."""
 
-    def __init__(self, message_bytes: int) -> None:
-        self._message_bytes = message_bytes
+    def __init__(self, sending: Sending) -> None:
+        self._settings = sending.settings
+        self._message_bytes = sending.message_bytes
+        self._pool = sending.pool
+        self._memory: BatchMemory | None = None
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
         """Return a writer for the next Message, and the batch's memory if the Message is written in place."""
-        return BodyWriter(self._message_bytes), None
+        if self._pool is None:
+            return BodyWriter(self._message_bytes), None
+        settings = self._settings
+        if self._memory is None:
+            messages = room_for(settings.batch_messages, settings.batch_bytes, self._message_bytes)
+            least = _HEADER_BYTES + self._message_bytes
+            self._memory = BatchMemory(self._pool, settings.batch_bytes, messages, least=least)
+        return self._memory.body(self._message_bytes, _HEADER_BYTES), self._memory
 
-    def close(self, message: OpenMessage) -> bool:  # noqa: ARG002  a subclass uses it
-        """Finish a Message. Return True if its batch has no room for another Message."""
-        return False
+    def close(self, message: OpenMessage) -> bool:
+        """Finish a Message. Return True if the rest of its batch's memory is too small for another Message."""
+        if (memory := message.memory) is None:
+            return False
+        memory.hold(_HEADER_BYTES + len(message.body))
+        is_last = memory.left < _HEADER_BYTES + self._message_bytes // _LEAST_SHARE
+        if is_last:
+            self._memory = None
+        return is_last
 
     def has_other_room(self) -> bool:
-        """Try to make room for a record that was too large for an empty Message of this batch. If a new batch may have
-        more room, end this batch and return True.
-        """
-        return False
+        """If a record was too large for an empty Message of a batch that has Messages, end the batch and return True,
+        because a new batch has more room."""
+        if self._memory is None or not self._memory.messages:
+            return False
+        self._memory = None
+        return True
 
     def end_batch(self) -> None:
         """Finish the batch: the next Message begins a new batch."""
+        self._memory = None
 
 
 class Delivery(Protocol):
     """Takes closed Messages out of an outbox on its own threads, and reports each as stored (``settle``) or failed."""
-
-    @property
-    def packer(self) -> Packer:
-        """Allocates the memory of these Messages."""
-        ...
 
     def start(self, outbox: Outbox) -> None:
         """Start the threads if they do not run yet. The caller holds the outbox's lock. An error refuses the record
@@ -141,7 +172,7 @@ class Outbox:
         self._sending = sending
         self._settings = sending.settings
         self._counts = sending.counts
-        self._packer = delivery.packer
+        self._packer = Packer(sending)
         self._delivery = delivery
         self._address = new_address()
         self._epoch_ms = time.time_ns() // 1_000_000

@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
-from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline, boot_clock_s
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.counts import PRODUCERS, ProducerCounts
-from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, Headers, MessageHeader, ProducerRequest
-from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedBatch, room_for
+from tieredstore.pubsub.format.messages import Headers
+from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedBatch
 from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
-from tieredstore.pubsub.produce.outbox import Acks, Delivery, OpenMessage, Outbox, Packer, Sending
+from tieredstore.pubsub.produce.outbox import Acks, Delivery, OpenMessage, Outbox, Sending
 from tieredstore.pubsub.queue.auditor import auditor_of
 from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.topics import BatchLog, Topic, Topics, check_topic_name
@@ -33,6 +31,7 @@ from tieredstore.remote.stores import SETTINGS_VARIABLE, NamedStore, find_store,
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
+    from tieredstore.kafka.records._slabs import SlabPool
     from tieredstore.remote.stores import StoreLike
 
 _NO_STORE: Final = {"storage.backend.class": "memory"}
@@ -83,6 +82,7 @@ class BatchProducer(Closing):
         given = source if isinstance(source, Topics) else _settings_of(source, brokers)
         settings = given.settings if isinstance(given, Topics) else given
         client = settings.section(BatchClientSettings) if brokers is None else _client_of(settings, brokers)
+        pool: SlabPool | None = None
         with contextlib.ExitStack() as opened:
             if brokers is not None or (client.bootstrap and not isinstance(given, Topics)):
                 from tieredstore.pubsub.produce import broker_producer  # noqa: PLC0415  asyncio and TLS
@@ -97,10 +97,11 @@ class BatchProducer(Closing):
             else:
                 topics = opened.enter_context(open_topics(given))
                 batches, message_bytes = topics.batches, topics.batches.message_bytes
+                pool = topics.memory if batches.compression == "none" else None
                 self._new_delivery = partial(StoreDelivery, topics=topics, topic=topics.get(topic))
             if (auditor := auditor_of(batches, topic, is_producer=True)) is not None:
                 opened.enter_context(auditor)
-            self._sending = Sending(batches, acks, auditor, message_bytes, monotonic)
+            self._sending = Sending(batches, acks, auditor, message_bytes, pool, monotonic)
             self._outbox = Outbox(self._sending, self._new_delivery(self._sending))
             opened.callback(PRODUCERS.add(self._count))
             self._opened = opened.pop_all()
@@ -179,53 +180,6 @@ def _client_of(settings: Settings, brokers: str) -> BatchClientSettings:
     return settings.section(BatchClientSettings).model_copy(update={"bootstrap": named.bootstrap})
 
 
-_HEADER_BYTES: Final = MessageHeader(ProducerRequest(bytes(ADDRESS_BYTES), 0, 0), 0, Compression.NONE, 0, 0).size
-_LEAST_SHARE: Final = 8
-"""A batch is closed once its free space is smaller than a Message's maximum size divided by this number."""
-
-
-class BatchPacker(Packer):
-    """Writes records of uncompressed Messages in place, directly into their batch."""
-
-    def __init__(self, sending: Sending, pool: SlabPool) -> None:
-        super().__init__(sending.message_bytes)
-        self._settings = sending.settings
-        self._pool = pool
-        self._memory: BatchMemory | None = None
-
-    def open(self) -> tuple[BodyWriter, BatchMemory | None]:
-        """Return a writer into the current batch, or into a new batch."""
-        settings = self._settings
-        if self._memory is None:
-            messages = room_for(settings.batch_messages, settings.batch_bytes, self._message_bytes)
-            least = _HEADER_BYTES + self._message_bytes
-            self._memory = BatchMemory(self._pool, settings.batch_bytes, messages, least=least)
-        return self._memory.body(self._message_bytes, _HEADER_BYTES), self._memory
-
-    def close(self, message: OpenMessage) -> bool:
-        """Add the Message to the batch. Return True if the rest of the batch's memory is too small for another
-        Message.
-        """
-        if (memory := message.memory) is None:
-            return False
-        memory.hold(_HEADER_BYTES + len(message.body))
-        is_last = memory.left < _HEADER_BYTES + self._message_bytes // _LEAST_SHARE
-        if is_last:
-            self._memory = None
-        return is_last
-
-    def has_other_room(self) -> bool:
-        """If the batch has Messages, end it and return True, because a new batch has more room."""
-        if self._memory is None or not self._memory.messages:
-            return False
-        self._memory = None
-        return True
-
-    def end_batch(self) -> None:
-        """Finish the batch: the next Message begins a new batch."""
-        self._memory = None
-
-
 @dataclass(slots=True)
 class _Batch(SealedBatch):
     """A batch, and the outbox's Messages that it stores."""
@@ -244,8 +198,6 @@ class StoreDelivery:
         self._settings = sending.settings
         self._topics = topics
         self._topic = topic
-        is_plain = sending.compression is Compression.NONE
-        self.packer: Packer = BatchPacker(sending, topics.memory) if is_plain else Packer(sending.message_bytes)
         self._started: tuple[BatchWriter, ThreadPool] | None = None
 
     def start(self, outbox: Outbox) -> None:
