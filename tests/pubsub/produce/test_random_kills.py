@@ -68,8 +68,8 @@ def kill_and_read(topics: Topics, kills: int, most_s: float = 0.2) -> None:
     told = {notification.key for notification in notified(topics)}
     stored = set(batch_keys(topics))
     assert told <= stored
-    steps = list(GarbageCollection(BatchLog(topics_later(topics, 2), topics.get("orders")), min_age_ms=DAY_MS).run())
-    assert {step.item.key for step in steps if step.outcome is Outcome.DELETED} == stored - told
+    found = list(GarbageCollection(BatchLog(topics_later(topics, 2), topics.get("orders")), min_age_ms=DAY_MS).run())
+    assert {each.name for each in found if each.code == Outcome.DELETED} == stored - told
 
 
 def on_kafka(kafka: KafkaServer, folder: Path) -> Topics:

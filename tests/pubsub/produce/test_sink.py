@@ -71,8 +71,8 @@ def expected(epochs: Sequence[int]) -> list[bytes]:
 
 def orphans_of(topics: Topics) -> set[str]:
     """Return the objects that ``gc`` would delete in ten days."""
-    steps = GarbageCollection(BatchLog(topics_later(topics, 10), topics.get("orders"))).run()
-    return {step.item.key for step in steps if step.outcome is Outcome.DELETED}
+    found = GarbageCollection(BatchLog(topics_later(topics, 10), topics.get("orders"))).run()
+    return {str(each.name) for each in found if each.code == Outcome.DELETED}
 
 
 def test_an_epoch_is_notified_once_and_a_second_run_of_it_is_deleted() -> None:

@@ -130,9 +130,9 @@ def kill_and_read(kafka: KafkaServer, folder: Path, at: int, moment: Moment) -> 
     stored = {info.key for info in topics.store.list() if "!tieredstore" not in info.key}
     assert notified <= stored
     assert len(stored - notified) <= 1
-    steps = list(GarbageCollection(BatchLog(topics_later(topics, 2), topics.get("orders"))).run())
+    found = list(GarbageCollection(BatchLog(topics_later(topics, 2), topics.get("orders"))).run())
     expected = Outcome.DELETED if notified else Outcome.FORGOTTEN
-    assert {step.item.key for step in steps if step.outcome is expected} == stored - notified
+    assert {each.name for each in found if each.code == expected} == stored - notified
 
 
 def _whole(descriptor: int) -> bytes:

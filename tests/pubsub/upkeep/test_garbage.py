@@ -98,8 +98,8 @@ def collect(topics: Topics, *, adopt: bool = False, dry_run: bool = False) -> di
     """Collect garbage; return the keys by outcome."""
     run = GarbageCollection(BatchLog(topics, topics.get("orders")), adopt=adopt, dry_run=dry_run)
     outcomes: dict[str, list[str]] = {}
-    for step in run.run():
-        outcomes.setdefault(step.outcome, []).append(step.item.key)
+    for each in run.run():
+        outcomes.setdefault(each.code, []).append(str(each.name))
     return outcomes
 
 
@@ -422,7 +422,7 @@ class Topic:
 
     def outcomes(self) -> dict[str, str]:
         run = GarbageCollection(BatchLog(self.topics, self.topic))
-        outcomes = {step.item.key: str(step.outcome) for step in run.run()}
+        outcomes = {str(each.name): each.code for each in run.run()}
         self.warnings = run.warnings
         return outcomes
 

@@ -80,8 +80,8 @@ def workers_of(group: int) -> list[int]:
 
 
 def orphans_of(topics: Topics) -> set[str]:
-    steps = GarbageCollection(BatchLog(topics_later(topics, 10), topics.get("copies"))).run()
-    return {step.item.key for step in steps if step.outcome is Outcome.DELETED}
+    found = GarbageCollection(BatchLog(topics_later(topics, 10), topics.get("copies"))).run()
+    return {str(each.name) for each in found if each.code == Outcome.DELETED}
 
 
 def check(topics: Topics, values: list[bytes], folder: Path) -> None:

@@ -11,10 +11,10 @@ import hashlib
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from pydantic import NonNegativeInt, TypeAdapter
 
@@ -22,7 +22,7 @@ from tieredstore.api import outcomes
 from tieredstore.backends.base import ObjectInfo, store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.ops.garbage.collection import trusted_time_ms
-from tieredstore.ops.steps import Outcome, Step
+from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format.batches import read_index
@@ -35,17 +35,20 @@ from tieredstore.versions import RETIRED
 DAY_MS: Final = 86_400_000
 _DELIVERIES: Final = 3
 _ADOPTION_S: Final = 120.0
+_AT_ONCE: Final = 1000
+_MOST_RECORD_BYTES: Final = 16 << 20
 
 
-class Found(NamedTuple):
-    """An object under a topic's path. If a notification points to it, ``partition`` and ``offset`` are the
-    notification's place.
-    """
+@dataclass(frozen=True, slots=True)
+class _Retired:
+    """JSON object of batches, by offset and key, that retention has freed or was about to free at ``ms``. A later run
+    deletes their objects."""
 
-    key: str
-    size: int | None = None
-    partition: int | None = None
-    offset: int | None = None
+    ms: NonNegativeInt
+    batches: tuple[tuple[int, str], ...]
+
+
+_RETIRED: Final = TypeAdapter(_Retired)
 
 
 @dataclass(slots=True)
@@ -63,8 +66,8 @@ class GarbageCollection:
     warnings: list[str] = field(default_factory=list[str])
     _now_ms: int = field(default=0, init=False)
 
-    def run(self) -> Iterator[Step[Found]]:
-        """Yield each step once it is done."""
+    def run(self) -> Iterator[outcomes.Outcome]:
+        """Yield the outcome of each object once its step is done."""
         log = self.log
         self._now_ms = store_time_ms(log.store) if self.as_of_ms is None else self.as_of_ms
         self._warn()
@@ -80,9 +83,7 @@ class GarbageCollection:
             for batch in log.walk(partition):
                 known.add(_digest(batch.key))
                 last[partition] = batch.offset
-        for step in self._delete_retired(partitions, frozenset(known)):
-            known.add(_digest(step.item.key))
-            yield step
+        yield from self._delete_retired(partitions, known)
         forgotten_ms = self._find_forgotten_ms()
         orphans = [info for info in objects if _digest(info.key) not in known]
         if orphans:
@@ -118,37 +119,83 @@ class GarbageCollection:
         least_ms = self._now_ms - keeps_ms
         return frozenset(_digest(info.key) for info in objects if (info.modified_ms or 0) >= least_ms)
 
-    def _expire(self, partition: int, young: AbstractSet[bytes]) -> Iterator[Step[Found]]:
-        expired, until = list_expired_batches(self.log, partition, self._now_ms, young)
+    def _expire(self, partition: int, young: AbstractSet[bytes]) -> Iterator[outcomes.Outcome]:
+        expired, until = self._list_expired(partition, young)
         if not self.dry_run:
-            free_expired(self.log, expired, until, self._now_ms)
+            self._free(partition, expired, until)
         for batch in expired:
-            yield Step(Found(batch.key, batch.size, partition, batch.offset), Outcome.FREED)
+            yield self._outcome(Outcome.FREED, batch.key, batch.size, partition, batch.offset)
 
-    def _delete_retired(self, partitions: range, referenced: frozenset[bytes]) -> Iterator[Step[Found]]:
+    def _list_expired(self, partition: int, young: AbstractSet[bytes]) -> tuple[list[QueuedBatch], int]:
+        """Return a partition's oldest batches beyond ``pubsub.retention.ms`` and ``pubsub.retention.bytes``, and the
+        offset after them. ``young`` has digests of objects that are younger than ``pubsub.retention.ms``.
+
+        A batch expires only if all earlier batches expire, so that the queue has one start and no gaps. If the queue
+        frees several batches at once, they expire together."""
+        log, settings, end = self.log, self.log.settings, self.log.queue.end(partition)
+        least_ms = None if settings.retention_ms is None else self._now_ms - settings.retention_ms
+        over = 0
+        if settings.retention_bytes is not None:
+            over = sum(batch.size for batch in log.walk(partition)) - settings.retention_bytes
+        expired: list[QueuedBatch] = []
+        if least_ms is None and over <= 0:
+            return expired, log.queue.start(partition)
+        for batch in log.walk(partition):
+            is_old = least_ms is not None and batch.appended_ms < least_ms and _digest(batch.key) not in young
+            if not (is_old or over > 0):
+                until = log.queue.freeable(batch.offset)
+                return [one for one in expired if one.offset < until], until
+            over -= batch.size
+            expired.append(batch)
+        return expired, end
+
+    def _free(self, partition: int, expired: Sequence[QueuedBatch], until: int) -> None:
+        """Free all batches of a partition before ``until``. For each thousand batches, first write a record of the
+        batches, then free the batches in the queue."""
+        log = self.log
+        for first in range(0, len(expired), _AT_ONCE):
+            some, rest = expired[first : first + _AT_ONCE], expired[first + _AT_ONCE :]
+            document = {"ms": self._now_ms, "batches": [[batch.offset, batch.key] for batch in some]}
+            log.store.put(self._record_key(partition, f"{some[0].offset:020}"), RETIRED.to_bytes(document))
+            log.queue.free(partition, rest[0].offset if rest else until)
+
+    def _list_retired(self, partition: int) -> Iterator[tuple[str, _Retired]]:
+        """Yield the key and the content of each record of batches whose objects are not deleted yet."""
+        for info in self.log.store.list(self._record_key(partition, "")):
+            record = self.log.topics.folder.read(info.key, RETIRED, _RETIRED, _MOST_RECORD_BYTES)
+            yield info.key, record if info.modified_ms is None else replace(record, ms=info.modified_ms)
+
+    def _record_key(self, partition: int, name: str) -> str:
+        return self.log.topics.folder.key("retired", self.log.topic.name, str(partition), name)
+
+    def _delete_retired(self, partitions: range, known: set[bytes]) -> Iterator[outcomes.Outcome]:
+        """Delete the objects of retired batches, except objects that the queue still has: ``known`` has their digests.
+        Add the other objects to ``known``."""
         log, delay_ms = self.log, self.log.settings.delete_delay_ms
-        due: list[tuple[int, Retired]] = []
-        kept = set(referenced)
+        due: list[tuple[int, str, _Retired]] = []
+        referenced, kept = frozenset(known), set(known)
         for partition in partitions:
             start = log.queue.start(partition)
-            for retired in list_retired(log, partition):
-                if self._now_ms - retired.retired_ms >= delay_ms:
-                    due.append((partition, retired))
+            for record, retired in self._list_retired(partition):
+                if self._now_ms - retired.ms >= delay_ms:
+                    due.append((partition, record, retired))
                     continue
                 for offset, key in self._list_freed(retired, start, referenced):
                     # Retention freed this notification only recently, so keep the object until ``delete_delay_ms`` has
                     # passed, even if an earlier run freed another notification of the batch.
                     kept.add(_digest(key))
-                    yield Step(Found(key, None, partition, offset), Outcome.WAITING)
-        for partition, retired in due:
+                    known.add(_digest(key))
+                    yield self._outcome(Outcome.WAITING, key, None, partition, offset)
+        for partition, record, retired in due:
             gone = self._list_freed(retired, log.queue.start(partition), kept)
             if not self.dry_run:
                 log.store.delete([key for _, key in gone])
-                log.store.delete([retired.record])
+                log.store.delete([record])
             for offset, key in gone:
-                yield Step(Found(key, None, partition, offset), Outcome.DELETED)
+                known.add(_digest(key))
+                yield self._outcome(Outcome.DELETED, key, None, partition, offset)
 
-    def _list_freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
+    def _list_freed(self, retired: _Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
         """Return the offset and object key of each batch in ``retired``, except keys whose digest is in ``kept``.
 
         Leave out batches at or after the queue's start, because the run that recorded them was killed before it freed
@@ -182,7 +229,7 @@ class GarbageCollection:
         moments.append(min(firsts) - _DELIVERIES * self.log.settings.delivery_timeout_ms)
         return max(moments)
 
-    def _end(self, info: ObjectInfo, forgotten_ms: int | None) -> Step[Found]:
+    def _end(self, info: ObjectInfo, forgotten_ms: int | None) -> outcomes.Outcome:
         """Delete an object that no notification names, or announce it in the queue, or keep it."""
         settings = self.log.settings
         written_ms = self._now_ms if info.modified_ms is None else info.modified_ms
@@ -198,7 +245,7 @@ class GarbageCollection:
             outcome = Outcome.DELETED
             if not self.dry_run:
                 self.log.store.delete([info.key])
-        return Step(Found(info.key, info.size), outcome)
+        return self._outcome(outcome, info.key, info.size)
 
     def _adopt(self, info: ObjectInfo) -> Outcome:
         log = self.log
@@ -214,6 +261,19 @@ class GarbageCollection:
             partition = zlib.crc32(info.key.encode()) % log.queue.partitions
             log.queue.append(partition, [notification.to_json()], Deadline.after(_ADOPTION_S))
         return Outcome.ADOPTED
+
+    def _outcome(
+        self, code: Outcome, key: str, size: int | None, partition: int | None = None, offset: int | None = None
+    ) -> outcomes.Outcome:
+        """Return an object's outcome. If a notification points to the object, ``partition`` and ``offset`` are the
+        notification's place. Set ``stored_size`` only for a deletion, because only a deletion frees space."""
+        status: outcomes.Status = ("planned" if self.dry_run else "done") if code.is_change else "kept"
+        is_deleted = code is Outcome.DELETED
+        return outcomes.Outcome(
+            action="gc", status=status, code=code.value, kind="orphan" if offset is None else "batch",
+            topic=self.log.topic.name, partition=partition, base_offset=offset, name=key,
+            size=None if is_deleted else size, stored_size=size if is_deleted else None,
+        )  # fmt: skip
 
 
 def plan_gc(
@@ -247,8 +307,7 @@ def plan_gc(
             # Look each topic up again, because a read partition may have been added after the plan was made.
             with BatchLog(topics, topics.get(topic.name)) as log:
                 run = GarbageCollection(log, min_age_ms=age_ms, adopt=adopt, as_of_ms=as_of_ms, dry_run=dry_run)
-                for step in run.run():
-                    yield _outcome_of(run, step)
+                yield from run.run()
             if warn is not None:
                 for warning in run.warnings:
                     warn(warning)
@@ -257,87 +316,6 @@ def plan_gc(
     return outcomes.Plan("gc", scope, collect)
 
 
-def _outcome_of(run: GarbageCollection, step: Step[Found]) -> outcomes.Outcome:
-    """Return an object's outcome. Set ``stored_size`` only for a deletion, because only a deletion frees space."""
-    found, code = step.item, step.outcome
-    status: outcomes.Status = ("planned" if run.dry_run else "done") if code.is_change else "kept"
-    is_deleted = code is Outcome.DELETED
-    return outcomes.Outcome(
-        action="gc", status=status, code=code.value, kind="orphan" if found.offset is None else "batch",
-        topic=run.log.topic.name, partition=found.partition, base_offset=found.offset, name=found.key,
-        size=None if is_deleted else found.size, stored_size=found.size if is_deleted else None,
-    )  # fmt: skip
-
-
 def _digest(key: str) -> bytes:
     """Return a short hash to hold in memory instead of a key, because a topic may have millions of keys."""
     return hashlib.blake2b(key.encode(), digest_size=16).digest()
-
-
-_AT_ONCE: Final = 1000
-_MOST_RECORD_BYTES: Final = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    ms: NonNegativeInt
-    batches: tuple[tuple[int, str], ...]
-
-
-_RECORD: Final = TypeAdapter(_Record)
-
-
-@dataclass(frozen=True, slots=True)
-class Retired:
-    """A stored record of batches that retention has freed or was about to free. A later run deletes their objects."""
-
-    record: str
-    retired_ms: int
-    batches: tuple[tuple[int, str], ...]
-    """Offsets and keys."""
-
-
-def list_expired_batches(
-    log: BatchLog, partition: int, now_ms: int, young: AbstractSet[bytes]
-) -> tuple[list[QueuedBatch], int]:
-    """Return a partition's oldest batches beyond ``pubsub.retention.ms`` and ``pubsub.retention.bytes``, and the offset
-    after them. ``young`` has digests of objects that are younger than ``pubsub.retention.ms``.
-
-    A batch expires only if all earlier batches expire, so that the queue has one start and no gaps. If the queue frees
-    several batches at once, they expire together."""
-    settings, end = log.settings, log.queue.end(partition)
-    least_ms = None if settings.retention_ms is None else now_ms - settings.retention_ms
-    over = 0
-    if settings.retention_bytes is not None:
-        over = sum(batch.size for batch in log.walk(partition)) - settings.retention_bytes
-    expired: list[QueuedBatch] = []
-    if least_ms is None and over <= 0:
-        return expired, log.queue.start(partition)
-    for batch in log.walk(partition):
-        is_old = least_ms is not None and batch.appended_ms < least_ms and _digest(batch.key) not in young
-        if not (is_old or over > 0):
-            until = log.queue.freeable(batch.offset)
-            return [one for one in expired if one.offset < until], until
-        over -= batch.size
-        expired.append(batch)
-    return expired, end
-
-
-def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_ms: int) -> None:
-    """Free all batches of a partition before ``until``. For each thousand batches, first write a record of the batches,
-    then free the batches in the queue.
-    """
-    for first in range(0, len(expired), _AT_ONCE):
-        some, rest = expired[first : first + _AT_ONCE], expired[first + _AT_ONCE :]
-        partition = some[0].partition
-        key = log.topics.folder.key("retired", log.topic.name, str(partition), f"{some[0].offset:020}")
-        document = {"ms": now_ms, "batches": [[batch.offset, batch.key] for batch in some]}
-        log.store.put(key, RETIRED.to_bytes(document))
-        log.queue.free(partition, rest[0].offset if rest else until)
-
-
-def list_retired(log: BatchLog, partition: int) -> Iterator[Retired]:
-    """Yield a partition's records of retired batches (see :func:`free_expired`) whose objects are not deleted yet."""
-    for info in log.store.list(log.topics.folder.key("retired", log.topic.name, str(partition), "")):
-        record = log.topics.folder.read(info.key, RETIRED, _RECORD, _MOST_RECORD_BYTES)
-        yield Retired(info.key, record.ms if info.modified_ms is None else info.modified_ms, record.batches)
