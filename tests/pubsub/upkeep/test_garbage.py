@@ -348,7 +348,7 @@ class History:
         assert not dry_run or set(self.inner.list()) == before
 
     def referenced(self) -> set[str]:
-        return {told.key or "" for partition in range(2) for told in notified(self.topics, partition)}
+        return {told.key for partition in range(2) for told in notified(self.topics, partition)}
 
     def check(self) -> None:
         there, referenced = set(batch_keys(self.topics)), self.referenced()
@@ -417,7 +417,6 @@ class Topic:
         notification = self.writer.store([sealed], Deadline.after(60))
         if partition is not None:
             self.queue.append(partition, [notification.to_json()], Deadline.after(60))
-        assert notification.key is not None
         return notification.key
 
     def outcomes(self) -> dict[str, str]:

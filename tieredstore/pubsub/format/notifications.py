@@ -96,18 +96,14 @@ class BatchFacts:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One batch: its object (``bucket`` and ``key``, or ``path`` of MemQ's file handler), and its sizes.
-
-    ``object_size`` is the size as MemQ counts it: without the index for an object in a bucket, with the index for a
-    file. ``total_size`` is the size of the whole object.
-    """
+    """One batch: its object, and its sizes. ``object_size`` is the size as MemQ counts it, without the index;
+    ``total_size`` is the size of the whole object."""
 
     topic: Annotated[str, Strict(), Field(min_length=1, max_length=255, pattern=_NO_NUL)]
     object_size: Annotated[_Size, Field(alias="objectSize")]
     message_count: Annotated[_Size, Field(alias="numBatchMessages")]
-    key: Annotated[str, Strict(), Field(min_length=1, max_length=1024, pattern=_NO_NUL)] | None = None
+    key: Annotated[str, Strict(), Field(min_length=1, max_length=1024, pattern=_NO_NUL)]
     bucket: Annotated[str, Strict(), Field(max_length=255, pattern=_NO_NUL)] = ""
-    path: Annotated[str, Strict(), Field(min_length=1, max_length=4096, pattern=_NO_NUL)] | None = None
     attempts: Annotated[int, Strict(), Field(ge=0, le=MAX_INT32, alias="numAttempts")] = 0
     facts: BatchFacts | None = None
 
@@ -119,18 +115,14 @@ class Notification:
     @property
     def total_size(self) -> int:
         """Bytes of the object."""
-        return self.object_size + (self.header_size if self.path is None else 0)
+        return self.object_size + self.header_size
 
     def to_json(self) -> bytes:
         """Return the notification as stored."""
-        fields: dict[str, object] = {}
-        if self.path is None:
-            fields |= {"bucket": self.bucket, "key": self.key, "objectSize": self.object_size}
-        else:
-            fields |= {"path": self.path, "objectSize": self.object_size}
-        fields |= {"topic": self.topic, "headerSize": self.header_size, "numBatchMessages": self.message_count}
-        if self.path is None:
-            fields["numAttempts"] = self.attempts
+        fields: dict[str, object] = {
+            "bucket": self.bucket, "key": self.key, "objectSize": self.object_size, "topic": self.topic,
+            "headerSize": self.header_size, "numBatchMessages": self.message_count, "numAttempts": self.attempts,
+        }  # fmt: skip
         if self.facts is not None:
             fields |= _FACTS.dump_python(self.facts, by_alias=True)
             if not self.facts.empty:
@@ -140,7 +132,7 @@ class Notification:
 
 _FACTS: Final = TypeAdapter(BatchFacts)
 _NOTIFICATION: Final = TypeAdapter(Notification)
-_NAMES: Final = ("topic", "objectSize", "numBatchMessages", "key", "bucket", "path", "numAttempts")
+_NAMES: Final = ("topic", "objectSize", "numBatchMessages", "key", "bucket", "numAttempts")
 
 
 def parse_notification(raw: bytes, where: str) -> Notification:
@@ -148,10 +140,10 @@ def parse_notification(raw: bytes, where: str) -> Notification:
 
     Unknown fields are ignored."""
     fields = {name: value for name, value in _parse_object(raw, where).items() if value is not None}
-    ignored = {"key", "bucket"} if "path" in fields else {"path"}
     try:
-        given = {name: fields[name] for name in _NAMES if name in fields and name not in ignored}
-        notification = _NOTIFICATION.validate_python(given)
+        if "path" in fields:
+            raise ValueError("path names a file of MemQ's file handler, which is in no store")
+        notification = _NOTIFICATION.validate_python({name: fields[name] for name in _NAMES if name in fields})
         if "batchId" in fields:
             facts = _FACTS.validate_python({"minTimestamp": None, "maxTimestamp": None, **fields})
             notification = replace(notification, facts=facts)
@@ -172,8 +164,6 @@ def parse_notification(raw: bytes, where: str) -> Notification:
 def _check(notification: Notification, header_size: object) -> None:
     """Raise ValueError for inconsistent fields."""
     count, facts = notification.message_count, notification.facts
-    if notification.key is None and notification.path is None:
-        raise ValueError("key and path are both missing")
     if header_size != index_size(count):
         raise ValueError(f"headerSize does not match {count} Messages")
     if not index_size(count) + BARE_HEADER_SIZE * count <= notification.total_size <= MAX_INT32:

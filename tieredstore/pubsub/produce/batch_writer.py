@@ -125,7 +125,7 @@ class BatchWriter:
             deadline.check("the append")
             (offset,) = self.log.queue.append(partition, [notification.to_json()], deadline)
             if deadline.remaining_s() <= 0:
-                self.log.store.head(str(key))  # the process may have slept during the append
+                self.log.store.head(key)  # the process may have slept during the append
         except TieredStoreError as error:
             # Either the object is an orphan that readers do not see, or the append succeeded and only its answer was
             # lost.

@@ -93,9 +93,7 @@ class SinkRecord:
         """Yield the keys of the epoch's objects."""
         for entry in self.entries:
             for raw in entry.notifications:
-                key = parse_notification(raw.encode(), "the record of a sink").key
-                if key is not None:
-                    yield key
+                yield parse_notification(raw.encode(), "the record of a sink").key
 
 
 _RECORD: Final = TypeAdapter(SinkRecord)
@@ -378,5 +376,4 @@ class SinkBatches(Closing):
 
     def _take_stored(self) -> None:
         notification = outcome(self._under_way.popleft())
-        assert notification.key is not None
         self._stored.append(StoredBatch(notification.key, notification.to_json()))

@@ -225,7 +225,7 @@ class Topics:
         Raise NotificationCorruptError if the notification names another topic or bucket, or a key outside the topic's
         path, because brokers and readers must not fetch such an object.
         """
-        if notification.topic != topic.name or notification.key is None:
+        if notification.topic != topic.name:
             raise NotificationCorruptError(f"{where}: the notification is of topic {notification.topic!r:.80}")
         if notification.bucket != self.bucket_name:
             raise NotificationCorruptError(f"{where}: the notification points to bucket {notification.bucket!r:.80}")
