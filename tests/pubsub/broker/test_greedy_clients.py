@@ -286,7 +286,7 @@ class Wire:
 
 
 class Taker:
-    """Handler that counts the complete requests of its connections."""
+    """Broker that counts the complete requests of its connections."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
@@ -311,17 +311,17 @@ def test_slow_senders_hold_the_room_for_a_minute_and_not_one_after_the_other() -
     gets room late is soon disconnected. The honest client is served, although it has waited for more than a minute.
     """
     loop, room = SteppedLoop(), Room(16 * MIB)
-    handler = Taker(room)
+    broker = Taker(room)
     large = request_bytes(Request(5, 1, write_of(message_of([bytes(4 * MIB - 200)]))))
 
-    inlet = Inlet(handler, room, loop)  # type: ignore[arg-type]
+    inlet = Inlet(broker, loop)  # type: ignore[arg-type]
     slow = [Wire(Connection(inlet)) for _ in range(60)]
     for each in slow:
         each.feed(large[:100])
     honest = Wire(Connection(inlet))
     honest.feed(large[:100])
     assert room.waiting == 58
-    while not handler.taken:
+    while not broker.taken:
         loop.now_s += 1
         loop.run()
         if loop.now_s % 5 == 0:

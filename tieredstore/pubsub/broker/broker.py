@@ -154,7 +154,7 @@ class Broker:
     async def start(self) -> None:
         """Begin to listen. Raise ConfigError if the address cannot be used."""
         loop = asyncio.get_running_loop()
-        connect = partial(Connection, Inlet(self, self.room, loop))
+        connect = partial(Connection, Inlet(self, loop))
         host, port = self.own.listen
         try:
             tls = server_tls(self.own)
@@ -229,7 +229,7 @@ class Broker:
         if self.handshakes is not None:
             self.handshakes.close()
 
-    # --- connections ---
+    # --- connections, which call these methods on the event loop ---
 
     def admit(self, connection: Connection) -> bool:
         """Register a new client. Return False to refuse the client."""
@@ -249,7 +249,8 @@ class Broker:
             self._all_gone.set()
 
     def request(self, connection: Connection, frame: memoryview, held: int) -> None:
-        """Handle one request. In every outcome, release the request's ``held`` bytes in the broker's buffer."""
+        """Handle one request. In every outcome, release the request's ``held`` bytes in the broker's buffer. ``frame``
+        is valid only during the call."""
         try:
             request = view_request(frame)
         except PacketCorruptError as error:

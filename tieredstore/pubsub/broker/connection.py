@@ -20,7 +20,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.pubsub.errors import PacketCorruptError
@@ -33,6 +33,9 @@ from tieredstore.pubsub.format.packets import (
     request_head,
     response_bytes,
 )
+
+if TYPE_CHECKING:
+    from tieredstore.pubsub.broker.broker import Broker
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -77,35 +80,16 @@ _PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Keep-alive settings that detect a vanished machine within two minutes, on systems that support them."""
 
 
-class RequestHandler(Protocol):
-    """The broker's methods that its connections call, on the event loop."""
-
-    def admit(self, connection: Connection) -> bool:
-        """Accept a new client. Return False to disconnect it."""
-        ...
-
-    def forget(self, connection: Connection) -> None:
-        """Handle the end of a connection."""
-        ...
-
-    def request(self, connection: Connection, frame: memoryview, held: int) -> None:
-        """Handle a whole request. Later, release the ``held`` bytes of the request in the broker's buffer. ``frame`` is
-        valid only during the call.
-        """
-        ...
-
-
 class Inlet:
-    """Resources that all connections of a broker share: the handler of requests, the limit on buffered bytes, and
-    memory.
+    """Resources that all connections of a broker share: the broker, its limit on buffered bytes, and memory.
 
     ``pool`` recycles the memory of large frames. All connections read into ``shared``, a memory of ``READ_BYTES``
     bytes, one socket at a time.
     """
 
-    def __init__(self, handler: RequestHandler, room: Room, loop: asyncio.AbstractEventLoop) -> None:
-        self.handler = handler
-        self.room = room
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self.broker = broker
+        self.room: Room = broker.room
         self.loop = loop
         self.turns: Turns = Turns(loop)
         self.shared: memoryview[int] = memoryview(bytearray(READ_BYTES))
@@ -234,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
             for name, value in _PROBES.items():
                 if hasattr(socket, name):
                     raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        if not self._inlet.handler.admit(self):
+        if not self._inlet.broker.admit(self):
             made.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the protocol's signature
@@ -249,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
             self._inlet.room.give_back(len(coming.memory) + MESSAGE_COST)
         elif coming is not None:
             self._inlet.room.forget(coming)
-        self._inlet.handler.forget(self)
+        self._inlet.broker.forget(self)
 
     def eof_received(self) -> bool:
         """The client has closed its sending side. Let the requests received so far finish, then close."""
@@ -286,9 +270,9 @@ class Connection(asyncio.BufferedProtocol):
         coming.filled += nbytes
         if coming.filled == len(coming.memory):
             self._coming = self._began_s = None
-            self._inlet.handler.request(self, coming.memory, len(coming.memory) + MESSAGE_COST)
+            self._inlet.broker.request(self, coming.memory, len(coming.memory) + MESSAGE_COST)
 
-    # --- for the handler ---
+    # --- for the broker ---
 
     def send(self, packet: bytes) -> None:
         """Send an answer if the client is connected. The answer queues behind a streamed answer."""
@@ -400,7 +384,7 @@ class Connection(asyncio.BufferedProtocol):
         if available < size:
             self._begin_large(size, came)
             return available
-        self._inlet.handler.request(self, came[:size], size + MESSAGE_COST if is_write else 0)
+        self._inlet.broker.request(self, came[:size], size + MESSAGE_COST if is_write else 0)
         return size
 
     def _frame_size(self, came: memoryview) -> int | None:
