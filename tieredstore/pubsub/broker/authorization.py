@@ -1,5 +1,4 @@
-"""Authorization of a broker's clients: a hook for the operator's code, and the default. The default allows
-everything."""
+"""Authorization of a broker's clients: a hook for the operator's code. Without it, everything is allowed."""
 
 from __future__ import annotations
 
@@ -31,19 +30,11 @@ class Authorizer(ABC):
         """Return True to allow the operation. Called for each request on the event loop, so it must not block."""
 
 
-class EverybodyMay(Authorizer):
-    """No authorization."""
-
-    def allows(self, client: Client, operation: PacketType, topic: str) -> bool:  # noqa: ARG002  the hook's signature
-        """Return True."""
-        return True
-
-
-def authorizer_of(name: str) -> Authorizer:
-    """Return an instance of the class that ``pubsub.broker.authorizer`` names. Raise ConfigError if the class cannot be
-    used."""
+def authorizer_of(name: str) -> Authorizer | None:
+    """Return an instance of the class that ``pubsub.broker.authorizer`` names; None for ``none``. Raise ConfigError if
+    the class cannot be used."""
     if name == NONE:
-        return EverybodyMay()
+        return None
     own_class: type[Authorizer] = named_class(
         "pubsub.broker.authorizer", name, Authorizer, "expected none or an importable class"
     )

@@ -18,7 +18,7 @@ from typing import Final
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ConfigError, InvalidRangeError, ObjectNotFoundError, TieredStoreError
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.pubsub.broker.authorization import Authorizer, Client, EverybodyMay
+from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.connection import Connection, Inlet
 from tieredstore.pubsub.broker.handshakes import Handshakes
 from tieredstore.pubsub.broker.processor import TopicProcessor, TopicProcessors, check_message
@@ -115,7 +115,7 @@ class Broker:
         self.own: BatchBrokerSettings = topics.settings.section(BatchBrokerSettings)
         self.directory: Directory = Directory(StoreTopics(topics)) if directory is None else directory
         self._assignment = assignment or AllTopics(lambda: self.address, serves_reads=self.own.serve_reads)
-        self._authorizer = authorizer or EverybodyMay()
+        self._authorizer = authorizer
         self._lookups = ThreadPool(_LOOKUPS, "tieredstore-broker-lookup")
         self._processors = TopicProcessors(
             self.directory, self._assignment, self.own, topics.batches.uploads, self._lookups
@@ -403,7 +403,9 @@ class Broker:
     # --- all requests ---
 
     def _may(self, call: _Call, topic: str) -> bool:
-        """Return True if the authorizer allows the request; else refuse it."""
+        """Return True if there is no authorizer, or if it allows the request; else refuse the request."""
+        if self._authorizer is None:
+            return True
         connection, operation = call.connection, call.request.payload.kind
         name = connection.principal or connection.address
         try:
