@@ -20,7 +20,7 @@ from tieredstore.process.stopping import Stop, nothing_under_way
 from tieredstore.pubsub.broker.authorization import authorizer_of
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.governor.assigning import BrokerSeat, strategy_of
-from tieredstore.pubsub.governor.directory import Directory, Governor, KnownTopic, StoreTopics, rest_s
+from tieredstore.pubsub.governor.directory import Directory, Governor, StoreTopics, rest_s
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.governor.zookeeper_nodes import ZooKeeperTopics
@@ -50,17 +50,15 @@ def make_governed_broker(topics: Topics) -> tuple[Broker, Governor | None]:
     def seat() -> BrokerSeat:
         return BrokerSeat(broker_name(broker.address), broker.address, own.capacity_mb, own.serve_reads)
 
-    def known() -> list[KnownTopic]:
-        return broker.directory.all()
-
     strategy = strategy_of(own.assignment)
     directory = Directory(StoreTopics(topics))
     if own.zookeeper is not None and own.coordinator == "zookeeper":
         session_s = own.zookeeper_session_ms / 1000
         directory = Directory(ZooKeeperTopics(ZooKeeperSession(own.zookeeper, session_s), topics), StoreTopics(topics))
-        governor: Governor = ZooKeeperGovernor(ZooKeeperSession(own.zookeeper, session_s), seat, known, strategy)
+        session = ZooKeeperSession(own.zookeeper, session_s)
+        governor: Governor = ZooKeeperGovernor(session, seat, directory.all, strategy)
     else:
-        governor = StoreGovernor(topics.folder, seat, lambda: [topic.load for topic in known()], strategy)
+        governor = StoreGovernor(topics.folder, seat, lambda: [topic.load for topic in directory.all()], strategy)
     broker = Broker(topics, assignment=governor, authorizer=authorizer, directory=directory)
     return broker, governor
 
