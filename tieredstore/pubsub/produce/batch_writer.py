@@ -15,8 +15,6 @@ from queue import Empty, SimpleQueue
 from random import random
 from typing import Final
 
-from tieredstore.backends.base import Buffer as Body
-from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import InvalidRangeError, TieredStoreError
 from tieredstore.kafka.batches import Buffer
 from tieredstore.kafka.records._slabs import SlabPool
@@ -78,6 +76,38 @@ class SealedBatch:
         return self.stored_bytes >= settings.batch_bytes or len(self.messages) >= settings.batch_messages
 
 
+_TRIES_AT_ONCE: Final = 2
+_FIRST_DELAY_S: Final = 0.1
+_MOST_DELAY_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class _Tries:
+    """The tries of one put."""
+
+    ended: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue[Future[None]])
+    under_way: int = 0
+    error: TieredStoreError | None = None
+    is_unclear: bool = False
+
+    def wait(self, deadline: Deadline, hedge_s: float) -> bool:
+        """Wait until the object is stored, another try is due, or the deadline has passed. Return True if it is
+        stored."""
+        while self.under_way:
+            left_s = deadline.remaining_s()
+            longest_s = left_s if self.under_way >= _TRIES_AT_ONCE else min(hedge_s, left_s)
+            try:
+                outcome(self.ended.get(timeout=max(0.0, longest_s)), 0)
+            except Empty:
+                return False
+            except TieredStoreError as error:
+                self.error, self.under_way = error, self.under_way - 1
+                self.is_unclear |= error.retryable
+            else:
+                return True
+        return False
+
+
 class BatchWriter:
     """Writes batches of one topic. Thread-safe; up to ``uploads`` threads may write in parallel."""
 
@@ -85,7 +115,10 @@ class BatchWriter:
         """``host`` becomes part of the objects' keys; the default is this machine's name. If the queue cannot be
         reached, close ``log`` and raise the queue's error."""
         self.log = log
-        self._puts = BatchPuts(log.store, log.settings.uploads)
+        self._usual = UsualTime()
+        # Use more threads than concurrent attempts, because an attempt that hangs keeps its thread until the store's
+        # own deadline.
+        self._pool = ThreadPool((_TRIES_AT_ONCE + 1) * log.settings.uploads, "tieredstore-pubsub-put")
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
         self._lock = threading.Lock()
         # Begin at random numbers, so that the object keys of two writers do not collide, and no partition is preferred.
@@ -97,8 +130,8 @@ class BatchWriter:
             raise
 
     def close(self) -> None:
-        """Begin no more uploads, and close the topic."""
-        self._puts.close()
+        """Begin no more tries of uploads, drop the tries that have not begun, and close the topic."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self.log.close()
 
     def write(
@@ -150,8 +183,37 @@ class BatchWriter:
         pool = self.log.topics.memory
         body = fill_batch(stored, lambda size: memoryview(pool.slab(size))) if memory is None else memory.batch(stored)
         key = self._key(messages)
-        self._puts.put(key, body, deadline)
+        self._put(key, body, deadline)
         return self._notification(messages, key, body, empty)
+
+    def _put(self, key: str, body: memoryview, deadline: Deadline) -> None:
+        """Return once the object is stored.
+
+        Raise DeliveryFailedError if the store refuses the object, or at the deadline. The error's ``maybe_stored`` is
+        True if a try may have succeeded or may still succeed."""
+        mark, tries, delay_s = uuid.uuid4().hex, _Tries(), _FIRST_DELAY_S
+        while True:
+            if tries.under_way < _TRIES_AT_ONCE:
+                self._pool.submit(self._try, key, body, mark).add_done_callback(tries.ended.put)
+                tries.under_way += 1
+            if tries.wait(deadline, self._usual.hedge_after_s):
+                return
+            error = tries.error
+            if error is not None and not error.retryable:
+                raise DeliveryFailedError(
+                    f"{key} was not stored: {error}", maybe_stored=tries.is_unclear or tries.under_way > 0
+                ) from error
+            if deadline.remaining_s() <= 0:
+                why = "no answer in time" if error is None else str(error)
+                raise DeliveryFailedError(f"{key} was not stored: {why}", maybe_stored=True) from error
+            if not tries.under_way:
+                time.sleep(max(0.0, min(delay_s * (0.5 + random() / 2), deadline.remaining_s())))  # noqa: S311  jitter
+                delay_s = min(2 * delay_s, _MOST_DELAY_S)
+
+    def _try(self, key: str, body: memoryview, mark: str) -> None:
+        begin_s = time.monotonic()
+        self.log.store.put_once(key, body, mark)
+        self._usual.note(time.monotonic() - begin_s)
 
     def _key(self, messages: Sequence[SealedMessage]) -> str:
         """Return a new key for the batch."""
@@ -224,82 +286,6 @@ def _runs(numbers: Sequence[int]) -> list[int]:
 def _wrap(number: int) -> int:
     """Wrap a number to the range of Java's ``long`` (signed 64 bits)."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-_TRIES_AT_ONCE: Final = 2
-_FIRST_DELAY_S: Final = 0.1
-_MOST_DELAY_S: Final = 5.0
-
-
-@dataclass(slots=True)
-class _Tries:
-    """The tries of one put."""
-
-    ended: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue[Future[None]])
-    under_way: int = 0
-    error: TieredStoreError | None = None
-    is_unclear: bool = False
-
-    def wait(self, deadline: Deadline, hedge_s: float) -> bool:
-        """Wait until the object is stored, another try is due, or the deadline has passed. Return True if it is
-        stored."""
-        while self.under_way:
-            left_s = deadline.remaining_s()
-            longest_s = left_s if self.under_way >= _TRIES_AT_ONCE else min(hedge_s, left_s)
-            try:
-                outcome(self.ended.get(timeout=max(0.0, longest_s)), 0)
-            except Empty:
-                return False
-            except TieredStoreError as error:
-                self.error, self.under_way = error, self.under_way - 1
-                self.is_unclear |= error.retryable
-            else:
-                return True
-        return False
-
-
-class BatchPuts:
-    """Puts objects of batches, on behalf of up to ``uploads`` calling threads."""
-
-    def __init__(self, store: ObjectStore, uploads: int) -> None:
-        self._store = store
-        self._usual = UsualTime()
-        # Use more threads than concurrent attempts, because an attempt that hangs keeps its thread until the store's
-        # own deadline.
-        self._pool = ThreadPool((_TRIES_AT_ONCE + 1) * uploads, "tieredstore-pubsub-put")
-
-    def close(self) -> None:
-        """Begin no more tries, and drop the tries that have not begun."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def put(self, key: str, body: Body, deadline: Deadline) -> None:
-        """Return once the object is stored.
-
-        Raise DeliveryFailedError if the store refuses the object, or at the deadline. The error's ``maybe_stored`` is
-        True if a try may have succeeded or may still succeed."""
-        mark, tries, delay_s = uuid.uuid4().hex, _Tries(), _FIRST_DELAY_S
-        while True:
-            if tries.under_way < _TRIES_AT_ONCE:
-                self._pool.submit(self._try, key, body, mark).add_done_callback(tries.ended.put)
-                tries.under_way += 1
-            if tries.wait(deadline, self._usual.hedge_after_s):
-                return
-            error = tries.error
-            if error is not None and not error.retryable:
-                raise DeliveryFailedError(
-                    f"{key} was not stored: {error}", maybe_stored=tries.is_unclear or tries.under_way > 0
-                ) from error
-            if deadline.remaining_s() <= 0:
-                why = "no answer in time" if error is None else str(error)
-                raise DeliveryFailedError(f"{key} was not stored: {why}", maybe_stored=True) from error
-            if not tries.under_way:
-                time.sleep(max(0.0, min(delay_s * (0.5 + random() / 2), deadline.remaining_s())))  # noqa: S311  jitter
-                delay_s = min(2 * delay_s, _MOST_DELAY_S)
-
-    def _try(self, key: str, body: Body, mark: str) -> None:
-        begin_s = time.monotonic()
-        self._store.put_once(key, body, mark)
-        self._usual.note(time.monotonic() - begin_s)
 
 
 # A Message has at least this many bytes. This limits the number of Messages in a batch, and so the memory for the
