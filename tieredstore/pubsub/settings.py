@@ -10,9 +10,7 @@ from pydantic import Field, SecretStr, model_validator
 from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.sections import Section
 from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, host_and_port, integer, long, string, words
-
-MOST_BROKER_PORT: Final = 32767
-"""Maximum port number in MemQ's packets: a signed 16-bit number."""
+from tieredstore.limits import MAX_INT16
 
 _COORDINATOR: Final = "pubsub.broker.coordinator"
 _KEY: Final = "pubsub.broker.tls.key"
@@ -152,7 +150,7 @@ class BatchSettings(SettingsGroup):
 
 
 def _address(text: str) -> tuple[str, int]:
-    return host_and_port(text, MOST_BROKER_PORT)
+    return host_and_port(text, MAX_INT16)
 
 
 class BatchBrokerSettings(SettingsGroup):

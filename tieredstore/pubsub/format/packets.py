@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, TypeAlias
 
 from tieredstore.kafka.batches import Buffer
-from tieredstore.limits import MAX_INT32
+from tieredstore.limits import MAX_INT16, MAX_INT32
 from tieredstore.pubsub.errors import PacketCorruptError
 from tieredstore.pubsub.format._packets import write_fields
 
@@ -27,8 +27,6 @@ MAX_PACKET_BYTES: Final = 4 << 20
 VERSIONS: Final = range(2, 6)
 SLOTS_FROM: Final = 4
 READ_BROKERS_FROM: Final = 3
-MOST_PORT: Final = 32767
-"""Ports are signed 16-bit numbers."""
 
 REQUEST_HEAD_SIZE: Final = 15
 """Bytes of a request before its payload."""
@@ -328,8 +326,8 @@ class _Fields:
 
     def _port(self) -> int:
         port = self.take_signed(2)
-        if not 0 <= port <= MOST_PORT:
-            raise PacketCorruptError(f"a packet names the port {port}, which is not from 0 to {MOST_PORT}")
+        if not 0 <= port <= MAX_INT16:
+            raise PacketCorruptError(f"a packet names the port {port}, which is not from 0 to {MAX_INT16}")
         return port
 
     def end(self) -> None:

@@ -27,10 +27,10 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field, NonNegativeInt, TypeAdapter
 
 from tieredstore.errors import CorruptDataError, FencedError, ObjectNotFoundError, PreconditionFailedError
-from tieredstore.pubsub.format.packets import MOST_PORT, BrokerAddress
+from tieredstore.limits import MAX_INT16
+from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat, TopicLoad
 from tieredstore.pubsub.governor.directory import Governor
-from tieredstore.pubsub.governor.zookeeper_nodes import MOST_TEXT
 from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.versions import ASSIGNMENTS, BROKER_SEAT, LEASE
 
@@ -51,14 +51,14 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def _check_text(text: str) -> str:
-    if len(text.encode()) > MOST_TEXT:
+    if len(text.encode()) > MAX_INT16:
         raise ValueError("the text is too long for a packet")
     return text
 
 
 _Text = Annotated[str, AfterValidator(_check_text)]
 _Host = Annotated[_Text, Field(min_length=1)]
-_Port = Annotated[int, Field(ge=0, le=MOST_PORT)]
+_Port = Annotated[int, Field(ge=0, le=MAX_INT16)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError
+from tieredstore.limits import MAX_INT16
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, TopicLoad
@@ -32,8 +33,6 @@ OWN_TYPE: Final = "tieredstore"
 _MEMQ_CAPACITY_MB: Final = 200
 _BATCH_BYTES: Final = 100 << 20
 _MIB: Final = 1 << 20
-_PORTS: Final = 1 << 15
-MOST_TEXT: Final = 32_767
 _READS: Final = frozenset({"READ", "READ_WRITE"})
 _WRITES: Final = frozenset({"WRITE", "READ_WRITE"})
 
@@ -84,7 +83,7 @@ def parse_broker_node(raw: bytes, path: str, version: int = 0) -> BrokerNode:
     document = parse_object(raw, path)
     ip, port, locality = document.get("brokerIP"), document.get("brokerPort"), document.get("locality") or ""
     # Packets give the port to clients as a signed 16-bit number, so check its range.
-    if not ip or type(port) is not int or not -_PORTS <= port < _PORTS:
+    if not ip or type(port) is not int or not -MAX_INT16 - 1 <= port <= MAX_INT16:
         raise CorruptDataError(f"{path} is not a valid broker node: it has no address")
     ip, locality = packet_text(ip, path), packet_text(locality, path)
     capacity = document.get("totalNetworkCapacity")
@@ -118,11 +117,11 @@ def parse_object(raw: bytes, path: str) -> dict[str, object]:
 def packet_text(value: object, path: str) -> str:
     """Return ``value`` if it is a text that fits a packet. Raise CorruptDataError otherwise."""
     try:
-        if isinstance(value, str) and len(value.encode()) <= MOST_TEXT:
+        if isinstance(value, str) and len(value.encode()) <= MAX_INT16:
             return value
     except UnicodeEncodeError:
         pass
-    raise CorruptDataError(f"{path}: {value!r:.60} is not a text of at most {MOST_TEXT} bytes, as MemQ's packets need")
+    raise CorruptDataError(f"{path}: {value!r:.60} is not a text of at most {MAX_INT16} bytes, as MemQ's packets need")
 
 
 def load_of(document: Mapping[str, object], topic: str, path: str) -> TopicLoad:
