@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 
@@ -67,13 +66,14 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def served(topics: Topics) -> Generator[Served]:
     broker, governor = make_governed_broker(topics)
-    places: list[str] = []
-    service = broker_service(
-        broker, governor, on_start=lambda started: places.append(f"{started.address.ip}:{started.address.port}")
-    )
-    with service:
-        eventually(lambda: places)
-        yield Served(broker, service.health, places[0])
+    with broker_service(broker, governor) as service:
+        yield Served(broker, service.health, place_of(broker))
+
+
+def place_of(broker: Broker) -> str:
+    """Wait until the broker listens, and return its address."""
+    eventually(lambda: broker._serving)  # pyright: ignore[reportPrivateUsage]
+    return f"{broker.address.ip}:{broker.address.port}"
 
 
 def published(topics: Topics, place: str, count: int) -> None:
@@ -150,18 +150,12 @@ def two_brokers(topics: Topics) -> Generator[Two]:
     with ExitStack() as stack:
         for count in (1, 2):
             broker, governor = make_governed_broker(listening_anywhere(topics, f"127.0.0.{count}"))
-            service = broker_service(
-                broker, governor, on_start=lambda one: places.append(f"{one.address.ip}:{one.address.port}")
-            )
-            services.append(stack.enter_context(service))
+            services.append(stack.enter_context(broker_service(broker, governor)))
             brokers.append(broker)
-            eventually(partial(has_begun, broker, places, count))
+            places.append(place_of(broker))
+            eventually(broker.directory.all)
             eventually(brokers[0].serves_any)
         yield Two(services[0], services[1], places, brokers)
-
-
-def has_begun(broker: Broker, places: list[str], count: int) -> bool:
-    return len(places) == count and bool(broker.directory.all())
 
 
 def test_a_broker_that_is_stopped_tells_its_clients_who_has_its_topics() -> None:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
 from tieredstore.errors import TieredStoreError
@@ -63,27 +62,18 @@ def make_governed_broker(topics: Topics) -> tuple[Broker, Governor | None]:
     return broker, governor
 
 
-def broker_service(
-    broker: Broker, governor: Governor | None = None, *, on_start: Callable[[Broker], None] | None = None
-) -> Service:
-    """Return a service that runs the broker until it is stopped, then stores its Messages.
-
-    ``on_start`` is called once the broker listens and ``broker.address`` has the port."""
+def broker_service(broker: Broker, governor: Governor | None = None) -> Service:
+    """Return a service that runs the broker until it is stopped, then stores its Messages."""
     health = _health(governor)
     listens, handed_over, ended = threading.Event(), threading.Event(), threading.Event()
 
     def serve(stop: Stop) -> None:
         try:
-            asyncio.run(_serve(broker, stop, health, note_start, handed_over if governor is not None else None))
+            asyncio.run(_serve(broker, stop, health, listens, handed_over if governor is not None else None))
         finally:
             listens.set()
             ended.set()
             broker.directory.close()
-
-    def note_start(broker: Broker) -> None:
-        listens.set()
-        if on_start is not None:
-            on_start(broker)
 
     def govern(stop: Stop) -> None:
         assert governor is not None
@@ -167,15 +157,11 @@ def _leave(governor: Governor, broker: Broker, handed_over: threading.Event, end
 
 
 async def _serve(
-    broker: Broker,
-    stop: Stop,
-    health: Health,
-    on_start: Callable[[Broker], None],
-    handed_over: threading.Event | None,
+    broker: Broker, stop: Stop, health: Health, listens: threading.Event, handed_over: threading.Event | None
 ) -> None:
     await broker.start()
     health.holds("listening")
-    on_start(broker)
+    listens.set()
     while not stop.is_asked:
         health.beat("serve", within_s=_BEAT_S)
         await asyncio.sleep(_LOOK_S)
