@@ -36,7 +36,7 @@ def test_memqs_is_read_and_written_byte_for_byte() -> None:
 @pytest.mark.parametrize("change", [{}, {"bucket": "logs", "key": "28/a/1_2_3_0_h"}])
 def test_that_of_the_file_handler_is_refused(change: dict[str, str]) -> None:
     raw = b'{"path":"/data/orders/h/0_5_0","objectSize":91,"topic":"orders","headerSize":20,"numBatchMessages":1}'
-    with pytest.raises(NotificationCorruptError, match="path names a file of MemQ's file handler"):
+    with pytest.raises(NotificationCorruptError, match="its path names a file of MemQ's file handler"):
         parse_notification(json.dumps(json.loads(raw) | change).encode(), "queue")
 
 

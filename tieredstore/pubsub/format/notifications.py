@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Final, cast
 
 from Crypto.Hash import MD2
@@ -132,7 +132,6 @@ class Notification:
 
 _FACTS: Final = TypeAdapter(BatchFacts)
 _NOTIFICATION: Final = TypeAdapter(Notification)
-_NAMES: Final = ("topic", "objectSize", "numBatchMessages", "key", "bucket", "numAttempts")
 
 
 def parse_notification(raw: bytes, where: str) -> Notification:
@@ -140,13 +139,13 @@ def parse_notification(raw: bytes, where: str) -> Notification:
 
     Unknown fields are ignored."""
     fields = {name: value for name, value in _parse_object(raw, where).items() if value is not None}
+    if "path" in fields:
+        raise NotificationCorruptError(f"{where}: its path names a file of MemQ's file handler, which is in no store")
     try:
-        if "path" in fields:
-            raise ValueError("path names a file of MemQ's file handler, which is in no store")
-        notification = _NOTIFICATION.validate_python({name: fields[name] for name in _NAMES if name in fields})
+        facts = None
         if "batchId" in fields:
             facts = _FACTS.validate_python({"minTimestamp": None, "maxTimestamp": None, **fields})
-            notification = replace(notification, facts=facts)
+        notification = _NOTIFICATION.validate_python({**fields, "facts": facts})
         _check(notification, fields.get("headerSize"))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
