@@ -27,7 +27,7 @@ KERNELS: Final = {
     "tieredstore/kafka": ("_header_walk", "_runs"),
     "tieredstore/consumer": ("_message",),
     "tieredstore/pipelines/filing": ("_json_scan",),
-    "tieredstore/pubsub/format": ("_checksums", "_packets", "_reading", "_writing"),
+    "tieredstore/pubsub/format": ("_packets", "_reading", "_writing"),
 }
 USING_RECORDS: Final = {"tieredstore/kafka", "tieredstore/remote/diskcache"}
 # Debug information would be most of a module's size, and take a quarter of the compile time.

@@ -24,7 +24,7 @@ from tieredstore.kafka import _header_walk, _runs
 from tieredstore.kafka.records import _checks, _kernel
 from tieredstore.pipelines.filing import _json_scan
 from tieredstore.pubsub.errors import PacketCorruptError
-from tieredstore.pubsub.format import _checksums, _packets, _reading, _writing
+from tieredstore.pubsub.format import _packets, _reading, _writing
 from tieredstore.pubsub.format.packets import VERSIONS, Request, WriteRequest, request_bytes, view_request
 from tieredstore.remote.diskcache import _value_files
 
@@ -36,7 +36,6 @@ def main(folder: Path, count: int) -> int:
         _checks,
         _runs,
         _header_walk,
-        _checksums,
         _packets,
         _reading,
         _writing,

@@ -30,7 +30,7 @@ setup: Any = importlib.import_module("setup")
 FOLDER: Final = "tieredstore/pubsub/format"
 BUILD: Final = f"""
 import setup
-module = setup.extension({FOLDER!r}, "_checksums")
+module = setup.extension({FOLDER!r}, "_packets")
 command = ["-q", "build_ext", "--inplace"]
 commands = {{"build_ext": setup.BuildExtensions}}
 setup.setup(name="x", packages=[], cmdclass=commands, ext_modules=[module], script_args=command)
@@ -170,7 +170,7 @@ def test_a_module_is_compiled_once_for_the_same_bytes_and_tools(tmp_path: Path) 
     clone = Clone(tmp_path)
     runs, module = clone.build()
     assert runs > 0
-    clone.append("_checksums.pyx", "")
+    clone.append("_packets.pyx", "")
     assert clone.build() == (0, module)
     # Clones reuse a cached module, but never a damaged one.
     (kept,) = clone.cache.glob("*/*.so")
@@ -181,7 +181,7 @@ def test_a_module_is_compiled_once_for_the_same_bytes_and_tools(tmp_path: Path) 
         assert clone.build(**variables)[0] == runs
     clone.append("_parse.h", "/* changed */\n")
     assert clone.build()[0] == runs
-    clone.append("_checksums.pyx", "\nWORD = 1\n")
+    clone.append("_packets.pyx", "\nWORD = 1\n")
     assert clone.build()[0] == runs
 
 

@@ -34,7 +34,6 @@ COMPILED = {
     "tieredstore/kafka/records/_kernel",
     "tieredstore/kafka/records/_slabs",
     "tieredstore/pipelines/filing/_json_scan",
-    "tieredstore/pubsub/format/_checksums",
     "tieredstore/pubsub/format/_packets",
     "tieredstore/pubsub/format/_reading",
     "tieredstore/pubsub/format/_writing",

@@ -21,12 +21,12 @@ from tieredstore.errors import InvalidRangeError
 from tieredstore.kafka.batches import Buffer
 from tieredstore.limits import MAX_INT32
 from tieredstore.pubsub.errors import MessageCorruptError
-from tieredstore.pubsub.format._checksums import joined_crc
 from tieredstore.pubsub.format.messages import (
     BARE_HEADER_SIZE,
     MessageHeader,
     MessagePlace,
     checksum,
+    joined_crc,
     message_checksum,
     parse_message_header,
     split_checksum,
@@ -192,6 +192,6 @@ def split_checksums(batch: Buffer, name: str) -> tuple[int, Sequence[int] | None
     crc, bodies = checksum(memoryview(batch)[: index.size]), list[int]()
     for _, message in index.messages(batch):
         whole, body = split_checksum(message)
-        crc = joined_crc(crc, whole, len(message))
+        crc = joined_crc(crc, whole, message)
         bodies.append(body)
     return crc, bodies

@@ -32,17 +32,20 @@ import zstandard
 
 from tieredstore.kafka.batches import Buffer
 from tieredstore.pubsub.errors import MessageCorruptError
-from tieredstore.pubsub.format._checksums import joined_crc
 
 if TYPE_CHECKING:
     from zlib import crc32
 
     from tieredstore.pubsub.format._writing import BodyWriter
+
+    crc32_combine: Callable[[int, int, int], int] | None
 else:
     try:  # isal is several times as fast as zlib; the extra ``arrow`` installs it
-        from isal.isal_zlib import crc32
+        from isal.isal_zlib import crc32, crc32_combine
     except ModuleNotFoundError:
         from zlib import crc32
+
+        crc32_combine = None
 
 Headers: TypeAlias = Sequence[tuple[str, bytes]]
 """Headers of a record: unique names with their values."""
@@ -193,6 +196,12 @@ def checksum(data: Buffer, before: int = 0) -> int:
     return crc32(data, before)
 
 
+def joined_crc(first: int, second: int, data: Buffer) -> int:
+    """Return the CRC-32 of two joined parts from the CRC-32 of each. ``data`` is the second part, which is read only
+    without isal."""
+    return crc32(data, first) if crc32_combine is None else crc32_combine(first, second, len(data))
+
+
 def message_checksum(message: Buffer, before: int = 0) -> int:
     """Return the CRC-32 of a sealed or checked Message. For a large body, the checksum in the header is used."""
     view = memoryview(message)
@@ -201,7 +210,7 @@ def message_checksum(message: Buffer, before: int = 0) -> int:
     if body_size < _LEAST_JOINED:
         return crc32(view[size:], crc)
     (body_crc,) = _CRC.unpack_from(view, size - _BODY.size)
-    return joined_crc(crc, body_crc, body_size)
+    return joined_crc(crc, body_crc, view[size:])
 
 
 def split_checksum(message: Buffer) -> tuple[int, int]:
@@ -211,7 +220,7 @@ def split_checksum(message: Buffer) -> tuple[int, int]:
     (size,) = _HEADER_SIZE.unpack_from(view) if len(view) >= _HEADER_SIZE.size else (0,)
     body = view[min(max(size, 0), len(view)) :]
     body_crc = crc32(body)
-    return joined_crc(crc32(view[: len(view) - len(body)]), body_crc, len(body)), body_crc
+    return joined_crc(crc32(view[: len(view) - len(body)]), body_crc, body), body_crc
 
 
 def check_crc(header: MessageHeader, body: Buffer, place: MessagePlace, known: int | None = None) -> None:
