@@ -1,6 +1,6 @@
 """Finds the partitions, offsets and times that a filter excludes, so that their records need not be read.
 
-Only ``topic_scan`` imports this module. It works on Arrow's expressions, and uses neither logs nor readers.
+This module works on Arrow's expressions, and uses neither logs nor readers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ _LATEST_MS: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpan:
-    """Records of a partition with offsets from ``start`` up to ``stop`` (exclusive), none later than ``latest_ms``."""
+    """Records of a partition with offsets from ``start`` up to ``stop`` (exclusive), none earlier than ``earliest_ms``
+    or later than ``latest_ms``."""
 
     where: TopicPartition
     start: int
     stop: int
     latest_ms: int | None = None
+    earliest_ms: int | None = None
 
 
 class Condition:
@@ -151,6 +153,8 @@ def _of_span(span: PartitionSpan) -> ds.Expression:
     ]
     if span.latest_ms is not None:
         known.append(ds.field("timestamp") <= pa.scalar(span.latest_ms, _MS))
+    if span.earliest_ms is not None:
+        known.append(ds.field("timestamp") >= pa.scalar(span.earliest_ms, _MS))
     return reduce(lambda one, other: one & other, known)
 
 

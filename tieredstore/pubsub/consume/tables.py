@@ -12,7 +12,6 @@ from typing import ClassVar, Final, Self
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pyarrow.fs import LocalFileSystem
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
@@ -22,9 +21,9 @@ from tieredstore.pubsub.consume.partition_state import Fetches
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.queue.memq_topics import topics_in_store
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topics
+from tieredstore.query.conditions import Condition, PartitionSpan
 from tieredstore.records.arrow_stream import stream_reader
 from tieredstore.values import Text, ValueType
-from tieredstore.values.filters import refused_filter
 
 _TIME: Final = pa.timestamp("ms", "UTC")
 _TEXT: Final = Text()
@@ -79,19 +78,17 @@ class BatchTable:
             scan.close()
         self._log.close()
 
-    def batches(self, filter: ds.Expression | None) -> list[QueuedBatch]:
+    def batches(self, condition: Condition | None) -> list[QueuedBatch]:
         """Return the batches that may have matching records."""
         batches = self._batches
         if batches is None:
             batches = [batch for partition in range(self._log.queue.partitions) for batch in self._log.walk(partition)]
         if self._keeps_snapshot:
             self._batches = batches
-        if filter is None:
+        if condition is None:
             return batches
-        try:
-            return _prune_batches(batches, filter, self.schema, self.topic)
-        except (pa.ArrowException, TypeError) as error:
-            raise refused_filter(filter, self.schema, error) from None
+        spans = {_span(batch, self.topic): batch for batch in batches}
+        return [spans[span] for span in condition.possible(spans)]
 
     def fetches(self) -> Fetches:
         """Return threads that fetch objects."""
@@ -162,9 +159,10 @@ class BatchScan(Closing):
     def _rows(self) -> Iterator[pa.RecordBatch]:
         table = self._table
         wanted = list(self._columns)
-        if self._filter is not None:
-            wanted += [name for name in _columns_in(self._filter, table.schema) if name not in wanted]
-        batches, decoder = table.batches(self._filter), table.decoder(wanted)
+        condition = None if self._filter is None else Condition(self._filter, table.schema)
+        if condition is not None:
+            wanted += [name for name in condition.columns if name not in wanted]
+        batches, decoder = table.batches(condition), table.decoder(wanted)
         with closing(table.fetches()) as fetches:
             fetched = fetches.in_order(iter(batches))
             for batch in batches:
@@ -174,8 +172,8 @@ class BatchScan(Closing):
                 batch.check(crc32)
                 for records in decoder.decode(body, batch.key, checksums):
                     rows = table.convert(records, batch, wanted)
-                    if self._filter is not None:
-                        rows = rows.filter(self._filter)
+                    if condition is not None:
+                        rows = condition.filtered(rows)
                     if rows.num_rows:
                         yield rows.select(self._columns)
 
@@ -220,41 +218,8 @@ class BatchTables:
         return BatchTable(log, key, value, keeps_snapshot=keeps_snapshot)
 
 
-def _prune_batches(
-    batches: Sequence[QueuedBatch], filter: ds.Expression, schema: pa.Schema, topic: str
-) -> list[QueuedBatch]:
-    """Select batches with Arrow, as if each batch were a file of a dataset with a partition expression. No file is
-    opened."""
-    guarantees = [_guarantee(batch, topic) for batch in batches]
-    names = [str(number) for number in range(len(batches))]
-    files = ds.FileSystemDataset.from_paths(
-        names, schema=schema, format=ds.IpcFileFormat(), filesystem=LocalFileSystem(), partitions=guarantees
-    )
-    kept = {fragment.path for fragment in files.get_fragments(filter=filter)}
-    return [batch for number, batch in enumerate(batches) if str(number) in kept]
-
-
-def _guarantee(batch: QueuedBatch, topic: str) -> ds.Expression:
-    field = ds.field
-    known = (
-        (field("topic") == pa.scalar(topic))
-        & (field("partition") == pa.scalar(batch.partition, pa.int32()))
-        & (field("offset") == pa.scalar(batch.offset))
-    )
+def _span(batch: QueuedBatch, topic: str) -> PartitionSpan:
+    """Return what a batch's notification says about its records."""
     facts = batch.notification.facts
-    if facts is not None and facts.min_timestamp is not None and facts.max_timestamp is not None:
-        known &= field("timestamp") >= pa.scalar(facts.min_timestamp, _TIME)
-        known &= field("timestamp") <= pa.scalar(facts.max_timestamp, _TIME)
-    return known
-
-
-def _columns_in(filter: ds.Expression, schema: pa.Schema) -> list[str]:
-    """Return the columns that a filter refers to."""
-    names: list[str] = []
-    for name in schema.names:
-        rest = pa.schema([field for field in schema if field.name != name])
-        try:
-            pa.RecordBatch.from_pylist([], schema=rest).filter(filter)
-        except pa.ArrowInvalid:
-            names.append(name)
-    return names
+    earliest_ms, latest_ms = (None, None) if facts is None else (facts.min_timestamp, facts.max_timestamp)
+    return PartitionSpan((topic, batch.partition), batch.offset, batch.offset + 1, latest_ms, earliest_ms)
