@@ -85,7 +85,7 @@ class RecordColumns:
                 case "headers" if not header_rows:
                     arrays.append(_lists(rows, headers_nulls, buffers[6:8], _NO_HEADERS))
                 case "headers":
-                    keys = _header_keys(header_rows, buffers[9:11], ascii_keys=ascii_keys)
+                    keys = header_keys(header_rows, buffers[9:11], ascii_keys=ascii_keys)
                     values = array_over(_BINARY, header_rows, buffers[11:14], header_value_nulls)
                     headers = pa.Array.from_buffers(_HEADER, header_rows, [None], 0, children=[keys, values])
                     arrays.append(_lists(rows, headers_nulls, buffers[6:8], headers))
@@ -95,7 +95,8 @@ class RecordColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _header_keys(count: int, buffers: list[pa.Buffer], *, ascii_keys: bool) -> pa.Array:
+def header_keys(count: int, buffers: list[pa.Buffer], *, ascii_keys: bool) -> pa.Array:
+    """Make an array of header keys. Raise BatchCorruptError for more than 2 GiB of keys that are not UTF-8."""
     keys: pa.Array = pa.Array.from_buffers(pa.string(), count, [None, *buffers], 0)
     if ascii_keys:
         return keys

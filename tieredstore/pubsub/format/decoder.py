@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import pyarrow as pa
 
 from tieredstore.errors import BatchCorruptError, ConfigError
-from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.batches import Buffer, CompressionType
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.kafka.records.codecs import Decompressor
-from tieredstore.kafka.records.columns import array_over, buffer_of
+from tieredstore.kafka.records.columns import array_over, buffer_of, header_keys
 from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format._reading import RecordReader
 from tieredstore.pubsub.format.batches import BatchIndex
@@ -67,21 +66,10 @@ def _build_rows(schema: pa.Schema, taken: Taken) -> pa.RecordBatch:
 
 
 def _names(count: int, buffers: list[pa.Buffer], *, are_ascii: bool) -> pa.Array:
-    names: pa.Array = pa.Array.from_buffers(pa.string(), count, [None, *buffers], 0)
-    if are_ascii:
-        return names
     try:
-        names.validate(full=True)
-    except pa.ArrowInvalid:
-        # Arrow's strings must be valid UTF-8, so replace malformed bytes with U+FFFD, as MemQ's Java client does.
-        raw = pa.Array.from_buffers(pa.binary(), count, [None, *buffers], 0).dictionary_encode()
-        replaced = array_of([name.decode("utf-8", "replace") for name in raw.dictionary.to_pylist()], pa.string())
-        names = replaced.take(raw.indices)
-        if isinstance(names, pa.ChunkedArray):
-            raise MessageCorruptError(
-                "the headers of a batch have more than 2 GiB of names that are not UTF-8"
-            ) from None
-    return names
+        return header_keys(count, buffers, ascii_keys=are_ascii)  # MemQ's Java client replaces malformed bytes too
+    except BatchCorruptError:
+        raise MessageCorruptError("the headers of a batch have more than 2 GiB of names that are not UTF-8") from None
 
 
 OnCorrupt: TypeAlias = Literal["fail", "skip"]
