@@ -344,7 +344,7 @@ class AheadBatch:
 
     def _discard(self, job: Future[Batch]) -> None:
         if job.exception() is None:
-            discard_files(self._store, [file for window, _ in job.result().written for file in window.files])
+            discard_files(self._store, [file for window, _ in outcome(job).written for file in window.files])
 
     def _run(self) -> None:
         try:
