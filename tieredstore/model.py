@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and a partition number, without a topic id."""
 
+OffsetSpan: TypeAlias = tuple[int, int]
+"""Offsets of a partition, half-open, independent of a segment."""
+
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 """Kafka's ``isolation.level``."""
 

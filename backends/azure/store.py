@@ -22,9 +22,9 @@ from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
 from tieredstore.backends.cloud.answers import breaks_off, parse_ms, require_size, require_text, show_body
 from tieredstore.backends.cloud.errors import MalformedAnswerError
-from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.store import Answer, HoldingStore
 from tieredstore.backends.cloud.upload import Condition, HeldUpload, Stored
+from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, is_whole

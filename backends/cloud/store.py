@@ -14,8 +14,8 @@ from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore, Pre
 from tieredstore.backends.cloud.answers import in_order, parse_date, require_text, understood
 from tieredstore.backends.cloud.errors import MalformedAnswerError, MaybeNoBucketError, no_bucket
 from tieredstore.backends.cloud.options import CloudOptions
-from tieredstore.backends.cloud.parts import cut
 from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, HeldUpload, Upload
+from tieredstore.backends.cloud.upload_parts import cut
 from tieredstore.backends.contract.bodies import Digest, byte_view, closing_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import TooLargeError, check_small, check_whole, is_empty_request

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 
 from tieredstore.backends.cloud.answers import understood
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
-from tieredstore.backends.cloud.parts import Part, PartCutter
+from tieredstore.backends.cloud.upload_parts import Part, PartCutter
 from tieredstore.backends.contract.staging import conflict_error, gone_error
 from tieredstore.backends.values import Prepared
 from tieredstore.errors import (

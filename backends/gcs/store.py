@@ -29,9 +29,9 @@ from tieredstore.backends.base import (
 )
 from tieredstore.backends.cloud.answers import require_size, require_text, show_body, understood
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
-from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.store import Answer, CloudStore, concerns, delete_singly
 from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
+from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import closing_body
 from tieredstore.backends.contract.keys import checked_key

@@ -18,8 +18,8 @@ import crc32c
 
 from tieredstore.backends.cloud.answers import require_size, require_text
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
-from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, HeldUpload, Stored
+from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
 from tieredstore.backends.s3.body import sendable
 from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.backends.s3.options import Compatibility, S3Options

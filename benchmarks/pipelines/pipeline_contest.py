@@ -24,7 +24,7 @@ from benchmarks.spark.kafka_topic import KafkaTopic
 from benchmarks.spark.spark_topic import SparkTopic
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.files.row_groups import GROUP_ROWS
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.stores import COLUMNS, open_parts
 from tieredstore.pipelines.writers import envelope
@@ -157,7 +157,7 @@ class Limits:
         self._pool.shutdown()
 
 
-def planned(file: Path) -> list[Window]:
+def planned(file: Path) -> list[BatchWindow]:
     """Return the windows of all records."""
     pipeline = load_pipeline(file)
     with open_parts(pipeline) as parts, closing(Planner(pipeline, parts.source)) as planner:
@@ -177,17 +177,17 @@ def _opened(file: Path) -> tuple[LogSnapshot, TopicReader]:
     return planner.snapshot(), reader
 
 
-def batches_of(file: Path, window: Window) -> Iterator[Any]:
+def batches_of(file: Path, window: BatchWindow) -> Iterator[Any]:
     """Yield the records of a window, read as in a task."""
     snapshot, reader = _opened(file)
     yield from reader.read(log_of(snapshot, window), window.start, window.stop)
 
 
-def _read(file: Path, window: Window) -> int:
+def _read(file: Path, window: BatchWindow) -> int:
     return sum(batch.num_rows for batch in batches_of(file, window))
 
 
-def _keep(file: Path, folder: Path, window: Window) -> None:
+def _keep(file: Path, folder: Path, window: BatchWindow) -> None:
     """Store the rows of a window's output file in a file for memory mapping, in the same row groups."""
     rows = [envelope(batch, window.topic, window.partition) for batch in batches_of(file, window)]
     table = pa.Table.from_batches(rows).combine_chunks()
@@ -195,7 +195,7 @@ def _keep(file: Path, folder: Path, window: Window) -> None:
         kept.write_table(table, max_chunksize=GROUP_ROWS)
 
 
-def _write(folder: Path, window: Window) -> None:
+def _write(folder: Path, window: BatchWindow) -> None:
     target = folder / f"{window.start}.parquet"
     with (
         pa.memory_map(_kept(folder, window)) as kept,
@@ -216,5 +216,5 @@ def _encoded(schema: Any) -> list[str]:
     return [path for path in paths if path not in _NEVER_REPEATED]
 
 
-def _kept(folder: Path, window: Window) -> str:
+def _kept(folder: Path, window: BatchWindow) -> str:
     return str(folder / f"{window.start}.arrow")

@@ -15,11 +15,11 @@ from tests.support.records.record_batches import message, random_log
 from tieredstore.errors import BatchCorruptError, InvalidSegmentError
 from tieredstore.kafka._header_walk import HeaderWalk
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers
-from tieredstore.kafka.log_scan import LogExtent, scan_log
+from tieredstore.kafka.log_scan import LogSummary, scan_log
 from tieredstore.testing.batches import Record, build_batch, seal_batch
 
 
-def scanned(path: Path, log: bytes, base_offset: int = 0, *, check_crcs: bool = False) -> LogExtent | str:
+def scanned(path: Path, log: bytes, base_offset: int = 0, *, check_crcs: bool = False) -> LogSummary | str:
     """Return the extent that a scan of the log finds, or the error message."""
     path.write_bytes(log)
     with path.open("rb") as file:
@@ -29,7 +29,7 @@ def scanned(path: Path, log: bytes, base_offset: int = 0, *, check_crcs: bool = 
             return str(error)
 
 
-def read(log: bytes, *, check_crcs: bool = False) -> LogExtent | str:
+def read(log: bytes, *, check_crcs: bool = False) -> LogSummary | str:
     """Return what :func:`scanned` must return. Read the headers of a log in memory, of a segment that begins at 0."""
     try:
         headers = list(read_batch_headers(log, check_crc=check_crcs))
@@ -41,7 +41,7 @@ def read(log: bytes, *, check_crcs: bool = False) -> LogExtent | str:
     return extent_of(headers)
 
 
-def extent_of(headers: Iterable[BatchHeader], base_offset: int = 0) -> LogExtent:
+def extent_of(headers: Iterable[BatchHeader], base_offset: int = 0) -> LogSummary:
     epochs: list[tuple[int, int]] = []
     last, latest, missing, following = -1, -1, 0, base_offset
     for header in headers:
@@ -51,7 +51,7 @@ def extent_of(headers: Iterable[BatchHeader], base_offset: int = 0) -> LogExtent
         last, latest = header.last_offset, max(latest, header.max_timestamp)
         if header.partition_leader_epoch > (epochs[-1][0] if epochs else -1):
             epochs.append((header.partition_leader_epoch, header.base_offset))
-    return LogExtent(last, latest, tuple(epochs), last >= 0 and not missing)
+    return LogSummary(last, latest, tuple(epochs), last >= 0 and not missing)
 
 
 @pytest.mark.parametrize("check_crcs", [False, True])
@@ -91,7 +91,7 @@ def test_batches_of_any_size_leaders_and_old_messages_in_between(tmp_path: Path,
     log = b"".join(batches)
     extent = scanned(tmp_path / "log", log, check_crcs=check_crcs)
     assert extent == read(log, check_crcs=check_crcs)
-    assert isinstance(extent, LogExtent)
+    assert isinstance(extent, LogSummary)
     assert (extent.last_offset, extent.leader_epochs) == (8, ((0, 0), (3, 2), (5, 6)))
     for cut in (1, 60, 61, 200):
         assert scanned(tmp_path / "log", log[:-cut], check_crcs=check_crcs) == read(log[:-cut], check_crcs=check_crcs)
@@ -102,9 +102,9 @@ def test_batches_of_any_size_leaders_and_old_messages_in_between(tmp_path: Path,
 
 def test_a_batch_before_the_segments_base_is_named(tmp_path: Path) -> None:
     log = build_batch([Record(b"v")], 9) + build_batch([Record(b"v")], 10)
-    assert scanned(tmp_path / "log", log, 9) == LogExtent(10, 0, ((0, 9),), is_contiguous=True)
+    assert scanned(tmp_path / "log", log, 9) == LogSummary(10, 0, ((0, 9),), is_contiguous=True)
     assert scanned(tmp_path / "log", log, 10) == "segment orders-0 holds a batch at offset 9, before its base offset"
-    assert scanned(tmp_path / "log", b"", 10) == LogExtent(9, -1, (), is_contiguous=False)
+    assert scanned(tmp_path / "log", b"", 10) == LogSummary(9, -1, (), is_contiguous=False)
 
 
 @pytest.mark.parametrize("kept", [[0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
@@ -112,7 +112,7 @@ def test_a_batch_before_the_segments_base_is_named(tmp_path: Path) -> None:
 def test_offsets_that_compaction_removed_show_in_the_headers(tmp_path: Path, kept: list[int], size: int) -> None:
     whole = [build_batch([Record(bytes(size))] * 2, 8 + 2 * number) for number in range(4)]
     extent = scanned(tmp_path / "log", b"".join(whole[number] for number in kept), 8)
-    assert isinstance(extent, LogExtent)
+    assert isinstance(extent, LogSummary)
     assert (extent.last_offset, extent.is_contiguous) == (9 + 2 * kept[-1], kept == list(range(len(kept))))
 
 
@@ -121,7 +121,7 @@ def test_a_batch_without_one_of_its_records_was_compacted(tmp_path: Path) -> Non
     thinned[57:61] = (2).to_bytes(4, "big")
     seal_batch(thinned)
     extent = scanned(tmp_path / "log", build_batch([Record(b"v")] * 4) + thinned)
-    assert isinstance(extent, LogExtent)
+    assert isinstance(extent, LogSummary)
     assert (extent.last_offset, extent.is_contiguous) == (6, False)
 
 

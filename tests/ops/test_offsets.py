@@ -16,11 +16,11 @@ from tieredstore.api.rows import Partition
 from tieredstore.catalog.watermark import Hole, Watermark, watermark_key
 from tieredstore.errors import ConfigError
 from tieredstore.live import LiveCluster, LiveTopic
-from tieredstore.model import AtTime, TopicId, TopicPartition, Uuid
-from tieredstore.ops.offsets import Bounds, BrokerLog, Extent, ask_broker, why_missing
+from tieredstore.model import AtTime, OffsetSpan, TopicId, TopicPartition, Uuid
+from tieredstore.ops.offsets import Bounds, BrokerLog, ask_broker, why_missing
 from tieredstore.testing.segments import PARTITION
 
-Extents = tuple[Extent, ...]
+Extents = tuple[OffsetSpan, ...]
 
 OTHER_ID = Uuid(bytes(range(16, 32)))
 
@@ -47,7 +47,7 @@ def partition(stored: Extents, broker: BrokerLog | None) -> Partition:
     ],
 )
 def test_offsets_that_neither_holds_are_lost(
-    stored: Extents, broker: Extent | None, lost: Extents, not_stored: Extents
+    stored: Extents, broker: OffsetSpan | None, lost: Extents, not_stored: Extents
 ) -> None:
     known = partition(stored, None if broker is None else BrokerLog(*broker))
     assert known.stored == stored
@@ -120,7 +120,7 @@ MARK = Watermark(PARTITION, 20, 0, holes=(Hole(12, 14, "the log is damaged", 0),
     ],
 )
 def test_why_the_bucket_lacks_offsets(
-    missing: Extent, broker: BrokerLog, mark: Watermark | None, sentences: list[str]
+    missing: OffsetSpan, broker: BrokerLog, mark: Watermark | None, sentences: list[str]
 ) -> None:
     lost = partition(((0, 5),), broker).lost
     assert list(why_missing([missing], lost, broker, mark)) == sentences
@@ -206,9 +206,9 @@ def test_where_no_record_is_so_late_all_is_earlier() -> None:
         ((18, AtTime(7)), (18, 18), (18, 20)),
     ],
 )
-def test_a_window_cuts_the_brokers_logs(window: Bounds, first: Extent, second: Extent) -> None:
+def test_a_window_cuts_the_brokers_logs(window: Bounds, first: OffsetSpan, second: OffsetSpan) -> None:
     logs = asked(PARTITION.topic_id, window=window)[PARTITION.topic_id]
-    assert {number: log.extent for number, log in logs.items()} == {1: first, 2: second}
+    assert {number: log.span for number, log in logs.items()} == {1: first, 2: second}
 
 
 def test_a_window_beyond_the_ends_of_the_brokers_logs_is_refused() -> None:

@@ -212,7 +212,7 @@ def test_a_lock_that_another_thread_holds_does_not_hang_the_child(
 
 def test_pages_of_the_parent_are_not_kept_by_a_child() -> None:
     run_forks("""
-        from tieredstore.backends.cloud.parts import POOL, PagePool
+        from tieredstore.backends.cloud.upload_parts import POOL, PagePool
 
         POOL.give(POOL.take(1 << 21))
         own = PagePool()

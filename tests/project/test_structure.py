@@ -54,9 +54,6 @@ def test_files_have_at_most_600_lines() -> None:
     assert not {name: count for name, count in lines.items() if count > MOST_LINES}
 
 
-WITHOUT_A_REASON = {"tieredstore.pipelines.run.iceberg", "tieredstore.spark.pipelines.window_sink"}
-"""Modules imported by one neighbour only, without a stated reason to be separate. The list may only get shorter."""
-
 REASON = re.compile(r"\b([Aa]part from|[Bb]eside|[Ss]eparate|[Ii]mport(s|ed)|its (one|only) user)\b")
 
 
@@ -68,7 +65,7 @@ def test_a_module_that_one_neighbour_alone_imports_says_why_it_lies_apart() -> N
         if len(users) == 1 and folders == {name.rpartition(".")[0]} and sources[name].suffix == ".py":
             docstring = " ".join((ast.get_docstring(tree_of(sources[name])) or "").split())
             apart |= set() if REASON.search(docstring) else {name}
-    assert apart <= WITHOUT_A_REASON
+    assert not apart
 
 
 WAIT_FOR_FUTURES = {

@@ -41,21 +41,6 @@ SAYS_NOTHING: Final = frozenset(
 )
 """Names of modules that do not describe their contents."""
 
-NOT_YET: Final = frozenset(
-    {
-        "tieredstore.backends.cloud.parts",
-        "tieredstore.config.sections.Section",
-        "tieredstore.consumer.placement.Cut",
-        "tieredstore.kafka.log_scan.LogExtent",
-        "tieredstore.ops.offsets.Extent",
-        "tieredstore.ops.verification.parts",
-        "tieredstore.ops.verification.subject.Extent",
-        "tieredstore.pipelines.log.entries.Window",
-        "tieredstore.pipelines.upkeep.record_sources._Piece",
-    }
-)
-"""Names that are still to be changed; the list only shrinks."""
-
 
 def glossary() -> dict[str, tuple[list[str], list[str]]]:
     """Return each word with the classes named by it, and with the words that it replaces."""
@@ -105,13 +90,13 @@ def with_a_second_meaning() -> set[str]:
     bare = {word.title() for word in WORDS}
     meant = {own for named, _ in WORDS.values() for own in named}
     alone = [(name, own) for name, own in types_of_product() if own in bare]
-    homes = Counter(own for name, own in alone if name not in NOT_YET)
-    return {name for name, own in alone if own not in meant or homes[own] > 1 or name in NOT_YET}
+    homes = Counter(own for _, own in alone)
+    return {name for name, own in alone if own not in meant or homes[own] > 1}
 
 
 @pytest.mark.slow
 def test_names_have_the_words_of_the_glossary() -> None:
-    assert not (against_the_glossary() | with_a_second_meaning()) - NOT_YET
+    assert not against_the_glossary() | with_a_second_meaning()
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -48,7 +48,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import watermark_key
 from tieredstore.kafka import held_segment
-from tieredstore.kafka.log_scan import LogExtent, scan_log
+from tieredstore.kafka.log_scan import LogSummary, scan_log
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
@@ -108,7 +108,7 @@ def test_a_disk_that_fails_once_while_checksums_are_looked_at_is_tried_again(
 ) -> None:
     failed = list[int]()
 
-    def failing(descriptor: int, size: int, base: int, name: str, *, check_crcs: bool = False) -> LogExtent:
+    def failing(descriptor: int, size: int, base: int, name: str, *, check_crcs: bool = False) -> LogSummary:
         if base == 10 and len(failed) < 3:
             failed.append(base)
             raise OSError(errno.EIO, "Input/output error")

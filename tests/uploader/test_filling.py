@@ -27,7 +27,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Hole, Watermark, hole_key, partition_of_hole, watermark_key
 from tieredstore.kafka import held_segment
-from tieredstore.kafka.log_scan import LogExtent, scan_log
+from tieredstore.kafka.log_scan import LogSummary, scan_log
 from tieredstore.kafka.logdir import FoundSegment, discover_deleted
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
@@ -486,7 +486,7 @@ def test_a_disk_that_fails_for_a_while_fills_the_hole_later(
     run_once(leader.log_dir, store)
     is_failing = [True]
 
-    def scan(descriptor: int, size: int, base: int, name: str, *, check_crcs: bool = False) -> LogExtent:
+    def scan(descriptor: int, size: int, base: int, name: str, *, check_crcs: bool = False) -> LogSummary:
         if base == 10 and is_failing[0]:
             raise OSError(errno.EIO, "Input/output error")
         return scan_log(descriptor, size, base, name, check_crcs=check_crcs)

@@ -23,7 +23,7 @@ from tests.support.uploader.uploader_disk import (
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BrokerUnavailableError
 from tieredstore.kafka import held_segment
-from tieredstore.kafka.log_scan import LogExtent, scan_log
+from tieredstore.kafka.log_scan import LogSummary, scan_log
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Leadership, Uploader
@@ -386,7 +386,7 @@ def test_a_segment_that_only_pins_keep_is_dropped_only_if_the_disk_keeps_failing
     run_once(run.new.log_dir, store, broker_id="2")
     left = [failures]
 
-    def scan(descriptor: int, size: int, base: int, name: str, *, check_crcs: bool = False) -> LogExtent:
+    def scan(descriptor: int, size: int, base: int, name: str, *, check_crcs: bool = False) -> LogSummary:
         if base == 20 and left[0]:
             left[0] -= 1
             raise OSError(errno.EIO, "Input/output error")

@@ -41,7 +41,7 @@ from tieredstore.ops.garbage.holds import LegalHold, list_holds, place_hold
 from tieredstore.ops.snapshots.storing import Snapshots
 from tieredstore.ops.steps import Outcome
 from tieredstore.ops.verification.state import VerifyState
-from tieredstore.ops.verification.subject import Extent, Level, SoundSegment
+from tieredstore.ops.verification.subject import ClaimedOffsets, Level, SoundSegment
 from tieredstore.pipelines.log import commit_log
 from tieredstore.pipelines.log.successes import read_success
 from tieredstore.pipelines.run.generation import commit_log_of
@@ -323,7 +323,7 @@ def remember_segments(state: State, *, is_new: bool = False) -> None:
     listed = list(list_segments(own))
     with VerifyState(state.local / "verify", own.identity, "", now_ms=lambda: 5) as known:
         assert (known.known(listed[0], Level.LISTING) is None) is is_new
-        known.keep(listed[0 if is_new else 1], Level.LISTING, SoundSegment(Extent(9, ((0, 0),)), 1000))
+        known.keep(listed[0 if is_new else 1], Level.LISTING, SoundSegment(ClaimedOffsets(9, ((0, 0),)), 1000))
 
 
 def cache(state: State, *, is_new: bool = False) -> None:

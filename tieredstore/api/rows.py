@@ -74,12 +74,12 @@ class Partition:
     @property
     def lost(self) -> tuple[tuple[int, int], ...]:
         """The ranges of offsets that neither the bucket nor the broker has, between ranges that one of them has."""
-        return lost_between((*self.stored, *(() if self.broker is None else (self.broker.extent,))))
+        return lost_between((*self.stored, *(() if self.broker is None else (self.broker.span,))))
 
     @property
     def not_stored(self) -> tuple[tuple[int, int], ...]:
         """The ranges of offsets that are only at the broker."""
-        return () if self.broker is None else tuple(without(self.stored, self.broker.extent))
+        return () if self.broker is None else tuple(without(self.stored, self.broker.span))
 
     @property
     def missing_until(self) -> tuple[tuple[int, int], ...] | None:
@@ -93,7 +93,7 @@ class Partition:
     def missing_before(self, offset: int) -> tuple[tuple[int, int], ...]:
         """Return the ranges of offsets before ``offset`` that the bucket lacks, from the first offset of bucket or
         broker on."""
-        held = (*self.stored, *(() if self.broker is None else (self.broker.extent,)))
+        held = (*self.stored, *(() if self.broker is None else (self.broker.span,)))
         return tuple(without(self.stored, (min((first for first, _ in held), default=offset), offset)))
 
 

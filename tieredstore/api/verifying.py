@@ -107,7 +107,7 @@ class Verification:
             self,
             segments=self.segments + 1,
             passed_over=self.passed_over + (checked.subject.level is None),
-            manifests_read=self.manifests_read + (checked.subject.level is not None and checked.extent is not None),
+            manifests_read=self.manifests_read + (checked.subject.level is not None and checked.claimed is not None),
             indexes_read=self.indexes_read + checked.has_indexes,
             segments_read=self.segments_read + checked.is_read,
             log_size=self.log_size + checked.log_size,

@@ -16,13 +16,13 @@ from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Final
 
 from tieredstore.catalog.problems import Problem, unreadable_between
 from tieredstore.errors import CorruptDataError, IndexesCorruptError, SegmentNotFoundError
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tieredstore.model import OffsetSpan, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 
 NO_EPOCH: Final = -1
 """The epoch of a segment without leader epochs. It counts as older than all others."""
@@ -30,9 +30,6 @@ NO_EPOCH: Final = -1
 _NO_EPOCHS: Final = ((NO_EPOCH, 0),)
 
 _END: Final = MAX_OFFSET + 1
-
-OffsetSpan: TypeAlias = tuple[int, int]
-"""Offsets (half-open), independent of a segment."""
 
 
 @dataclass(frozen=True, slots=True)

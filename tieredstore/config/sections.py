@@ -13,7 +13,7 @@ from tieredstore.installation import attached_parts
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class SettingsSection:
     """One table of docs/reference/settings.md. The names of all its properties begin with ``under``."""
 
     title: str
@@ -23,7 +23,7 @@ class Section:
 
 
 @functools.cache
-def wing_sections() -> tuple[Section, ...]:
+def wing_sections() -> tuple[SettingsSection, ...]:
     """Return the sections of all installed optional parts."""
     return tuple(section for sections in attached_parts("tieredstore.settings") for section in sections)
 

@@ -32,11 +32,11 @@ from tieredstore.consumer.partition import (
     Waiting,
 )
 from tieredstore.consumer.placement import (
-    Cut,
     EndsEarlier,
     InBucket,
     Lost,
     OnBroker,
+    Overwritten,
     Recreated,
     Unreadable,
     Unset,
@@ -319,16 +319,16 @@ class Core:
                 assert found.lineage is not None
                 self.policy.note_side(partition, "bucket")
                 self._read(partition, found.lineage, stop)
-            case Cut() | EndsEarlier() | Lost() | Unreadable() as loss:
+            case Overwritten() | EndsEarlier() | Lost() | Unreadable() as loss:
                 self._judge(partition, loss)
             case _:
                 self._wait(partition)
 
-    def _judge(self, partition: Partition, loss: Cut | EndsEarlier | Lost | Unreadable) -> None:
+    def _judge(self, partition: Partition, loss: Overwritten | EndsEarlier | Lost | Unreadable) -> None:
         """Continue reading a partition after lost offsets, if the consumer's loss policy allows it."""
         lineage, position = partition.log.lineage, partition.position or 0
         match loss:
-            case Cut(at):
+            case Overwritten(at):
                 sentence = (
                     f"the log of {partition} was rewritten from offset {at} on, after it was read up to offset "
                     f"{position}: its leader epochs differ"
@@ -371,7 +371,7 @@ class Core:
 
     def _belongs_elsewhere(self, found: Found) -> bool:
         match found.placement:
-            case Cut():
+            case Overwritten():
                 return True
             case InBucket(stop) if found.lineage is not None and found.at is not None:
                 # With ``kafka_preferred``, a look-up answers `InBucket` only if the broker lacks the position.

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from tieredstore.consumer.group import logical_offset, topic_id_in
 from tieredstore.consumer.partition import Start, Tail
 from tieredstore.consumer.placement import (
-    Cut,
     Lost,
     OnBroker,
     OutOfRange,
+    Overwritten,
     Placement,
     Recreated,
     Unreadable,
@@ -462,7 +462,7 @@ class BucketInquiry:
         if self._may_be_behind(placement) and self._refresh_is_due(where):
             self._refresh(look)
             placement = self._place(look, position)
-        if isinstance(placement, Cut | Lost | OutOfRange | Unreadable) and not is_reloaded:
+        if isinstance(placement, Overwritten | Lost | OutOfRange | Unreadable) and not is_reloaded:
             # Before a loss, list the whole topic again: a later upload may fill the gap, or be what a watermark names.
             self._reload(look)
             placement = self._place(look, position)
@@ -518,7 +518,7 @@ class BucketInquiry:
         lineage = self._lineage(look)
         at = self._find_cut(look, position, lineage)
         if at is not None:
-            return Cut(at)
+            return Overwritten(at)
         stored = None if lineage is None else lineage.epoch_at(position)
         if lineage is not None and stored is not None and look.epoch is not None and stored < look.epoch:
             # From this position on, ignore the bucket's records, because their leader epoch is older than the epoch of

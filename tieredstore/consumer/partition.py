@@ -20,7 +20,7 @@ message.
 | `Looking` | `Waits`, or no start yet | `Waiting`, and the end is reported once |
 | `Looking` | `Unreadable` | loss, `Waiting` |
 | `Looking` | `Recreated` | loss, look up the new topic's beginning |
-| `Looking` | `Cut`, `Lost`, `EndsEarlier` | loss, look up where the log continues (for `EndsEarlier` on the broker) |
+| `Looking` | `Overwritten`, `Lost`, `EndsEarlier` | loss, look up where to continue (for `EndsEarlier` on the broker) |
 | `Looking` | `OnBroker` | `Live`: unchecked if the epoch before the position is known, else silent |
 | `Looking` | `InBucket` | `Bucket` |
 | `Looking` | the client or a user's callback raises | `Backoff` |

@@ -63,7 +63,7 @@ class OutOfRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Overwritten:
     """The log was truncated at the offset ``at``, before the position, and a later leader has written other records
     there."""
 
@@ -83,7 +83,7 @@ class Unset:
 
 
 Placement: TypeAlias = (
-    OnBroker | InBucket | Waits | Lost | EndsEarlier | Unreadable | OutOfRange | Cut | Recreated | Unset
+    OnBroker | InBucket | Waits | Lost | EndsEarlier | Unreadable | OutOfRange | Overwritten | Recreated | Unset
 )
 
 

@@ -22,7 +22,7 @@ from tieredstore.kafka.checkpoints import (
     truncate_from_end,
 )
 from tieredstore.kafka.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, is_trimmed
-from tieredstore.kafka.log_scan import LogExtent, scan_log
+from tieredstore.kafka.log_scan import LogSummary, scan_log
 from tieredstore.kafka.logdir import DELETED, FoundSegment, LogSegment
 from tieredstore.model import LogSegmentData, OpenFile, Uuid
 
@@ -136,12 +136,12 @@ def describe_open(
     records are found only with ``check_crcs``.
     """
     place, size = segment.place, segment.size_in_bytes
-    extent = scan_log(segment.log.descriptor, size, place.base_offset, str(place), check_crcs=check_crcs)
+    summary = scan_log(segment.log.descriptor, size, place.base_offset, str(place), check_crcs=check_crcs)
     if not size:
         raise InvalidSegmentError(f"segment {place} is closed, but its log is empty")
-    supposed_end = place.end_before_next(extent.last_offset)
-    end_offset = extent.last_offset if extent.is_contiguous and not is_compacted else supposed_end
-    history = _history(place, epochs, extent, end_offset)
+    supposed_end = place.end_before_next(summary.last_offset)
+    end_offset = summary.last_offset if summary.is_contiguous and not is_compacted else supposed_end
+    history = _history(place, epochs, summary, end_offset)
     transaction = segment.transaction_index
     return LogSegment(
         topic_id=topic_id,
@@ -150,23 +150,23 @@ def describe_open(
         base_offset=place.base_offset,
         end_offset=end_offset,
         size_in_bytes=size,
-        max_timestamp_ms=extent.max_timestamp_ms,
+        max_timestamp_ms=summary.max_timestamp_ms,
         segment_leader_epochs=segment_leader_epochs(history, place.base_offset, end_offset),
         closed_files=segment.data(format_leader_epochs(truncate_from_end(history, end_offset))),
         txn_idx_empty=transaction is None or os.fstat(transaction.descriptor).st_size == 0,
     )
 
 
-def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_offset: int) -> LeaderEpochs:
+def _history(place: FoundSegment, epochs: LeaderEpochs, summary: LogSummary, end_offset: int) -> LeaderEpochs:
     """Return the partition's leader epochs, including the epoch of the segment's first offset. If ``epochs`` no longer
     goes back to that offset, take the older epochs from the batch headers."""
     if epochs and epochs[0][1] <= place.base_offset:
         return epochs
-    if not extent.leader_epochs:
+    if not summary.leader_epochs:
         raise InvalidSegmentError(f"segment {place}, which ends at offset {end_offset}, has no known leader epoch")
     # The segment may start before its first batch. No leader has written in between, so the first epoch begins with the
     # segment.
-    (first_epoch, _), *later = extent.leader_epochs
+    (first_epoch, _), *later = summary.leader_epochs
     of_batches = ((first_epoch, place.base_offset), *later)
     return join_epochs(of_batches, epochs) if epochs else of_batches
 

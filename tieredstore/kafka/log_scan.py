@@ -23,7 +23,7 @@ _PIECE: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class LogExtent:
+class LogSummary:
     """A summary of all batch headers of a log.
 
     ``last_offset`` is inclusive. Without a batch it is the base offset minus 1, and ``max_timestamp_ms`` is -1.
@@ -39,7 +39,7 @@ class LogExtent:
     is_contiguous: bool
 
 
-def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, check_crcs: bool = False) -> LogExtent:
+def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, check_crcs: bool = False) -> LogSummary:
     """Read the headers of an open log of ``size`` bytes, with bounded memory and positional reads only.
 
     Raise InvalidSegmentError for a log that is not closed or begins before its base offset, BatchCorruptError for
@@ -65,7 +65,7 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
             f"segment {segment} is closed, but its log ends with {size - walk.position} bytes of zeros"
         )
     is_contiguous = walk.is_contiguous and walk.last_offset >= 0
-    return LogExtent(
+    return LogSummary(
         max(walk.last_offset, base_offset - 1), walk.max_timestamp, tuple(walk.leader_epochs), is_contiguous
     )
 

@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tieredstore.errors import ConfigError
-from tieredstore.model import AtTime, TopicId, TopicPartition, Uuid, check_offset
+from tieredstore.model import AtTime, OffsetSpan, TopicId, TopicPartition, Uuid, check_offset
 
 if TYPE_CHECKING:
     from tieredstore.catalog.watermark import Watermark
     from tieredstore.live import LiveCluster
-
-Extent = tuple[int, int]
-"""Offsets from the first up to the second (exclusive)."""
 
 Bounds: TypeAlias = tuple[int | AtTime | None, int | AtTime | None]
 """Start and stop (exclusive), each an offset or a time; None leaves that side open."""
@@ -42,7 +39,7 @@ class BrokerLog:
     is_idle: bool = False
 
     @property
-    def extent(self) -> Extent:
+    def span(self) -> OffsetSpan:
         """The log's first offset and its end."""
         return self.earliest_offset, self.end_offset
 
@@ -50,11 +47,11 @@ class BrokerLog:
         """Return the log's part from offset ``start`` up to ``stop``. If the log has no offset there, the part is
         empty.
         """
-        earliest, end = (min(max(offset, start), max(start, stop)) for offset in self.extent)
+        earliest, end = (min(max(offset, start), max(start, stop)) for offset in self.span)
         return replace(self, earliest_offset=earliest, end_offset=end)
 
 
-def lost_between(held: Iterable[Extent]) -> tuple[Extent, ...]:
+def lost_between(held: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
     """Return the offsets missing between the first and last of ``held``. Earlier offsets do not count: retention
     deleted them.
     """
@@ -62,7 +59,7 @@ def lost_between(held: Iterable[Extent]) -> tuple[Extent, ...]:
     return tuple(without(known, (known[0][0], max(end for _, end in known)))) if known else ()
 
 
-def without(held: Iterable[Extent], of: Extent) -> Iterator[Extent]:
+def without(held: Iterable[OffsetSpan], of: OffsetSpan) -> Iterator[OffsetSpan]:
     """Yield the offsets of ``of`` that are not in any of ``held``. ``held`` must be sorted."""
     at, end = of
     for start, stop in held:
@@ -74,7 +71,7 @@ def without(held: Iterable[Extent], of: Extent) -> Iterator[Extent]:
 
 
 def why_missing(
-    missing: Iterable[Extent], lost: Iterable[Extent], log: BrokerLog, mark: Watermark | None
+    missing: Iterable[OffsetSpan], lost: Iterable[OffsetSpan], log: BrokerLog, mark: Watermark | None
 ) -> Iterator[str]:
     """Yield a sentence for each range of offsets that the bucket lacks. ``mark`` is the uploader's watermark."""
     known = list(lost)
@@ -82,8 +79,8 @@ def why_missing(
         holes = () if mark is None else mark.holes
         within = [hole for hole in holes if hole.first_offset < stop and start <= hole.last_offset]
         for hole in within:
-            extent = max(start, hole.first_offset), min(stop, hole.last_offset + 1)
-            yield f"the uploader could not store {_named(extent)}: {hole.reason}"
+            span = max(start, hole.first_offset), min(stop, hole.last_offset + 1)
+            yield f"the uploader could not store {_named(span)}: {hole.reason}"
         for first, last in without([(hole.first_offset, hole.last_offset + 1) for hole in within], (start, stop)):
             reached = first if mark is None else min(max(first, mark.next_offset), last)
             if first < reached:
@@ -92,12 +89,12 @@ def why_missing(
                 yield _why_not_uploaded((reached, last), known, log)
 
 
-def _why_not_uploaded(extent: Extent, lost: Iterable[Extent], log: BrokerLog) -> str:
-    start, stop = extent
+def _why_not_uploaded(span: OffsetSpan, lost: Iterable[OffsetSpan], log: BrokerLog) -> str:
+    start, stop = span
     are = "is" if stop == start + 1 else "are"
     if any(first < stop and start < end for first, end in lost):
-        return f"{_named(extent)} {are} not in the bucket, and not all of them on the broker either"
-    alone = f"{_named(extent)} {are} on the broker alone; a segment is stored once it is closed"
+        return f"{_named(span)} {are} not in the bucket, and not all of them on the broker either"
+    alone = f"{_named(span)} {are} on the broker alone; a segment is stored once it is closed"
     if log.segment_ms is None:
         return f"{alone} ({_SEGMENT_MS})"
     if log.is_idle:
@@ -108,8 +105,8 @@ def _why_not_uploaded(extent: Extent, lost: Iterable[Extent], log: BrokerLog) ->
     return f"{alone}: the first record after {_SEGMENT_MS}={log.segment_ms} closes it at the latest"
 
 
-def _named(extent: Extent) -> str:
-    start, stop = extent
+def _named(span: OffsetSpan) -> str:
+    start, stop = span
     return f"offset {start}" if stop == start + 1 else f"offsets {start} to {stop - 1}"
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.sections import Section
+from tieredstore.config.sections import SettingsSection
 from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, host_and_port, integer, long, string, words
 from tieredstore.limits import MAX_INT16
 
@@ -307,13 +307,13 @@ class BatchClientSettings(SettingsGroup):
 
 
 SECTIONS: Final = (
-    Section(
+    SettingsSection(
         "Batches on object storage",
         f"The plugin has no such settings. `{BatchSettings.client_properties}*` are properties of the Kafka client, "
         "for a queue in Kafka.",
         (BatchSettings,),
     ),
-    Section(
+    SettingsSection(
         "Brokers of batches",
         "For `tieredstore pubsub broker` and for producers that write to brokers. The plugin has no such settings.",
         (BatchBrokerSettings, BatchClientSettings),

@@ -33,7 +33,7 @@ class TopicBackup(Protocol):
         """The number of records so far that were left out because their offsets had already been read."""
         ...
 
-    def extents(self) -> Mapping[TopicPartition, tuple[int, int]]:
+    def spans(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """Return the offsets ``[start, stop)`` of each partition."""
         ...
 

@@ -38,8 +38,7 @@ from tieredstore.restore.produce.runs import CONTROL_TOPIC, OffsetRun, ProduceOp
 from tieredstore.restore.produce.source import COLUMNS, BackupTopics, BucketTopics, without
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.lineage import OffsetSpan
-    from tieredstore.model import AtTime
+    from tieredstore.model import AtTime, OffsetSpan
     from tieredstore.reading.topic_backup import TopicBackup
     from tieredstore.remote.source import SegmentSource
     from tieredstore.restore.produce.offset_map import OffsetMap

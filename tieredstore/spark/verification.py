@@ -14,9 +14,9 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import open_bucket
 from tieredstore.ops.verification.findings import ROW_COLUMNS, finding_row
-from tieredstore.ops.verification.parts import VerifyPart, plan_parts, verify_part
 from tieredstore.ops.verification.selection import Sample, Selection
 from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.verify_parts import VerifyPart, plan_parts, verify_part
 from tieredstore.query.positions import GivenPlace, time_of
 from tieredstore.remote.stores import StoreLike
 from tieredstore.spark.source.store_source import StoreSource, store_source

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.backends.base import Body
-from tieredstore.backends.cloud.parts import POOL, PagePool, Pages, Part, PartCutter, cut, send_parts
+from tieredstore.backends.cloud.upload_parts import POOL, PagePool, Pages, Part, PartCutter, cut, send_parts
 from tieredstore.process.interruption import Interrupted
 
 

@@ -15,7 +15,7 @@ from tieredstore.format.keys import Suffix, main_path
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.neighbours import Neighbours
-from tieredstore.ops.verification.subject import Extent, Level, Subject
+from tieredstore.ops.verification.subject import ClaimedOffsets, Level, Subject
 
 K = FindingKind
 LOST = (K.GAP, K.LEFT_BEHIND)
@@ -32,8 +32,8 @@ def findings_of(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Finding]:
     """Return the findings about segments, in the order of their keys."""
     neighbours, findings = Neighbours(), list[Finding]()
     for segment in sorted(segments, key=lambda s: main_path(s.remote_log_segment_id, s.start_offset)):
-        extent = Extent(segment.end_offset, segment.segment_leader_epochs)
-        findings += neighbours.take(subject_of(segment), extent)
+        claimed = ClaimedOffsets(segment.end_offset, segment.segment_leader_epochs)
+        findings += neighbours.take(subject_of(segment), claimed)
     return [*findings, *neighbours.finish()]
 
 
@@ -99,17 +99,17 @@ def test_what_a_damaged_manifest_hides_is_no_gap_and_what_comes_later_is() -> No
     first, hidden, third, last = (make_segment(start, start + 9, ((0, start),)) for start in (0, 10, 20, 40))
     neighbours, kinds = Neighbours(), list[FindingKind]()
     for segment in (first, hidden, third, last):
-        extent = None if segment is hidden else Extent(segment.end_offset, segment.segment_leader_epochs)
-        kinds += [finding.kind for finding in neighbours.take(subject_of(segment), extent)]
+        claimed = None if segment is hidden else ClaimedOffsets(segment.end_offset, segment.segment_leader_epochs)
+        kinds += [finding.kind for finding in neighbours.take(subject_of(segment), claimed)]
     assert kinds == [K.GAP]
 
 
 def test_objects_without_a_manifest_in_a_gap_are_named_there() -> None:
     neighbours = Neighbours()
     first, leftover, last = (make_segment(start, start + 9, ((0, start),)) for start in (0, 10, 20))
-    assert not list(neighbours.take(subject_of(first), Extent(9)))
+    assert not list(neighbours.take(subject_of(first), ClaimedOffsets(9)))
     assert not list(neighbours.take(subject_of(leftover, Suffix.LOG), None))
-    (gap,) = neighbours.take(subject_of(last), Extent(29))
+    (gap,) = neighbours.take(subject_of(last), ClaimedOffsets(29))
     assert (gap.kind, gap.offsets) == (K.GAP, (10, 19))
     assert "objects without a manifest" in gap.detail
 

@@ -26,7 +26,7 @@ from tieredstore.pipelines.files.container_formats import Parquet
 from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.filing.naming import Naming, Places
 from tieredstore.pipelines.format_table import read_output
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.generation import commit_log_of
@@ -36,7 +36,7 @@ from tieredstore.pipelines.upkeep.output_files import origins_of, place_of, read
 from tieredstore.pipelines.writers import Format, JsonLines
 from tieredstore.reading.survey import survey_logs
 
-WINDOW = Window("events", "AAECAwQFBgcICQoLDA0ODw", 3, 0, 40)
+WINDOW = BatchWindow("events", "AAECAwQFBgcICQoLDA0ODw", 3, 0, 40)
 ROWS: Sequence[dict[str, Any]] = [
     {"key": b"k", "value": b"one", "headers": [{"key": "h", "value": b"\x00"}, {"key": "h", "value": None}]},
     {"key": None, "value": None, "headers": None},

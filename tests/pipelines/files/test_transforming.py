@@ -28,7 +28,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValueError
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.filing.times import BadMessageError
-from tieredstore.pipelines.log.entries import Window, WrittenWindow
+from tieredstore.pipelines.log.entries import BatchWindow, WrittenWindow
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.window_writing import write_window
 from tieredstore.pipelines.transforming import Message, MessageTransformer, Transformer, of_batches
@@ -84,7 +84,9 @@ def written(*batches: Any, **properties: str) -> tuple[WrittenWindow, dict[int, 
     """Return a published window with these settings."""
     store = MemoryObjectStore()
     recipe = recipe_of(pipeline_of(**texts(properties)))
-    window, reasons = write_window(Window("events", "AAECAwQFBgcICQoLDA0ODw", 3, 0, 100), iter(batches), recipe, store)
+    window, reasons = write_window(
+        BatchWindow("events", "AAECAwQFBgcICQoLDA0ODw", 3, 0, 100), iter(batches), recipe, store
+    )
     for file in window.files:
         store.publish(file.prepared)
     return window, reasons, store

@@ -37,7 +37,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValueError
 from tieredstore.pipelines.filing.directories import TimeDirectories, escape, java_format
 from tieredstore.pipelines.filing.times import to_millis
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.parser_table import parser_of
 from tieredstore.pipelines.parsers import BadMessageError, Filed, MessageParser, Parser
 from tieredstore.pipelines.run.generation import commit_log_of
@@ -419,7 +419,7 @@ def test_reasons_have_nothing_of_a_message(changes: dict[str, str]) -> None:
     ]  # fmt: skip
     rows = [{"key": SECRET.encode(), "value": value, "headers": None} for value in values]
     recipe = recipe_of(pipeline_of(**texts(changes)))
-    window = Window(TOPIC, "id", 0, 0, len(rows))
+    window = BatchWindow(TOPIC, "id", 0, 0, len(rows))
     _, reasons = write_window(window, [batch(0, rows)], recipe, MemoryObjectStore())
     assert len(reasons) > len(rows) // 2
     assert not any(SECRET in reason for reason in reasons.values())
@@ -445,7 +445,9 @@ STRAYS = ("a/../../../other/x", "..", ".", "", "/a", "a/", "a//b", "a/./b", "...
 def test_no_class_of_ones_own_files_elsewhere_than_below_the_topic(names: list[str]) -> None:
     rows = [{"key": None, "value": name.encode(), "headers": None} for name in names]
     recipe = recipe_of(pipeline_of(**texts({"secor.message.parser.class": f"{__name__}:AsTheyAre"})))
-    window, reasons = write_window(Window(TOPIC, "id", 0, 0, len(rows)), [batch(0, rows)], recipe, MemoryObjectStore())
+    window, reasons = write_window(
+        BatchWindow(TOPIC, "id", 0, 0, len(rows)), [batch(0, rows)], recipe, MemoryObjectStore()
+    )
     keys = [file.key for file in window.files if file.kind == "data"]
     assert all(posixpath.normpath(key) == key and key.startswith(f"out/{TOPIC}/") for key in keys)
     assert not any(set(key) & {"\\", "\0", "\n"} for key in keys)

@@ -17,7 +17,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AccessDeniedError, ConfigError, DataLossError, StoreUnavailableError
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.commit_log import Progress
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.progress import Counts, CountsCollector
 from tieredstore.pipelines.run.windows import find_unwritten
@@ -144,8 +144,8 @@ def test_an_error_that_is_not_retryable_is_raised_at_once() -> None:
         Outage(100).note_failure(AccessDeniedError("no"))
 
 
-def window(start: int, stop: int, partition: int = 0, topic_id: str = "id") -> Window:
-    return Window("orders", topic_id, partition, start, stop)
+def window(start: int, stop: int, partition: int = 0, topic_id: str = "id") -> BatchWindow:
+    return BatchWindow("orders", topic_id, partition, start, stop)
 
 
 def test_of_windows_that_are_repeated_the_rest_is_written() -> None:

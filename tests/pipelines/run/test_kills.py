@@ -40,7 +40,7 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import FencedError, StoreUnavailableError
 from tieredstore.pipelines import Parts, Pipeline, Runner
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.driver import Driver
 from tieredstore.pipelines.run.generation import Generation, commit_log_of
 from tieredstore.pipelines.run.recipes import recipe_of
@@ -189,7 +189,7 @@ def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
     """Write one window with all records twice, at the same time; return both attempts."""
     query = query_of(PIPELINE)
     log = survey_logs(topic.manager, query).logs[TOPIC, NUMBER]
-    window = Window(TOPIC, str(log.topic_id), NUMBER, log.earliest, log.end)
+    window = BatchWindow(TOPIC, str(log.topic_id), NUMBER, log.earliest, log.end)
 
     def attempt(to: ObjectStore) -> Written:
         with TopicReader(lambda: topic.manager, query, ReadSettings(columns=COLUMNS)) as reader:

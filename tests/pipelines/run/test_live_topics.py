@@ -27,7 +27,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLossError, ResourceNotFoundError
 from tieredstore.pipelines import Parts, Pipeline, Runner, with_generation
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.stores import open_parts
@@ -167,7 +167,7 @@ def test_retention_between_a_plan_and_its_reading_is_a_loss_that_names_what_is_g
     running.write(30)
     due = Planner.find_due
 
-    def overtaken(planner: Planner, snapshot: LogSnapshot, *arguments: Any, **named: Any) -> list[Window]:
+    def overtaken(planner: Planner, snapshot: LogSnapshot, *arguments: Any, **named: Any) -> list[BatchWindow]:
         windows = due(planner, snapshot, *arguments, **named)
         if windows:
             delete_records(kafka, running.topic, 33)

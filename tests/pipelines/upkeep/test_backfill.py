@@ -36,7 +36,7 @@ from tieredstore.errors import ConfigError, DataLossError, FencedError, Resource
 from tieredstore.model import AtTime
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner, with_generation
 from tieredstore.pipelines.log.commit_log import CommitLog, Life, changes_since
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.dropping import drop_generation
@@ -349,7 +349,7 @@ def test_files_by_day_and_bad_messages_are_read_in_the_order_of_offsets(topic: S
     assert offsets(store, 3) == [0, 1, 2, 3, 4, 5, 6, 7]
     lost = KeptFiles(kept, store, TOPIC, 1)
     with pytest.raises(DataLossError, match="offsets 2 to 2 of"):
-        list(lost.records(Window(TOPIC, "", 9, 2, 3)))
+        list(lost.records(BatchWindow(TOPIC, "", 9, 2, 3)))
 
 
 def rows(store: ObjectStore, key: str, left_out: set[str]) -> list[dict[str, Any]]:

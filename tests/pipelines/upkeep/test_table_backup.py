@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Folder:
 def rows_of(folder: Folder, **changes: str) -> tuple[list[int], list[str]]:
     """Return the offsets that a restore reads from the table, and its warnings. Assert that no hole is left."""
     backup = PipelineBackup(folder.pipeline(**changes), folder.store, [TOPIC])
-    ((where, (start, stop)),) = backup.extents().items()
+    ((where, (start, stop)),) = backup.spans().items()
     assert not backup.holes(where, start, stop)
     batches: list[Any] = list(backup.records(where, start, stop))
     parts = [(start, 123), (123, 123), (123, stop)]
@@ -162,7 +162,7 @@ def test_a_restore_from_files_lacks_those_that_another_generation_replaced(topic
     run_once(topic, folder.store, folder.pipeline(table="none", **SMALL))
     replace_offsets(folder, topic, 100, 200)
     backup = PipelineBackup(folder.pipeline(table="none"), folder.store, [TOPIC])
-    assert backup.extents() == {(TOPIC, 0): (0, 300)}
+    assert backup.spans() == {(TOPIC, 0): (0, 300)}
     ((start, stop),) = backup.holes((TOPIC, 0), 0, 300)
     assert start <= 100 < 200 <= stop
     assert list(backup.lacks) == [

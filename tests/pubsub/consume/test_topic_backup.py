@@ -64,7 +64,7 @@ def test_offsets_begin_and_end_within_batches(
     topics: Topics, log: BatchLog, start: int, stop: int, expected: dict[int, bytes]
 ) -> None:
     backup = BatchBackup(topics, {"orders": log})
-    assert backup.extents() == {WHERE: (0, 3 * BATCH)}
+    assert backup.spans() == {WHERE: (0, 3 * BATCH)}
     assert values(backup, start, stop) == expected
     assert backup.holes(WHERE, start, stop) == []
 
@@ -74,7 +74,7 @@ def test_what_retention_frees_during_a_run_is_a_hole(topics: Topics, log: BatchL
     log.queue.free(0, 256)
     later = BatchBackup(topics, {"orders": log})
     assert "retention has freed queue orders/0 before offset 256" in later.lacks
-    assert later.extents() == {WHERE: (BATCH, 3 * BATCH)}
+    assert later.spans() == {WHERE: (BATCH, 3 * BATCH)}
     assert later.holes(WHERE, 2, 4 * BATCH) == [(2, BATCH), (3 * BATCH, 4 * BATCH)]
 
 
@@ -102,7 +102,7 @@ def test_lost_entries_are_holes_and_leave_objects_that_are_counted(
     backup = BatchBackup(topics, {"orders": log})
     lacks, is_last = backup.lacks, entry == 2  # nothing shows that a last entry is missing
     end = 0 if entry == 0 else (256 * (entry - 1) + 1) << 24
-    first, stop = backup.extents()[WHERE]
+    first, stop = backup.spans()[WHERE]
     assert (first, stop) == (0, (2 if is_last else 3) * BATCH)
     assert backup.holes(WHERE, first, stop) == ([] if is_last else [(end, stop)])
     assert (f"the entry of offset {256 * entry} is missing" in lacks[-2]) is not is_last

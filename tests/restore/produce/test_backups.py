@@ -325,7 +325,7 @@ def test_missing_files_are_a_loss(kafka: KafkaServer, tmp_path: Path, name: str,
             source = BackupTopics(manager, ProduceOptions(topics=topics, on_data_loss=policy), backup)
             list(ProduceRun(source, {"bootstrap.servers": servers}).outcomes())
 
-        ((start, stop),) = backup.holes(("orders", 0), *backup.extents()["orders", 0])
+        ((start, stop),) = backup.holes(("orders", 0), *backup.spans()["orders", 0])
         missing = f"offsets {start} to {stop - 1} of orders-0 are missing in the backup"
         with pytest.raises(DataLossError, match=missing):
             run("fail")

@@ -22,7 +22,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValueError, PreparedGoneError, TieredStoreError
 from tieredstore.pipelines import Parts, Runner, load_pipeline
 from tieredstore.pipelines.files.columns import frame_function
-from tieredstore.pipelines.log.entries import OutputFile, Window
+from tieredstore.pipelines.log.entries import BatchWindow, OutputFile
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.stores import open_parts
@@ -189,7 +189,7 @@ def test_who_has_no_spark_refuses_it_by_name(kept: Kept) -> None:
 
 def test_a_window_out_of_two_tasks_is_told_and_its_files_are_taken_back() -> None:
     store = MemoryObjectStore()
-    window = Window(TOPIC, "id", 0, 0, 9)
+    window = BatchWindow(TOPIC, "id", 0, 0, 9)
     ((nothing, _),) = mark_windows([window])
     prepared = store.prepare("key", [b"data"], staging_prefix="staging/")
     output = OutputFile("data", "key", 4, "", 0, 8, 9, -1, -1, prepared)

@@ -24,7 +24,7 @@ from tests.support.records.protobuf_messages import EVENT, descriptor_set
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Pipeline
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.window_writing import write_window
 from tieredstore.pipelines.writers import ENVELOPE
@@ -164,7 +164,7 @@ def write(folder: Path, properties: Mapping[str, str], *values: bytes, topic: st
     pipeline = pipeline_of(**texts({"secor.offsets.per.partition": "10", "output.key.prefix": "", **properties}))
     store = FilesystemObjectStore(folder)
     messages = [values[row % len(values)] for row in range(ROWS)]
-    window = Window(topic, "AAECAwQFBgcICQoLDA0ODw", 0, OFFSETS[0], OFFSETS[0] + ROWS)
+    window = BatchWindow(topic, "AAECAwQFBgcICQoLDA0ODw", 0, OFFSETS[0], OFFSETS[0] + ROWS)
     written, _ = write_window(window, iter([batch(messages)]), recipe_of(pipeline), store)
     assert not written.quarantined, properties
     for file in written.files:

@@ -23,7 +23,7 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError, DataLossError, NewerVersionError, StoreUnavailableError, TieredStoreError
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.recipes import fingerprint_of
@@ -176,12 +176,17 @@ def test_how_much_windows_read_is_learnt_where_a_backlog_is_cut_by_it() -> None:
         def snapshot(self) -> None:
             """Do nothing."""
 
-        def find_due(self, _: object, positions: dict[tuple[str, int], Progress], *, is_last: bool) -> list[Window]:
+        def find_due(
+            self, _: object, positions: dict[tuple[str, int], Progress], *, is_last: bool
+        ) -> list[BatchWindow]:
             assert not is_last
             progress = positions.get(where, Progress("id", 0, -1, 0, 0))
             seen.append(progress)
             start = progress.next_offset
-            return [Window(*where[:1], "id", 0, start, start + 5), Window(*where[:1], "id", 0, start + 5, start + 9)]
+            return [
+                BatchWindow(*where[:1], "id", 0, start, start + 5),
+                BatchWindow(*where[:1], "id", 0, start + 5, start + 9),
+            ]
 
         def splits(self, *_: object) -> tuple[()]:
             return ()

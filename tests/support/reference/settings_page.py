@@ -16,7 +16,7 @@ from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCac
 from tieredstore.config.fields import property_fields
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.pinterest import TABLE
-from tieredstore.config.sections import Section, wing_sections
+from tieredstore.config.sections import SettingsSection, wing_sections
 from tieredstore.config.settings import Settings
 from tieredstore.config.storage import JAVA_BACKENDS, ProxySettings
 from tieredstore.config.uploader import KAFKA, UploaderSettings
@@ -70,44 +70,46 @@ _EFFECTS: Final = {
 }  # fmt: skip
 
 SECTIONS: Final = (
-    Section("Segments and the store", "", (Settings,)),
-    Section("Encryption", "", (EncryptionProperties,)),
-    Section(
+    SettingsSection("Segments and the store", "", (Settings,)),
+    SettingsSection("Encryption", "", (EncryptionProperties,)),
+    SettingsSection(
         "Key pairs",
         "Each `<id>` in `encryption.key.pairs` has these properties. An id that the list does not name is an error.",
         (KeyPairSettings,),
         f"{PAIRS}.<id>.",
     ),
-    Section(
+    SettingsSection(
         "Amazon S3",
         "For `storage.backend.class=s3`. If you set neither an access key nor a file, the SDK finds credentials.",
         (S3Settings, AwsCredentials),
     ),
-    Section(
+    SettingsSection(
         "Google Cloud Storage",
         "For `storage.backend.class=gcs`. Set exactly one of the three `storage.gcs.credentials.*`.",
         (GcsSettings,),
     ),
-    Section(
+    SettingsSection(
         "Azure Blob Storage",
         "For `storage.backend.class=azure`. Set a connection string, an account name or a SAS token.",
         (AzureSettings,),
     ),
-    Section("SOCKS5 proxy", "If you set one of these properties, also set the host and the port.", (ProxySettings,)),
-    Section("Reading", "", (FetchSettings, ManifestCacheSettings, IndexCacheSettings, ChunkCacheSettings)),
-    Section(
+    SettingsSection(
+        "SOCKS5 proxy", "If you set one of these properties, also set the host and the port.", (ProxySettings,)
+    ),
+    SettingsSection("Reading", "", (FetchSettings, ManifestCacheSettings, IndexCacheSettings, ChunkCacheSettings)),
+    SettingsSection(
         "The uploader",
         f"Only [the uploader](../how-to/uploader.md) reads these, with or without `rsm.config.`. `{KAFKA}*` are "
         "properties of its Kafka client.",
         (UploaderSettings,),
     ),
-    Section(
+    SettingsSection(
         "Where topics lie",
         "These are read with or without `rsm.config.`; see [stores](stores.md#where-topics-lie). "
         "The plugin has none of them.",
         (EndpointSettings,),
     ),
-    Section(
+    SettingsSection(
         "Rules of places",
         f"Each name in `{RULES}` has these properties. `{RULES}.<name>.storage.*` replace `storage.*` for the rule's "
         "store.",
@@ -121,10 +123,10 @@ _PACKAGE: Final = "io.aiven.kafka.tieredstorage.storage."
 _NONE: Final = Effect.WITHOUT_EFFECT
 
 _JAVA_PLACES: Final = "storage.service.endpoint.provider.class"
-_LAST: Final = Section("Of the JVM plugin only", "", (JvmProperties,))
+_LAST: Final = SettingsSection("Of the JVM plugin only", "", (JvmProperties,))
 
 
-def all_sections() -> tuple[Section, ...]:
+def all_sections() -> tuple[SettingsSection, ...]:
     """Return all tables in the page's order: the core's, then those of the installed wings."""
     return *SECTIONS, *wing_sections(), _LAST
 
@@ -142,7 +144,7 @@ def render_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rows(section: Section) -> Iterator[str]:
+def _rows(section: SettingsSection) -> Iterator[str]:
     for group in section.groups:
         for name, info, kind in property_fields(group):
             meaning = f"{info.description}{_EFFECTS[effect_of(name)]}"

@@ -38,9 +38,8 @@ from tieredstore.errors import (
     TieredStoreError,
     excerpt,
 )
-from tieredstore.model import AtTime, Uuid, human_bytes
+from tieredstore.model import AtTime, OffsetSpan, Uuid, human_bytes
 from tieredstore.ops.listing import HeldOffsets
-from tieredstore.ops.offsets import Extent
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -55,7 +54,7 @@ _NEVER: Final = WIDE + 1
 _Life: TypeAlias = tuple[str, Uuid, int]
 """A partition of one incarnation of a topic."""
 
-_Listed: TypeAlias = tuple[Segment, Extent | None]
+_Listed: TypeAlias = tuple[Segment, OffsetSpan | None]
 """A segment, and the hole before it."""
 
 _FIRST_CHUNKS: Final = 8
@@ -364,7 +363,7 @@ def _sums_of(rows: Sequence[Partition]) -> Partition:
     )  # fmt: skip
 
 
-def _show_spans(stored: Sequence[Extent]) -> str:
+def _show_spans(stored: Sequence[OffsetSpan]) -> str:
     """Return the stored ranges, such as ``0 … 99, 150 … 199``. For many ranges, return one range and the number of
     holes."""
     if len(stored) > _MOST_SPANS:
@@ -380,8 +379,8 @@ def _around_holes(held: str) -> str:
     return f"{first.partition(' ')[0]} … {others[-1].rpartition(' ')[2]}, {len(others)} hole{'s' * (len(others) > 1)}"
 
 
-def _count(extents: Iterable[Extent]) -> int:
-    return sum(stop - start for start, stop in extents)
+def _count(spans: Iterable[OffsetSpan]) -> int:
+    return sum(stop - start for start, stop in spans)
 
 
 def _is_complete(one: Partition) -> bool | None:

@@ -12,8 +12,7 @@ from typing import Any, Final
 from tieredstore.api.rows import Partition
 from tieredstore.cli.terminal.output import complain, iso_utc
 from tieredstore.cli.terminal.plots import COLORS, GREY, RED, Picture, add_legend, label, mark_amounts, module, unit_of
-from tieredstore.model import Uuid, human_bytes
-from tieredstore.ops.offsets import Extent
+from tieredstore.model import OffsetSpan, Uuid, human_bytes
 
 _STEPS: Final = 500
 """The number of points in time for which a picture has a value. With more points, several points would share one
@@ -115,15 +114,15 @@ def draw_offsets(picture: Picture, partitions: Mapping[tuple[str, Uuid, int], Pa
     for row, known in enumerate(partitions.values()):
         _draw(axes, known.stored, (row - _THICK, thick), _BUCKET)
         if known.broker is not None:
-            _draw(axes, [known.broker.extent], (row, _THICK), _BROKER)
+            _draw(axes, [known.broker.span], (row, _THICK), _BROKER)
         # Draw lost offsets with an edge, which makes a hole of one offset visible among millions.
         _draw(axes, known.lost, (row - _THICK, 2 * _THICK), RED, edgecolor=RED, linewidth=1)
     _label(axes, partitions, broker=broker)
     picture.save(axes)
 
 
-def _draw(axes: Any, extents: Sequence[Extent], place: tuple[float, float], color: str, **style: object) -> None:
-    axes.broken_barh([(start, stop - start) for start, stop in extents], place, facecolors=color, **style)
+def _draw(axes: Any, spans: Sequence[OffsetSpan], place: tuple[float, float], color: str, **style: object) -> None:
+    axes.broken_barh([(start, stop - start) for start, stop in spans], place, facecolors=color, **style)
 
 
 def _label(axes: Any, partitions: Mapping[tuple[str, Uuid, int], Partition], *, broker: bool) -> None:
@@ -150,7 +149,7 @@ def _label(axes: Any, partitions: Mapping[tuple[str, Uuid, int], Partition], *, 
 
 
 def _message(partitions: Iterable[Partition]) -> str:
-    lost = [extent for known in partitions for extent in known.lost]
+    lost = [span for known in partitions for span in known.lost]
     if not lost:
         return "no offset is lost"
     count = sum(stop - start for start, stop in lost)

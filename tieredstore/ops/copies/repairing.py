@@ -175,7 +175,7 @@ class _Repairing:
             raise SegmentNotFoundError(f"{objects.main_path} was deleted from the target")
         step = CopyStep(objects, Outcome.THERE, segment_id=objects.segment_id.id)
         if before.is_sound:
-            return dataclasses.replace(step, last_offset=before.extent.end if before.extent else None)
+            return dataclasses.replace(step, last_offset=before.claimed.end if before.claimed else None)
         damage = _worst(before)
         if damage.kind is FindingKind.UNKNOWN_KEY:
             raise UnknownKeyError(f"{objects.main_path} cannot be verified: {damage.detail}")

@@ -107,11 +107,11 @@ def _segment_id(topic: str, topic_id: bytes, partition: int, segment_id: bytes) 
 
 def _difference(checked: CheckedSegment, start: int, end: int, size: int) -> str | None:
     """Describe how manifest and brokers differ; None if they agree, or if the manifest was not read."""
-    if checked.extent is None:
+    if checked.claimed is None:
         return None
     said: Mapping[str, tuple[int, int]] = {
         "start offset": (checked.subject.objects.start_offset, start),
-        "end offset": (checked.extent.end if checked.extent.end >= 0 else end, end),
+        "end offset": (checked.claimed.end if checked.claimed.end >= 0 else end, end),
         "size": (checked.log_size, size),
     }
     differing = [f"{name} {ours} and {theirs}" for name, (ours, theirs) in said.items() if ours != theirs]

@@ -206,8 +206,8 @@ class _IndexCheck:
         self._report(_KINDS[kind], f"the {kind.value} index does not fit: {detail}", self._entries[kind])
 
     def _report(self, kind: FindingKind, detail: str, entry: IndexEntry) -> None:
-        extent = ByteRange(entry.position, entry.position + entry.size)
-        self.result.findings.append(self._subject.finding(kind, detail, Suffix.INDEXES, extent))
+        place = ByteRange(entry.position, entry.position + entry.size)
+        self.result.findings.append(self._subject.finding(kind, detail, Suffix.INDEXES, place))
 
 
 def end_findings(subject: Subject, said: int, last: int, zeros: int) -> Iterator[Finding]:

@@ -226,7 +226,7 @@ class BatchChecks:
         self._is_damaged = (crc := log.checksum(header)) != header.crc
         if self._is_damaged:
             detail = f"the CRC of the batch at byte {header.position} of the log is {crc:08x}, not {header.crc:08x}"
-            self.report(FindingKind.BATCH_CRC, detail, _extent(header), _offsets(header))
+            self.report(FindingKind.BATCH_CRC, detail, _byte_range(header), _offsets(header))
             # Any number in this header may be wrong, so do not compare later batches with it.
             self._distrust()
             return
@@ -298,7 +298,7 @@ class BatchChecks:
         where = (
             f"the batch at byte {header.position} of the log has offsets {header.base_offset} to {header.last_offset}"
         )
-        self.report(FindingKind.BATCH_OFFSETS, f"{where}, {why}", _extent(header), _offsets(header))
+        self.report(FindingKind.BATCH_OFFSETS, f"{where}, {why}", _byte_range(header), _offsets(header))
         self._distrust()
 
     def _distrust(self) -> None:
@@ -321,7 +321,7 @@ class BatchChecks:
                 f"the batch at byte {header.position} of the log has the leader epoch {epoch}, but {run.epoch} was "
                 "in force"
             )
-            self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
+            self.report(FindingKind.BATCH_EPOCH, detail, _byte_range(header), _offsets(header))
 
     def _settle(self) -> None:
         """Compare the latest batch with the leader epochs and the indexes. The batch's offsets are confirmed by now."""
@@ -405,7 +405,7 @@ def _shown(entry: OffsetIndexEntry) -> str:
     return f"its entry of offset {entry.offset} at byte {entry.position}"
 
 
-def _extent(header: BatchHeader) -> ByteRange:
+def _byte_range(header: BatchHeader) -> ByteRange:
     return ByteRange(header.position, header.position + header.size_in_bytes)
 
 

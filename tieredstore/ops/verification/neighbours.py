@@ -15,7 +15,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.verification.findings import Finding, FindingKind
-from tieredstore.ops.verification.subject import Extent, Subject
+from tieredstore.ops.verification.subject import ClaimedOffsets, Subject
 
 _EPOCHS_KEPT: Final = 1000
 """The maximum number of leader epochs to remember for a partition. A segment overlaps only with segments of the last
@@ -30,10 +30,10 @@ class Neighbours:
         self._partition: TopicIdPartition | None = None
         self._log = _LogSoFar()
 
-    def take(self, subject: Subject, extent: Extent | None) -> Iterator[Finding]:
+    def take(self, subject: Subject, claimed: ClaimedOffsets | None) -> Iterator[Finding]:
         """Compare a segment with the segments before it. Do not compare the offsets of a segment without a manifest.
 
-        ``extent`` is None if the manifest is damaged or was not read.
+        ``claimed`` is None if the manifest is damaged or was not read.
         """
         where = subject.objects.segment_id.topic_id_partition
         start = subject.objects.start_offset
@@ -45,7 +45,7 @@ class Neighbours:
         if where != self._partition:
             self._partition = where
             yield from recreated_topic(self._topic_ids, where)
-        yield from self._log.take(subject, extent)
+        yield from self._log.take(subject, claimed)
 
     def finish(self) -> Iterator[Finding]:
         """Yield the findings that are certain only at the end of the listing."""
@@ -66,7 +66,7 @@ class _LeftBehind:
     """A segment of an abandoned leader epoch. ``missing`` are the offsets for which no other segment was found yet."""
 
     subject: Subject
-    extent: Extent
+    claimed: ClaimedOffsets
     newest: int
     missing: list[tuple[int, int]]
 
@@ -80,7 +80,7 @@ class _LeftBehind:
         self.missing = [(first, last) for first, last in pieces if first <= last]
 
     def findings(self) -> Iterator[Finding]:
-        epoch, end = self.extent.epochs[-1][0], self.extent.end
+        epoch, end = self.claimed.epochs[-1][0], self.claimed.end
         for first, last in self.missing:
             detail = (
                 f"offsets {first} to {last} are of leader epoch {epoch}, but the log continued in epoch {self.newest}"
@@ -103,68 +103,68 @@ class _LogSoFar:
         """Segments of abandoned leader epochs. A segment is kept here until no later segment can have its offsets."""
         self._left_until = -1
         self._epochs: list[tuple[int, int]] = []
-        self._previous: tuple[int, Extent] | None = None
+        self._previous: tuple[int, ClaimedOffsets] | None = None
         self._is_hidden = False
         self._leftovers = 0
 
-    def take(self, subject: Subject, extent: Extent | None) -> Iterator[Finding]:
+    def take(self, subject: Subject, claimed: ClaimedOffsets | None) -> Iterator[Finding]:
         start = self.start = subject.objects.start_offset
         yield from self.release(start)
         if subject.objects.find(Suffix.MANIFEST) is None:
             self._leftovers += 1
-        elif extent is None:
+        elif claimed is None:
             self._is_hidden = True
         else:
-            yield from self._compare(subject, start, extent)
-            self._previous = (start, extent)
+            yield from self._compare(subject, start, claimed)
+            self._previous = (start, claimed)
 
     def release(self, start: int) -> Iterator[Finding]:
         """Yield the findings about abandoned epochs that are certain now: all later segments begin at ``start`` or
         after."""
-        known = [left for left in self._left if left.extent.end < start]
-        self._left = [left for left in self._left if left.extent.end >= start]
+        known = [left for left in self._left if left.claimed.end < start]
+        self._left = [left for left in self._left if left.claimed.end >= start]
         return (finding for left in known for finding in left.findings())
 
-    def _compare(self, subject: Subject, start: int, extent: Extent) -> Iterator[Finding]:
-        if (start, extent) == self._previous and extent.end >= 0:
-            detail = f"offsets {start} to {extent.end} are also in the previous segment, with the same leader epochs"
-            yield subject.finding(FindingKind.COPIED_TWICE, detail, offsets=(start, extent.end))
+    def _compare(self, subject: Subject, start: int, claimed: ClaimedOffsets) -> Iterator[Finding]:
+        if (start, claimed) == self._previous and claimed.end >= 0:
+            detail = f"offsets {start} to {claimed.end} are also in the previous segment, with the same leader epochs"
+            yield subject.finding(FindingKind.COPIED_TWICE, detail, offsets=(start, claimed.end))
             return
         newest = self._epochs[-1][0] if self._epochs else -1
-        is_old = bool(extent.epochs) and extent.epochs[-1][0] < newest
-        if is_old and extent.end >= 0 and self._reach is not None:
-            yield from self._old_epoch(subject, start, extent, newest)
+        is_old = bool(claimed.epochs) and claimed.epochs[-1][0] < newest
+        if is_old and claimed.end >= 0 and self._reach is not None:
+            yield from self._old_epoch(subject, start, claimed, newest)
             return
-        for left in self._left if extent.end >= 0 else ():
-            left.cover(start, extent.end)
-        yield from self._against_reach(subject, start, extent)
-        self._extend(start, extent, newest)
+        for left in self._left if claimed.end >= 0 else ():
+            left.cover(start, claimed.end)
+        yield from self._against_reach(subject, start, claimed)
+        self._extend(start, claimed, newest)
         self._is_hidden, self._leftovers = False, 0
 
-    def _old_epoch(self, subject: Subject, start: int, extent: Extent, newest: int) -> Iterator[Finding]:
+    def _old_epoch(self, subject: Subject, start: int, claimed: ClaimedOffsets, newest: int) -> Iterator[Finding]:
         """Check a segment whose last leader epoch is older than the epoch of an earlier segment."""
-        epoch, reach = extent.epochs[-1][0], self._reach
+        epoch, reach = claimed.epochs[-1][0], self._reach
         assert reach is not None
-        if extent.end > reach:
+        if claimed.end > reach:
             first = max(start, reach + 1)
-            self._left_until = max(self._left_until, extent.end)
+            self._left_until = max(self._left_until, claimed.end)
             # Record the offsets after ``reach`` as missing for now. The next segment of the newer epoch may have these
             # offsets.
-            self._left.append(_LeftBehind(subject, extent, newest, [(first, extent.end)]))
-        elif self._epoch_at(extent.end) != epoch:
+            self._left.append(_LeftBehind(subject, claimed, newest, [(first, claimed.end)]))
+        elif self._epoch_at(claimed.end) != epoch:
             detail = (
-                f"it ends in leader epoch {epoch}, but offset {extent.end} is of epoch {self._epoch_at(extent.end)}"
+                f"it ends in leader epoch {epoch}, but offset {claimed.end} is of epoch {self._epoch_at(claimed.end)}"
             )
-            yield subject.finding(FindingKind.LEFT_BEHIND_COVERED, detail, offsets=(start, extent.end))
+            yield subject.finding(FindingKind.LEFT_BEHIND_COVERED, detail, offsets=(start, claimed.end))
         else:
-            yield self._overlap(subject, start, min(extent.end, reach))
+            yield self._overlap(subject, start, min(claimed.end, reach))
 
-    def _against_reach(self, subject: Subject, start: int, extent: Extent) -> Iterator[Finding]:
+    def _against_reach(self, subject: Subject, start: int, claimed: ClaimedOffsets) -> Iterator[Finding]:
         reach = self._reach
         if reach is None:
             return
         if start <= reach:
-            yield self._overlap(subject, start, reach if extent.end < 0 else min(extent.end, reach))
+            yield self._overlap(subject, start, reach if claimed.end < 0 else min(claimed.end, reach))
             return
         first = max(reach, self._left_until) + 1
         # Report no gap after a segment with a damaged manifest, because that segment may fill the gap. Its damage is
@@ -179,16 +179,16 @@ class _LogSoFar:
         detail = f"offsets {first} to {last} are also in another segment"
         return subject.finding(FindingKind.OVERLAP, detail, offsets=(first, last))
 
-    def _extend(self, start: int, extent: Extent, newest: int) -> None:
-        if extent.end < 0:
+    def _extend(self, start: int, claimed: ClaimedOffsets, newest: int) -> None:
+        if claimed.end < 0:
             self._reach = None
             return
-        reach = extent.end if self._reach is None else max(self._reach, extent.end)
-        for epoch, begins in extent.epochs:
+        reach = claimed.end if self._reach is None else max(self._reach, claimed.end)
+        for epoch, begins in claimed.epochs:
             if epoch > newest:
                 # The previous leader epoch ended where this epoch began, even if segments of the previous epoch have
                 # later offsets.
-                reach = extent.end if begins <= reach else reach
+                reach = claimed.end if begins <= reach else reach
                 self._epochs.append((epoch, max(begins, start)))
         del self._epochs[:-_EPOCHS_KEPT]
         self._reach = reach

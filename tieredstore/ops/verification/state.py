@@ -19,7 +19,7 @@ from typing import Final
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.planning import Stamp
 from tieredstore.errors import ConfigError
-from tieredstore.ops.verification.subject import Extent, Level, SoundSegment
+from tieredstore.ops.verification.subject import ClaimedOffsets, Level, SoundSegment
 from tieredstore.process.closing import Closing
 from tieredstore.versions import VERIFY_STATE
 
@@ -85,12 +85,12 @@ class VerifyState(Closing):
                 return None
             epochs: list[tuple[int, int]] = json.loads(row[2])
             known = tuple((int(epoch), int(start)) for epoch, start in epochs)
-            return SoundSegment(Extent(int(row[1]), known), int(row[3]))
+            return SoundSegment(ClaimedOffsets(int(row[1]), known), int(row[3]))
 
     def keep(self, objects: SegmentObjects, level: Level, sound: SoundSegment) -> None:
         """Record that a segment is sound."""
-        epochs = json.dumps(sound.extent.epochs)
-        values = (level.depth, self._now_ms(), sound.extent.end, epochs, sound.log_size)
+        epochs = json.dumps(sound.claimed.epochs)
+        values = (level.depth, self._now_ms(), sound.claimed.end, epochs, sound.log_size)
         with self._explained():
             self._database.execute(
                 "INSERT OR REPLACE INTO sound VALUES (?, ?, ?, ?, ?, ?, ?)",

@@ -36,7 +36,7 @@ class Level(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class ClaimedOffsets:
     """The offsets that a segment claims. ``end`` is inclusive, -1 if unknown. ``epochs`` are empty if unknown."""
 
     end: int
@@ -47,7 +47,7 @@ class Extent:
 class SoundSegment:
     """Facts about a sound segment, found by an earlier run."""
 
-    extent: Extent
+    claimed: ClaimedOffsets
     log_size: int
 
 

@@ -44,7 +44,7 @@ from tieredstore.ops.verification.indexes import KnownTransactions, check_indexe
 from tieredstore.ops.verification.log_data import check_data, check_pointers
 from tieredstore.ops.verification.neighbours import Neighbours
 from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import Extent, Level, SoundSegment, Subject
+from tieredstore.ops.verification.subject import ClaimedOffsets, Level, SoundSegment, Subject
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text
@@ -112,7 +112,7 @@ def verify(
         for alone, is_last in _with_last(results):
             across = () if transactions is None else transactions.take(alone)
             result = dataclasses.replace(alone, findings=(*alone.findings, *across))
-            between = neighbours.take(result.subject, result.extent)
+            between = neighbours.take(result.subject, result.claimed)
             # The findings of the last segment include those that are certain only at the end of the listing.
             findings = (*between, *result.findings, *(neighbours.finish() if is_last else ()))
             yield dataclasses.replace(result, findings=findings)
@@ -150,13 +150,13 @@ def _with_last(results: Iterator[CheckedSegment]) -> Iterator[tuple[CheckedSegme
 
 
 def _note(state: VerifyState, result: CheckedSegment, *, is_sure: bool) -> None:
-    subject, level, extent = result.subject, result.subject.level, result.extent
+    subject, level, claimed = result.subject, result.subject.level, result.claimed
     # If only a part of the partition is listed, a log that ends early may have lost its end. A later run may know.
     is_open = not subject.is_last and subject.next_start is None and FindingKind.ENDS_EARLY in {
         finding.kind for finding in result.findings
     }  # fmt: skip
-    if result.is_sound and is_sure and not is_open and level is not None and extent is not None:
-        state.keep(subject.objects, level, SoundSegment(extent, result.log_size))
+    if result.is_sound and is_sure and not is_open and level is not None and claimed is not None:
+        state.keep(subject.objects, level, SoundSegment(claimed, result.log_size))
     elif level is not None:
         state.forget(subject.objects)
 
@@ -170,7 +170,7 @@ class OpenTransactions:
     def __init__(self, manager: RemoteStorageManager) -> None:
         self._manager = manager
         self._before: RemoteLogSegmentMetadata | None = None
-        self._extent = Extent(-1)
+        self._claimed = ClaimedOffsets(-1)
         self._opened: Mapping[int, int] | None = None
         """First offsets, by producer id, of transactions open at the end of the previous segment; None if not
         read yet."""
@@ -181,22 +181,22 @@ class OpenTransactions:
         """Yield findings about a segment that was checked at level data. Yield nothing if it does not continue the
         previous segment's log."""
         self.is_sure = True
-        metadata, extent = _metadata_of(result), result.extent
-        if metadata is None or extent is None or extent.end < 0:
+        metadata, claimed = _metadata_of(result), result.claimed
+        if metadata is None or claimed is None or claimed.end < 0:
             self._before = None
             return
         if self._is_behind(metadata):
             # Do not move the end of the log. This segment is a copy, or belongs to an older leader epoch.
-            if extent.end <= self._extent.end or _last_epoch(extent) < _last_epoch(self._extent):
+            if claimed.end <= self._claimed.end or _last_epoch(claimed) < _last_epoch(self._claimed):
                 return
             known = result.transactions
-            if known is not None and result.is_sound and self._goes_on(extent, metadata):
+            if known is not None and result.is_sound and self._goes_on(claimed, metadata):
                 yield from self._check(result.subject, metadata, known)
             else:
                 self._opened = None if known is None else known.opened
         else:
             self._opened = None if result.transactions is None else result.transactions.opened
-        self._before, self._extent = metadata, extent
+        self._before, self._claimed = metadata, claimed
 
     def _is_behind(self, metadata: RemoteLogSegmentMetadata) -> bool:
         before = self._before
@@ -206,24 +206,24 @@ class OpenTransactions:
             and before.start_offset <= metadata.start_offset
         )
 
-    def _goes_on(self, extent: Extent, metadata: RemoteLogSegmentMetadata) -> bool:
+    def _goes_on(self, claimed: ClaimedOffsets, metadata: RemoteLogSegmentMetadata) -> bool:
         """Return True if this segment continues the earlier segments. There must be no gap before it, and its newer
         leader epochs must begin after the last offset of the earlier segments."""
-        reach = self._extent.end
-        newer = [start for epoch, start in extent.epochs if epoch > _last_epoch(self._extent)]
+        reach = self._claimed.end
+        newer = [start for epoch, start in claimed.epochs if epoch > _last_epoch(self._claimed)]
         return metadata.start_offset <= reach + 1 and all(start > reach for start in newer)
 
     def _check(
         self, subject: Subject, metadata: RemoteLogSegmentMetadata, known: KnownTransactions
     ) -> Iterator[Finding]:
         assert self._before is not None
-        reach, pending = self._extent.end, dict[int, int]()
+        reach, pending = self._claimed.end, dict[int, int]()
         try:
             opened = opened_at_end(self._manager, self._before) if self._opened is None else self._opened
-            claimed = {
+            ended = {
                 entry.producer_id: entry for entry in known.aborted if entry.first_offset <= reach < entry.last_offset
             }
-            for producer, entry in claimed.items():
+            for producer, entry in ended.items():
                 if entry.first_offset != (first := opened.get(producer)):
                     began = "no transaction is open" if first is None else f"it began at {first}"
                     yield _finding(subject, producer, entry.last_offset, f"begins at {entry.first_offset}", began)
@@ -232,7 +232,7 @@ class OpenTransactions:
             pending = {
                 producer: first
                 for producer, first in opened.items()
-                if producer not in claimed and known.opened.get(producer) != first
+                if producer not in ended and known.opened.get(producer) != first
             }
             position = position_before(self._manager, metadata, reach + 1) if pending else 0
             for marker in end_markers(self._manager, metadata, reach + 1, pending, position) if pending else ():
@@ -266,8 +266,8 @@ def _finding(subject: Subject, producer: int, marker: int, index: str, before: s
     return subject.finding(FindingKind.TRANSACTION_INDEX, detail, Suffix.INDEXES)
 
 
-def _last_epoch(extent: Extent) -> int:
-    return extent.epochs[-1][0] if extent.epochs else -1
+def _last_epoch(claimed: ClaimedOffsets) -> int:
+    return claimed.epochs[-1][0] if claimed.epochs else -1
 
 
 def _metadata_of(result: CheckedSegment) -> RemoteLogSegmentMetadata | None:
@@ -278,7 +278,7 @@ def _metadata_of(result: CheckedSegment) -> RemoteLogSegmentMetadata | None:
     objects = result.subject.objects
     if sound is None:
         return None
-    return RemoteLogSegmentMetadata(objects.segment_id, objects.start_offset, sound.extent.end, sound.log_size)
+    return RemoteLogSegmentMetadata(objects.segment_id, objects.start_offset, sound.claimed.end, sound.log_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +303,10 @@ class CheckedSegment:
     """True if all of the log was read."""
 
     @property
-    def extent(self) -> Extent | None:
+    def claimed(self) -> ClaimedOffsets | None:
         """The segment's offsets by its manifest; None if unknown."""
         if self.subject.sound is not None:
-            return self.subject.sound.extent
+            return self.subject.sound.claimed
         if self.stored is None:
             return None
         metadata = self.stored.metadata
@@ -316,7 +316,7 @@ class CheckedSegment:
         is_wrong = end < 0 or any(finding.kind is FindingKind.END_OFFSET for finding in self.findings)
         if is_wrong and self.last_offset is not None:
             end = max(self.last_offset, metadata.start_offset)
-        return Extent(end, metadata.segment_leader_epochs if epochs_fit(metadata) else ())
+        return ClaimedOffsets(end, metadata.segment_leader_epochs if epochs_fit(metadata) else ())
 
     @property
     def log_size(self) -> int:

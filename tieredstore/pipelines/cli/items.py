@@ -20,7 +20,7 @@ from tieredstore.model import Uuid, human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
-    from tieredstore.pipelines.log.entries import Window, WrittenWindow
+    from tieredstore.pipelines.log.entries import BatchWindow, WrittenWindow
     from tieredstore.pipelines.run.runner import Runner
     from tieredstore.pipelines.run.stores import Parts
 
@@ -68,7 +68,7 @@ class DirectoryOutcome(Outcome):
 
 
 def of_window(
-    action: str, window: Window | WrittenWindow, *, code: str = "written", status: Status = "done", **more: Any
+    action: str, window: BatchWindow | WrittenWindow, *, code: str = "written", status: Status = "done", **more: Any
 ) -> WindowOutcome:
     """Return the outcome of a window (offset range). An empty window stands for the start of a partition."""
     is_mark = window.start == window.stop

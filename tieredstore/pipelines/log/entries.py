@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class BatchWindow:
     """Offsets ``start`` to ``stop`` (exclusive) of a partition of one topic id. Small and picklable."""
 
     topic: str
@@ -117,9 +117,9 @@ class WrittenWindow:
         return self.topic, self.partition
 
     @property
-    def window(self) -> Window:
+    def window(self) -> BatchWindow:
         """The offset window without the files."""
-        return Window(self.topic, self.topic_id, self.partition, self.start, self.stop)
+        return BatchWindow(self.topic, self.topic_id, self.partition, self.start, self.stop)
 
     @property
     def data_files(self) -> list[OutputFile]:

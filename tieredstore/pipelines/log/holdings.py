@@ -17,7 +17,7 @@ from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow, 
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
-    from tieredstore.pipelines.log.entries import Window
+    from tieredstore.pipelines.log.entries import BatchWindow
     from tieredstore.pipelines.log.successes import Statement
 
 _NOTHING: Final = Prepared("", 0, "", "")
@@ -263,7 +263,7 @@ class Family:
             entries += [replace(one, windows=()) if log.state.life is Life.DROPPED else one for one in filed]
         return entries
 
-    def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
+    def holder(self, window: BatchWindow, *, but: Collection[int] = ()) -> tuple[int, BatchWindow] | None:
         """Find the first offsets in ``window`` for which some generation still has files. Return the generation's
         number, and the range of these offsets.
 

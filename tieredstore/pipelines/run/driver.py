@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tieredstore.errors import ConfigError, FencedError, InvalidValueError, PreconditionFailedError, PreparedGoneError
 from tieredstore.pipelines.log.commit_log import Life, LogState
-from tieredstore.pipelines.log.entries import Entry, EntryKind, OutputFile, Window, WrittenWindow
+from tieredstore.pipelines.log.entries import BatchWindow, Entry, EntryKind, OutputFile, WrittenWindow
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.finalizing import Finalizer, Finished
 from tieredstore.pipelines.run.generation import Generation
@@ -32,12 +32,12 @@ class WindowWriter(Protocol):
     yet visible) before publication.
     """
 
-    def write(self, window: Window, generation: Generation) -> Written:
+    def write(self, window: BatchWindow, generation: Generation) -> Written:
         """Prepare (upload, but not yet publish) the files of an offset window under the file names of
         ``generation``."""
         ...
 
-    def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:
+    def write_quarantined(self, window: BatchWindow, key: str, generation: Generation) -> Written:
         """Prepare (upload, but not yet publish) the files of an offset window whose messages are in the quarantine file
         ``key``."""
         ...
@@ -81,7 +81,7 @@ class Driver:
         ``begin``."""
         return Driver(self.generation.with_number(number), self._writer)
 
-    def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
+    def begin(self, topics: Sequence[str], starts: Sequence[BatchWindow] = ()) -> None:
         """Take over the pipeline: read the log, append a ``begin`` entry, and publish the committed files.
 
         The entry records ``starts``, the first offsets of partitions that have no commits yet. Otherwise a later run
@@ -104,7 +104,7 @@ class Driver:
         self._append_begin(starts)
         self._finish_last()
 
-    def _append_begin(self, starts: Sequence[Window]) -> None:
+    def _append_begin(self, starts: Sequence[BatchWindow]) -> None:
         """Append a ``begin`` entry. If an earlier driver, which is ending, appends an entry first, try again after that
         entry."""
         for attempt in range(_BEGINS + 1):
@@ -360,7 +360,9 @@ def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
     own.refuse_strangers(topics)
     positions = _seal(driver, number, topics).positions
     windows = [
-        Window(topic, one.topic_id, partition, one.next_offset, one.next_offset, one.leader_epoch).without_records()
+        BatchWindow(
+            topic, one.topic_id, partition, one.next_offset, one.next_offset, one.leader_epoch
+        ).without_records()
         for (topic, partition), one in sorted(positions.items())
     ]
     own.log.append("take-over", own.fingerprint, windows, other=number)

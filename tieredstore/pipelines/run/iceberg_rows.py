@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.pipelines.files.reading import as_records
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
@@ -49,19 +49,19 @@ class TableRows:
         """The table's id, which stays the same when rows move to other files."""
         return str(self._table.metadata.table_uuid)
 
-    def records(self, window: Window) -> Iterator[list[pa.RecordBatch]]:
+    def records(self, window: BatchWindow) -> Iterator[list[pa.RecordBatch]]:
         """Yield the records of an offset window by ascending ranges of offsets. Within a range, the records are
         unordered."""
         names = ("offset", "timestamp", "key", "value", "headers")
         yield from self._read(window, names, _as_records)
 
-    def count(self, window: Window) -> int:
+    def count(self, window: BatchWindow) -> int:
         """Return the number of different offsets in an offset window."""
         ranges = self._read(window, ("offset",), methodcaller("column", "offset"))
         return sum(pc.count_distinct(pa.chunked_array(offsets)).as_py() for offsets in ranges)
 
     def _read(
-        self, window: Window, names: tuple[str, ...], change: Callable[[pa.RecordBatch], Column]
+        self, window: BatchWindow, names: tuple[str, ...], change: Callable[[pa.RecordBatch], Column]
     ) -> Iterator[list[Column]]:
         arrow = importlib.import_module("pyiceberg.io.pyarrow")
         by, table = self._expressions, self._table

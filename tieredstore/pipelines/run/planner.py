@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import DataLossError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.log.commit_log import Progress
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
 from tieredstore.pipelines.run.starts import Starts, begins_elsewhere, mark
 from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows, is_of, position_of
@@ -90,7 +90,7 @@ class Planner:
 
     def find_due(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
-    ) -> list[Window]:
+    ) -> list[BatchWindow]:
         """Return a batch of offset windows to write now. With ``is_last``, it includes all available records.
 
         If there are new partitions, return only their marks (empty windows), because their first offsets must be
@@ -137,7 +137,7 @@ class Planner:
             due_in_s = min(due_in_s, self.policy.due_in_s(log.topic, age_s, wall_s))
         return Lag(offsets, longest_s, due_in_s)
 
-    def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:
+    def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: BatchWindow) -> tuple[WindowSplit, ...]:
         """Return the splits (parts of segments or of the broker's log) to read for an offset window. Raise
         DataLossError if the window is no longer readable.
         """
@@ -147,7 +147,7 @@ class Planner:
         where = {window.where: (window.start, window.stop)}
         return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
-    def mark_firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
+    def mark_firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[BatchWindow]:
         """Return marks (empty windows) for partitions that have records but no commits. Return no marks if ``starting``
         is ``chosen``."""
         if self.starting != "earliest":
@@ -155,7 +155,7 @@ class Planner:
         new = (log for where, log in snapshot.logs.items() if where not in positions)
         return [mark(log, log.earliest) for log in new if log.end_from(log.earliest) > log.earliest]
 
-    def _marks(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
+    def _marks(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[BatchWindow]:
         if self.starting == "earliest":
             return self.mark_firsts(snapshot, positions)
         new = [log for where, log in snapshot.logs.items() if where not in positions]
@@ -176,7 +176,7 @@ def policy_of(limits: LimitSettings) -> Policy:
     return Policy(window_bytes, limits.max_file_records, age_s, limits.minute_mark, marked)
 
 
-def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
+def log_of(snapshot: LogSnapshot, window: BatchWindow) -> PartitionLog:
     """Return the log of an offset window. Raise DataLossError if the log, or the beginning of the window, no longer
     exists.
     """

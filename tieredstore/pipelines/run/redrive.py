@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from tieredstore.errors import CorruptDataError
 from tieredstore.pipelines.files.reading import download
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.run.window_writing import Recipe, Written, write_window
 
@@ -32,7 +32,7 @@ class Aside:
     """
 
     file: OutputFile
-    window: Window
+    window: BatchWindow
     generation: int
 
 
@@ -70,7 +70,7 @@ def find_asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
     return list(files.values())
 
 
-def redrive_file(store: ObjectStore, recipe: Recipe, window: Window, key: str) -> Written:
+def redrive_file(store: ObjectStore, recipe: Recipe, window: BatchWindow, key: str) -> Written:
     """Parse a quarantine file again: write its good messages to data files, and the others to a new quarantine file."""
     match = _AGAIN.search(key)
     naming = replace(recipe.naming, redriven=1 + (int(match[1]) if match else 0))

@@ -17,7 +17,7 @@ from tieredstore.errors import ConfigError, ObjectNotFoundError
 from tieredstore.model import human_bytes
 from tieredstore.pipelines.files.columns import NEEDS_SPARK
 from tieredstore.pipelines.log.commit_log import Life
-from tieredstore.pipelines.log.entries import Entry, Window
+from tieredstore.pipelines.log.entries import BatchWindow, Entry
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.driver import Driver, take_over
 from tieredstore.pipelines.run.finalizing import Finished, watermarks
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.plan import WindowSplit
 
-    WriteByFrame = Callable[[Window, tuple[WindowSplit, ...]], Written]
+    WriteByFrame = Callable[[BatchWindow, tuple[WindowSplit, ...]], Written]
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -296,10 +296,10 @@ class Runner:
         if self._has_begun:
             self.driver.resume()
 
-    def _find_due(self, snapshot: LogSnapshot, *, is_last: bool) -> list[Window]:
+    def _find_due(self, snapshot: LogSnapshot, *, is_last: bool) -> list[BatchWindow]:
         return self._planner.find_due(snapshot, self.driver.log.state.positions, is_last=is_last)
 
-    def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> Iterator[Entry]:
+    def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[BatchWindow]) -> Iterator[Entry]:
         """Write and commit offset windows up to the first unreadable offset, then raise the error about that offset."""
         if not windows:
             return
@@ -311,17 +311,22 @@ class Runner:
             yield self.driver.commit(batch.written)
         batch.check()
 
-    def write(self, window: Window, generation: Generation) -> Written:
+    def write(self, window: BatchWindow, generation: Generation) -> Written:
         """Write an offset window again under the file names of ``generation``."""
         snapshot = self._planner.snapshot_reaching({window.where: window.stop})
         return self._write(snapshot, window, recipe=replace(self._recipe, naming=generation.naming))
 
-    def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:
+    def write_quarantined(self, window: BatchWindow, key: str, generation: Generation) -> Written:
         """Parse the messages of the quarantine file ``key`` again, under the file names of ``generation``."""
         return redrive_file(self._parts.store, replace(self._recipe, naming=generation.naming), window, key)
 
     def _write(
-        self, snapshot: LogSnapshot, window: Window, reached: ReadUpTo | None = None, *, recipe: Recipe | None = None
+        self,
+        snapshot: LogSnapshot,
+        window: BatchWindow,
+        reached: ReadUpTo | None = None,
+        *,
+        recipe: Recipe | None = None,
     ) -> Written:
         if self._own.frame:
             if self._framed is None:

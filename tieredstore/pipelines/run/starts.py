@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, CorruptDataError, DataLossError, excerpt
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.selection import query_of
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ def begins_elsewhere(own: PipelineSettings) -> bool:
     return bool(own.groups.starting_group) or own.starting != "earliest"
 
 
-def mark(log: PartitionLog, offset: int) -> Window:
+def mark(log: PartitionLog, offset: int) -> BatchWindow:
     """Return an empty offset window, which marks where a partition begins."""
-    return Window(log.topic, str(log.topic_id), log.partition, offset, offset, log.position(offset).epoch_number)
+    return BatchWindow(log.topic, str(log.topic_id), log.partition, offset, offset, log.position(offset).epoch_number)
 
 
 def _in_zookeeper(groups: GroupSettings, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -19,7 +19,7 @@ from tieredstore.pipelines.files.container_formats import ParquetFile
 from tieredstore.pipelines.files.file_bodies import Bodies, FileBody
 from tieredstore.pipelines.files.row_groups import divide, total_size
 from tieredstore.pipelines.filing.naming import Naming
-from tieredstore.pipelines.log.entries import OutputFile, Window, WrittenWindow
+from tieredstore.pipelines.log.entries import BatchWindow, OutputFile, WrittenWindow
 from tieredstore.pipelines.parsers import Parser
 from tieredstore.pipelines.transforming import Transforming
 from tieredstore.pipelines.writers import DECODED, ENVELOPE, FileWriter, Format, envelope
@@ -72,7 +72,7 @@ class ReadUpTo:
 class Failed:
     """Result of a failed offset window: at the offset ``reached``, a record is lost or corrupt."""
 
-    window: Window
+    window: BatchWindow
     reached: int
     error: TieredStoreError
 
@@ -91,7 +91,7 @@ class Batch:
 
 
 def write_window(
-    window: Window,
+    window: BatchWindow,
     records: Iterable[pa.RecordBatch],
     recipe: Recipe,
     store: ObjectStore,
@@ -113,13 +113,13 @@ def write_window(
         return writing.finish(), writing.reasons
 
 
-def mark_windows(windows: Sequence[Window]) -> list[Written]:
+def mark_windows(windows: Sequence[BatchWindow]) -> list[Written]:
     """Convert empty offset windows to the form that a driver commits."""
     return [(one.without_records(), {}) for one in windows]
 
 
 def write_at_once(
-    windows: Sequence[Window], write: Callable[[Window, ReadUpTo], Written], store: ObjectStore, threads: int
+    windows: Sequence[BatchWindow], write: Callable[[BatchWindow, ReadUpTo], Written], store: ObjectStore, threads: int
 ) -> Batch:
     """Write offset windows on threads. In each partition, stop at the first unreadable offset. Return the windows in
     order.
@@ -129,7 +129,7 @@ def write_at_once(
 
     prepared: list[OutputFile] = []
 
-    def attempt(window: Window) -> Written | Failed:
+    def attempt(window: BatchWindow) -> Written | Failed:
         reached = ReadUpTo(window.start)
         try:
             written = write(window, reached)
@@ -148,7 +148,7 @@ def write_at_once(
 
 
 def keep_readable(
-    outcomes: Sequence[Written | Failed], attempt: Callable[[Window], Written | Failed], store: ObjectStore
+    outcomes: Sequence[Written | Failed], attempt: Callable[[BatchWindow], Written | Failed], store: ObjectStore
 ) -> Batch:
     """Keep each partition's offset windows before its first unreadable offset; discard the later ones.
 
@@ -186,7 +186,7 @@ def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
 class _WindowWriting:
     """Writer of one offset window. On an error, ``__exit__`` abandons the open files."""
 
-    def __init__(self, window: Window, recipe: Recipe, bodies: Bodies) -> None:
+    def __init__(self, window: BatchWindow, recipe: Recipe, bodies: Bodies) -> None:
         self._window, self._recipe, self._bodies = window, recipe, bodies
         self._parser = recipe.parser.for_topic(window.topic)
         self._format = recipe.format.for_window(window.topic)

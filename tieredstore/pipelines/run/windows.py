@@ -16,7 +16,7 @@ from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import Uuid, human_bytes
 from tieredstore.partitions.position import stand
 from tieredstore.pipelines.log.commit_log import Progress
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.reading.losses import losses_between
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def due_windows(
     wall_s: float = 0.0,
     answers: Mapping[TopicPartition, EpochEnd] = _NO_ANSWERS,
     stale: Collection[TopicPartition] = (),
-) -> list[Window]:
+) -> list[BatchWindow]:
     """Return a batch of offset windows to write now. With ``is_last``, all available records are due.
 
     - ``wall_s`` is the time in seconds since the epoch, for ``secor.upload.minute_mark``. ``answers`` are as for
@@ -139,7 +139,7 @@ def due_windows(
       raises DataLossError.
     - Partitions without commits have no windows, because their start must be committed first.
     """
-    waits: list[tuple[float, TopicPartition, Iterator[Window]]] = []
+    waits: list[tuple[float, TopicPartition, Iterator[BatchWindow]]] = []
     for where, log in snapshot.logs.items():
         if (progress := positions.get(where)) is None:
             continue
@@ -158,9 +158,9 @@ def due_windows(
     return sorted(batch, key=lambda window: (*window.where, window.start))
 
 
-def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
+def _in_turns(rows: Sequence[Iterator[BatchWindow]]) -> Iterator[BatchWindow]:
     while rows:
-        going: list[Iterator[Window]] = []
+        going: list[Iterator[BatchWindow]] = []
         for windows in rows:
             if (window := next(windows, None)) is not None:
                 going.append(windows)
@@ -168,13 +168,13 @@ def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
         rows = going
 
 
-def find_unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
+def find_unwritten(windows: Sequence[BatchWindow], positions: Mapping[TopicPartition, Progress]) -> list[BatchWindow]:
     """Return the uncommitted parts of planned offset windows, in order.
 
     Raises DataLossError if a window begins after the committed offsets. The commit log has then lost entries that the
     planner had read. Raises ConfigError if the topic was re-created.
     """
-    rest: list[Window] = []
+    rest: list[BatchWindow] = []
     reached = {where: progress.next_offset for where, progress in positions.items()}
     for window in windows:
         progress = positions.get(window.where)
@@ -201,7 +201,7 @@ def _other_life(topic: str) -> ConfigError:
 
 def _cut(
     log: PartitionLog, progress: Progress, start: int, end: int, policy: Policy, *, with_rest: bool
-) -> Iterator[Window]:
+) -> Iterator[BatchWindow]:
     bytes_between = partial(_bytes_between, log, progress)
     while start < end:
         stop = min(end, start + policy.records) if policy.records else end
@@ -212,7 +212,7 @@ def _cut(
         elif stop == end and not with_rest and not (policy.records and stop - start >= policy.records):
             return
         # Keep the topic id that the commit log has, even if bucket and broker show another id for the same topic.
-        yield Window(log.topic, progress.topic_id, log.partition, start, stop, log.position(stop).epoch_number)
+        yield BatchWindow(log.topic, progress.topic_id, log.partition, start, stop, log.position(stop).epoch_number)
         start = stop
 
 

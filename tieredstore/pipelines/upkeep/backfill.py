@@ -14,7 +14,7 @@ from tieredstore.errors import ConfigError, DataLossError, FencedError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.files.columns import NEEDS_SPARK
 from tieredstore.pipelines.log.commit_log import Life
-from tieredstore.pipelines.log.entries import Entry, OutputFile, Window, WrittenWindow, effects
+from tieredstore.pipelines.log.entries import BatchWindow, Entry, OutputFile, WrittenWindow, effects
 from tieredstore.pipelines.log.holdings import Holdings, directories_of
 from tieredstore.pipelines.run.driver import Driver
 from tieredstore.pipelines.run.generation import Generation
@@ -36,8 +36,8 @@ class BackfillPlan:
     - ``going``: files of the replaced generation that will be deleted
     """
 
-    asked: Sequence[Window]
-    windows: Sequence[Window]
+    asked: Sequence[BatchWindow]
+    windows: Sequence[BatchWindow]
     going: Sequence[OutputFile]
 
 
@@ -101,7 +101,7 @@ class Backfill:
             fingerprint = self.driver.generation.fingerprint
             yield from self._complete(log.append("backfill", fingerprint, windows, other=self._replaces))
 
-    def _look(self, selected: Selected) -> tuple[list[Window], Entry | None]:
+    def _look(self, selected: Selected) -> tuple[list[BatchWindow], Entry | None]:
         """Return the selected offsets that the source has, and the ``backfill`` entry of an incomplete run."""
         state = self.driver.log.read()
         if state.backfill < 0 and state.positions:
@@ -128,14 +128,14 @@ class Backfill:
             )
         return entry
 
-    def _unwritten(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
+    def _unwritten(self, extents: Sequence[BatchWindow], selected: Selected) -> list[BatchWindow]:
         """Return the selected offsets that are not yet written. If the new files replace files of another generation of
         the output, widen the offsets to whole windows of that generation.
         """
         if self._replaces >= 0:
             extents = self._replacement().whole_windows(extents, selected)
         holdings = Holdings.of(self.driver.log)
-        rest: list[Window] = []
+        rest: list[BatchWindow] = []
         for one in extents:
             reached = one.start
             for window in (each.window for each in holdings.between(one.where, one.start, MAX_INT64)):
@@ -156,7 +156,7 @@ class Backfill:
         if replacement is not None:
             replacement.announce(entry)
 
-        def write(window: Window, reached: ReadUpTo) -> Written:
+        def write(window: BatchWindow, reached: ReadUpTo) -> Written:
             return self.write(window, self.driver.generation, reached)
 
         while rest := self._rest(entry):
@@ -175,7 +175,7 @@ class Backfill:
         if replacement is not None:
             yield from replacement.read_replaced()
 
-    def _rest(self, entry: Entry) -> list[Window]:
+    def _rest(self, entry: Entry) -> list[BatchWindow]:
         positions = self.driver.log.state.positions
         windows = (replace(one.window, start=positions[one.where].next_offset) for one in entry.windows)
         return [window for window in windows if window.start < window.stop]
@@ -183,13 +183,13 @@ class Backfill:
     def _replacement(self) -> Replacement:
         return Replacement(self.driver, self._replaces)
 
-    def write(self, window: Window, generation: Generation, reached: ReadUpTo | None = None) -> Written:
+    def write(self, window: BatchWindow, generation: Generation, reached: ReadUpTo | None = None) -> Written:
         """Write an offset window under the file names of ``generation``."""
         recipe = replace(self._recipe, naming=generation.naming)
         with closing(self._source.records(window)) as records:
             return write_window(window, records, recipe, self._store, reached)
 
-    def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  interface
+    def write_quarantined(self, window: BatchWindow, key: str, generation: Generation) -> Written:  # noqa: ARG002  interface
         """Raise ConfigError, because a backfill never parses quarantined messages again. Only the pipeline itself can
         complete an interrupted ``redrive``.
         """
@@ -223,7 +223,7 @@ class Replacement:
             raise ConfigError(f"generation {generation} {words}: there is nothing to replace")
         self._old.generation.refuse_replacement(but=self._number)
 
-    def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
+    def whole_windows(self, extents: Sequence[BatchWindow], selected: Selected) -> list[BatchWindow]:
         """Return the offsets of ``extents`` that the replaced generation holds. They are widened to whole offset
         windows, because only whole windows can be replaced.
 
@@ -238,7 +238,7 @@ class Replacement:
                     f"the topic {one.topic} was re-created after generation {self._generation} wrote it: its records "
                     "are no longer in the topic"
                 )
-        whole: list[Window] = []
+        whole: list[BatchWindow] = []
         for one in extents:
             known = holdings.windows.get(one.where, [])
             if one.start >= one.stop or not known:
@@ -258,7 +258,7 @@ class Replacement:
                 self._refuse_held(whole[-1])
         return whole
 
-    def _refuse_held(self, window: Window) -> None:
+    def _refuse_held(self, window: BatchWindow) -> None:
         """Raise ConfigError if a third generation of the output holds some of the offsets, or if a later generation
         wrote quarantined messages of these offsets to data files.
         """
@@ -276,7 +276,7 @@ class Replacement:
                 f"for them, or choose other offsets by --from and --to{self._removal_first(window)}"
             )
 
-    def _removal_first(self, window: Window) -> str:
+    def _removal_first(self, window: BatchWindow) -> str:
         """Return advice for the end of an error's text, or an empty text. If the new generation has begun to fill the
         offset window, the advice is to remove this generation first, because each later run would complete its
         backfill.
@@ -399,7 +399,7 @@ class Replacement:
             self._old.begin([])
             self._old.mark_published()
 
-    def find_going(self, spans: Iterable[Window | WrittenWindow]) -> list[WrittenWindow]:
+    def find_going(self, spans: Iterable[BatchWindow | WrittenWindow]) -> list[WrittenWindow]:
         """Return the offset windows to replace within ``spans``, each with its remaining files."""
         holdings = Holdings.of(self._log)
         windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tieredstore.errors import ConfigError, CorruptDataError, ObjectNotFoundError
 from tieredstore.partitions.selections import Subscribe
-from tieredstore.pipelines.log.entries import Window, WrittenWindow
+from tieredstore.pipelines.log.entries import BatchWindow, WrittenWindow
 from tieredstore.pipelines.log.holdings import Family, Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
@@ -98,7 +98,9 @@ class Against:
                 # Read the newest files of each partition, because only their contents show at which offset they end.
                 offsets = (offset for key in one.keys for offset in offsets_in(self._pipeline, self._store, key))
                 stop = max(one.start, 1 + max(offsets, default=-1))
-            windows.append((Window(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys)))
+            windows.append(
+                (BatchWindow(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys))
+            )
         return windows
 
     def _contents(self, batch: pa.RecordBatch) -> dict[int, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import DataLossError, ObjectNotFoundError, ResourceNotFoundError, TieredStoreError
 from tieredstore.pipelines.log.commit_log import Life, Progress
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.log.holdings import Committed, CommittedFile, Holdings, with_those_above
 from tieredstore.pipelines.log.successes import SUCCESS, read_success
 from tieredstore.pipelines.run.generation import Generation
@@ -166,7 +166,7 @@ def losses_of(
         if log is None or not is_of(log, progress.topic_id):
             continue
         start = progress.next_offset
-        window = Window(log.topic, progress.topic_id, log.partition, start, max(start, log.end))
+        window = BatchWindow(log.topic, progress.topic_id, log.partition, start, max(start, log.end))
         try:
             position_of(log, progress)
             log_of(snapshot, window)

@@ -21,7 +21,7 @@ from tieredstore.errors import (
 )
 from tieredstore.model import AtTime, check_offset
 from tieredstore.pipelines.log.commit_log import Progress
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.log.holdings import Family, Holding, Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner, log_of
@@ -61,7 +61,7 @@ class Selected:
             if isinstance(place, int):
                 check_offset(place, named)
 
-    def within(self, window: Window, offset_at: Callable[[AtTime], int], lost: str) -> Window:
+    def within(self, window: BatchWindow, offset_at: Callable[[AtTime], int], lost: str) -> BatchWindow:
         """Return the selected offsets of a partition. ``window`` has all its offsets that still exist.
 
         Raise DataLossError if the selection starts before ``window``. ``lost`` completes the error's text (see
@@ -90,12 +90,12 @@ class LogSource:
         self._snapshot = self._planner.snapshot()
         self._snapshot.check_selected(self._planner.query, source)
 
-    def extents(self, selected: Selected) -> list[Window]:
+    def extents(self, selected: Selected) -> list[BatchWindow]:
         """Return the selected offsets that the log had when this object was made."""
         selected.check_reached({log.partition: log.end for _, log in sorted(self._snapshot.logs.items())})
         return [
             selected.within(
-                Window(log.topic, str(log.topic_id), log.partition, log.earliest, log.end),
+                BatchWindow(log.topic, str(log.topic_id), log.partition, log.earliest, log.end),
                 functools.partial(self._offset_at, log),
                 "neither in the bucket nor on the broker any more",
             )
@@ -107,7 +107,7 @@ class LogSource:
         offset = self._reader.offset_at(log, moment.timestamp_ms)
         return log.end if offset is None else offset
 
-    def cut_next(self, rest: Sequence[Window]) -> list[Window]:
+    def cut_next(self, rest: Sequence[BatchWindow]) -> list[BatchWindow]:
         """Divide the beginning of ``rest`` into offset windows that tasks can write in parallel, by the pipeline's size
         limits. Return an empty list if nothing is left to read.
         """
@@ -118,7 +118,7 @@ class LogSource:
         capped = (replace(one, stop=min(one.stop, ends[one.where].stop)) for one in windows)
         return [window for window in capped if window.start < window.stop]
 
-    def records(self, window: Window) -> Generator[pa.RecordBatch]:
+    def records(self, window: BatchWindow) -> Generator[pa.RecordBatch]:
         """Yield the records from the bucket, then those from the broker."""
         return self._reader.read(log_of(self._snapshot, window), window.start, window.stop)
 
@@ -128,7 +128,7 @@ class LogSource:
         self._reader.close()
 
 
-def make_loss(window: Window, where: str) -> DataLossError:
+def make_loss(window: BatchWindow, where: str) -> DataLossError:
     """Return the error for lost offsets. ``where`` completes the sentence "offsets 0 to 9 of orders-1 are ..."."""
     return DataLossError(f"{window} are {where}")
 
@@ -138,7 +138,7 @@ _UNKNOWN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _FileRun:
     """Offsets ``start`` to ``stop`` (exclusive) of a partition, and the files that contain all records of these
     offsets."""
 
@@ -170,54 +170,54 @@ class KeptFiles:
         """Number of records read so far that repeat an offset of an earlier file."""
         self.is_committed: bool = self._log.read().number >= 0
         """True if a commit log lists the files; False if only file names give the offsets."""
-        self._pieces = self._find_committed() if self.is_committed else self._find_named()
-        if not self._pieces:
+        self._runs = self._find_committed() if self.is_committed else self._find_named()
+        if not self._runs:
             raise ResourceNotFoundError(
                 f"{pipeline.own.name} has no files of generation {pipeline.own.generation} of the topic {topic}"
             )
 
-    def extents(self, selected: Selected) -> list[Window]:
+    def extents(self, selected: Selected) -> list[BatchWindow]:
         """Return the selected offsets by partition. A time as start or end becomes the boundary of a file.
 
         Raises ConfigError if another generation of the output has replaced files of these offsets.
         """
         windows = self.spans(selected)
         for window in windows:
-            for piece in self._pieces[window.partition]:
-                if piece.given_to != _UNKNOWN and piece.start < window.stop and window.start < piece.stop:
-                    raise self._error_of_given(window, piece)
+            for run in self._runs[window.partition]:
+                if run.given_to != _UNKNOWN and run.start < window.stop and window.start < run.stop:
+                    raise self._error_of_given(window, run)
         return windows
 
-    def spans(self, selected: Selected) -> list[Window]:
+    def spans(self, selected: Selected) -> list[BatchWindow]:
         """Return the selected offsets by partition, including those whose files another generation has replaced."""
-        selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._pieces.items())})
+        selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._runs.items())})
         return [
             selected.within(
-                Window(selected.topic, self._topic_ids.get(number, ""), number, pieces[0].start, pieces[-1].stop),
-                functools.partial(self._offset_at, pieces),
+                BatchWindow(selected.topic, self._topic_ids.get(number, ""), number, runs[0].start, runs[-1].stop),
+                functools.partial(self._offset_at, runs),
                 self._here,
             )
-            for number, pieces in sorted(self._pieces.items())
+            for number, runs in sorted(self._runs.items())
             if selected.has(selected.topic, number)
         ]
 
-    def holders(self) -> Iterator[tuple[Window, int]]:
+    def holders(self) -> Iterator[tuple[BatchWindow, int]]:
         """Yield all offsets in ranges, each with the generation that has replaced its files, or -1."""
-        for number, pieces in sorted(self._pieces.items()):
-            for generation, its in itertools.groupby(pieces, key=lambda piece: piece.given_to):
+        for number, runs in sorted(self._runs.items()):
+            for generation, its in itertools.groupby(runs, key=lambda run: run.given_to):
                 inside = list(its)
-                yield Window(self._topic, "", number, inside[0].start, inside[-1].stop), generation
+                yield BatchWindow(self._topic, "", number, inside[0].start, inside[-1].stop), generation
 
-    def _error_of_given(self, window: Window, piece: _Piece) -> ConfigError:
+    def _error_of_given(self, window: BatchWindow, run: _FileRun) -> ConfigError:
         """Return the error for offsets whose files were replaced. The error names the generation that holds the offsets
         now.
         """
         own = self._pipeline.own
-        given = replace(window, start=max(window.start, piece.start), stop=min(window.stop, piece.stop))
+        given = replace(window, start=max(window.start, run.start), stop=min(window.stop, run.stop))
         held = Family(self._log).holder(given, but={own.generation})
         if held is None:
             return ConfigError(
-                f"{given} were replaced by generation {piece.given_to} of {own.name}, which no longer holds them: "
+                f"{given} were replaced by generation {run.given_to} of {own.name}, which no longer holds them: "
                 "choose other offsets by --from and --to"
             )
         generation, its = held
@@ -226,9 +226,9 @@ class KeptFiles:
             f"secor.generation={generation} in its settings file, or choose other offsets by --from and --to"
         )
 
-    def cut_next(self, rest: Sequence[Window]) -> list[Window]:
+    def cut_next(self, rest: Sequence[BatchWindow]) -> list[BatchWindow]:
         """Divide the beginning of ``rest`` into offset windows. Each window ends where a file ends."""
-        windows: list[Window] = []
+        windows: list[BatchWindow] = []
         for one in rest:
             start = one.start
             while start < one.stop:
@@ -239,45 +239,45 @@ class KeptFiles:
                 start = stop
         return windows
 
-    def records(self, window: Window) -> Generator[pa.RecordBatch]:
+    def records(self, window: BatchWindow) -> Generator[pa.RecordBatch]:
         """Yield the records in order of offsets. If Secor has written a record twice, yield it once.
 
         Raise CorruptDataError if two files have different records at an offset.
         """
         later: list[pa.RecordBatch] = []
-        for piece in self._over(window):
-            for batch in self._stream(piece) if piece.ordered else self._sort(piece, later):
+        for run in self._over(window):
+            for batch in self._stream(run) if run.ordered else self._sort(run, later):
                 offsets = batch.column("offset")
                 inside = pc.and_(
-                    pc.greater_equal(offsets, max(piece.start, window.start)),
-                    pc.less(offsets, min(piece.stop, window.stop)),
+                    pc.greater_equal(offsets, max(run.start, window.start)),
+                    pc.less(offsets, min(run.stop, window.stop)),
                 )
                 if (rest := batch.filter(inside)).num_rows:
                     yield rest
 
-        if later and self._pieces[window.partition][-1].stop <= window.stop:
+        if later and self._runs[window.partition][-1].stop <= window.stop:
             raise DataLossError(
                 f"files of {self._pipeline.own.name} have records of {window.topic}-{window.partition} beyond the end "
                 "of its newest file: later files are missing; choose offsets before these records"
             )
 
-    def holes(self, window: Window) -> list[tuple[int, int]]:
+    def holes(self, window: BatchWindow) -> list[tuple[int, int]]:
         """Return the ranges of a window's offsets that are in no file, in a missing file, or in files of another
         generation, which have replaced files of this one. The end of a range is exclusive."""
         holes: list[tuple[int, int]] = []
         reached = window.start
-        for piece in self._pieces.get(window.partition, []):
-            if piece.stop <= reached or piece.start >= window.stop:
+        for run in self._runs.get(window.partition, []):
+            if run.stop <= reached or run.start >= window.stop:
                 continue
-            its = replace(window, start=piece.start, stop=piece.stop)
-            for start, stop in self._present(its, piece.given_to, piece.needs):
+            its = replace(window, start=run.start, stop=run.stop)
+            for start, stop in self._present(its, run.given_to, run.needs):
                 if start < window.stop:
                     holes += [(reached, start)] if reached < start else []
                     reached = max(reached, stop)
         return [*holes, (reached, window.stop)] if reached < window.stop else holes
 
-    def _present(self, window: Window, given_to: int, needs: Sequence[str]) -> list[tuple[int, int]]:
-        """Return the ranges of a piece's offsets whose records can be read."""
+    def _present(self, window: BatchWindow, given_to: int, needs: Sequence[str]) -> list[tuple[int, int]]:
+        """Return the ranges of a run's offsets whose records can be read."""
         is_there = given_to == _UNKNOWN and self._there.issuperset(needs)
         return [(window.start, window.stop)] if is_there else []
 
@@ -286,54 +286,54 @@ class KeptFiles:
         prefixes = places_of(self._pipeline).prefixes
         return {info.key for prefix in prefixes for info in self._store.list(prefix)}
 
-    def _offset_at(self, pieces: Sequence[_Piece], moment: AtTime) -> int:
-        if any(piece.max_timestamp == _UNKNOWN and piece.keys for piece in pieces):
+    def _offset_at(self, runs: Sequence[_FileRun], moment: AtTime) -> int:
+        if any(run.max_timestamp == _UNKNOWN and run.keys for run in runs):
             raise ConfigError(f"the files of {self._pipeline.own.name} do not show the times of records: give offsets")
-        return next((piece.start for piece in pieces if piece.max_timestamp >= moment.timestamp_ms), pieces[-1].stop)
+        return next((run.start for run in runs if run.max_timestamp >= moment.timestamp_ms), runs[-1].stop)
 
     @property
     def _here(self) -> str:
         return f"in no file of {self._pipeline.own.name}"
 
-    def _stop(self, window: Window) -> int:
+    def _stop(self, window: BatchWindow) -> int:
         """Return the offset where an offset window should end, so that its files have at most about ``window_bytes``. A
-        window has at least one piece (a range of offsets and its files).
+        window has at least one run (a range of offsets and its files).
         """
         size = 0
         stop = window.start
-        for piece in self._over(window):
-            if size and size + piece.size > self._window_bytes:
+        for run in self._over(window):
+            if size and size + run.size > self._window_bytes:
                 break
-            size, stop = size + piece.size, min(piece.stop, window.stop)
+            size, stop = size + run.size, min(run.stop, window.stop)
         return stop
 
-    def _over(self, window: Window) -> Iterator[_Piece]:
-        """Yield the pieces (ranges of offsets and their files) that an offset window overlaps. Raise DataLossError if
-        some of the window's offsets are in no piece.
+    def _over(self, window: BatchWindow) -> Iterator[_FileRun]:
+        """Yield the runs (ranges of offsets and their files) that an offset window overlaps. Raise DataLossError if
+        some of the window's offsets are in no run.
         """
-        pieces = self._pieces.get(window.partition, [])
-        at = max(0, bisect.bisect_right(pieces, window.start, key=lambda piece: piece.start) - 1)
+        runs = self._runs.get(window.partition, [])
+        at = max(0, bisect.bisect_right(runs, window.start, key=lambda run: run.start) - 1)
         reached = window.start
-        for piece in pieces[at:]:
-            if piece.start >= window.stop:
+        for run in runs[at:]:
+            if run.start >= window.stop:
                 break
-            if piece.start <= reached < piece.stop:
-                reached = piece.stop
-                yield piece
+            if run.start <= reached < run.stop:
+                reached = run.stop
+                yield run
         if reached < window.stop:
             raise make_loss(replace(window, start=reached), self._here)
 
-    def _find_committed(self) -> dict[int, list[_Piece]]:
-        """Return pieces (ranges of offsets and their files) from the commit log. Include quarantine files, because they
+    def _find_committed(self) -> dict[int, list[_FileRun]]:
+        """Return runs (ranges of offsets and their files) from the commit log. Include quarantine files, because they
         hold records unchanged.
         """
-        pieces: dict[int, list[_Piece]] = {}
+        runs: dict[int, list[_FileRun]] = {}
         redriven = Family(self._log).find_redriven()
         for (its_topic, number), holdings in Holdings.of(self._log, redriven).windows.items():
             for one in holdings if its_topic == self._topic else ():
                 self._topic_ids[number] = one.window.topic_id
                 files = [file for file in one.window.files if file.kind != "sidecar"]
-                piece = _Piece(
+                run = _FileRun(
                     one.window.start,
                     one.window.stop,
                     tuple(file.key for file in files),
@@ -344,16 +344,16 @@ class KeptFiles:
                     tuple(file.key for file in one.window.files),
                     sum(file.records for file in files),
                 )
-                pieces.setdefault(number, []).append(piece)
-        return pieces
+                runs.setdefault(number, []).append(run)
+        return runs
 
-    def _find_named(self) -> dict[int, list[_Piece]]:
-        """Return pieces (ranges of offsets and their files) from the names of Secor's files."""
-        pieces: dict[int, list[_Piece]] = {}
+    def _find_named(self) -> dict[int, list[_FileRun]]:
+        """Return runs (ranges of offsets and their files) from the names of Secor's files."""
+        runs: dict[int, list[_FileRun]] = {}
         for one in uploads_of(self._pipeline, self._store, [self._topic]):
             stop = self._end(one.keys) if one.stop is None else one.stop
-            pieces.setdefault(one.partition, []).append(_Piece(one.start, stop, one.keys, one.size))
-        return pieces
+            runs.setdefault(one.partition, []).append(_FileRun(one.start, stop, one.keys, one.size))
+        return runs
 
     def _end(self, keys: Sequence[str]) -> int:
         """Read the files of the newest upload, and return the offset after its last record. No file name shows this
@@ -361,20 +361,20 @@ class KeptFiles:
         batches = (batch for key in keys for batch in self._read(key))
         return 1 + max((max(batch.column("offset").to_pylist()) for batch in batches), default=-1)
 
-    def _stream(self, piece: _Piece) -> Iterator[pa.RecordBatch]:
-        for key in piece.keys:
+    def _stream(self, run: _FileRun) -> Iterator[pa.RecordBatch]:
+        for key in run.keys:
             yield from self._read(key)
 
-    def _sort(self, piece: _Piece, later: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a piece (a range of offsets and its files) in order. A file may have records beyond its
-        piece; ``later`` passes these records on to the next piece.
+    def _sort(self, run: _FileRun, later: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a run (a range of offsets and its files) in order. A file may have records beyond its
+        run; ``later`` passes these records on to the next run.
         """
-        batches = [*later, *(batch for key in piece.keys for batch in self._read(key))]
+        batches = [*later, *(batch for key in run.keys for batch in self._read(key))]
         later.clear()
         if batches:
             table = pa.Table.from_batches(batches).sort_by("offset")
-            later.extend(table.filter(pc.field("offset") >= piece.stop).to_batches())
-            yield from self._once(table.filter(pc.field("offset") < piece.stop).to_batches(max_chunksize=4096))
+            later.extend(table.filter(pc.field("offset") >= run.stop).to_batches())
+            yield from self._once(table.filter(pc.field("offset") < run.stop).to_batches(max_chunksize=4096))
 
     def _once(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Drop and count rows that repeat an offset. Rows must be sorted by offset."""
@@ -423,7 +423,7 @@ class KeptRows(KeptFiles):
     @functools.cached_property
     def missing(self) -> int:
         """Number of committed records that are not in the table."""
-        committed = sum(piece.records for pieces in self._pieces.values() for piece in pieces)
+        committed = sum(run.records for runs in self._runs.values() for run in runs)
         for window, generation in self.holders():
             if generation != _UNKNOWN:
                 committed += sum(one.window.records for one in self._held_elsewhere(window))
@@ -434,11 +434,11 @@ class KeptRows(KeptFiles):
         """The offset windows of the linked generations, whose rows are in the table too."""
         return [Holdings.of(log) for log in Family(self._log).read_others().values()]
 
-    def _held_elsewhere(self, window: Window) -> list[Holding]:
+    def _held_elsewhere(self, window: BatchWindow) -> list[Holding]:
         found = (one for its in self._others for one in its.between(window.where, window.start, window.stop))
         return [one for one in found if one.is_held]
 
-    def records(self, window: Window) -> Generator[pa.RecordBatch]:
+    def records(self, window: BatchWindow) -> Generator[pa.RecordBatch]:
         """Yield the records in order of offsets, each once."""
         for batches in self.rows.records(window):
             table = pa.Table.from_batches([self._as_read(batch, "the table") for batch in batches]).sort_by("offset")
@@ -446,7 +446,7 @@ class KeptRows(KeptFiles):
                 if batch.num_rows:
                     yield batch
 
-    def _present(self, window: Window, given_to: int, needs: Sequence[str]) -> list[tuple[int, int]]:  # noqa: ARG002
+    def _present(self, window: BatchWindow, given_to: int, needs: Sequence[str]) -> list[tuple[int, int]]:  # noqa: ARG002
         """Return the ranges of offsets that a generation holds. Do not look for missing rows in the table, because rows
         may have been deleted on purpose."""
         if given_to == _UNKNOWN:

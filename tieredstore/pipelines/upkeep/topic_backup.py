@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.config.settings import load_pipeline
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.iceberg import table_of
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, KeptRows, Selected
@@ -85,7 +85,7 @@ class PipelineBackup:
         """Number of records that Secor had uploaded twice."""
         return sum(files.repeats for files in self._files.values())
 
-    def extents(self) -> Mapping[TopicPartition, tuple[int, int]]:
+    def spans(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """Return the range of offsets in each partition's files. The end is exclusive."""
         return {where: (one.start, one.stop) for where, one in self._windows.items()}
 
@@ -93,7 +93,7 @@ class PipelineBackup:
         """Return the offsets that no offset window in the commit log contains. Without a commit log, offsets between
         two files count as present, because nothing shows that they are missing.
         """
-        return self._files[where[0]].holes(Window(where[0], "", where[1], start, stop))
+        return self._files[where[0]].holes(BatchWindow(where[0], "", where[1], start, stop))
 
     def records(self, where: TopicPartition, start: int, stop: int) -> Generator[pa.RecordBatch]:
         """Yield the records of all files in order of offsets."""
@@ -102,7 +102,7 @@ class PipelineBackup:
         # Without a commit log, read all files of the partition from the first. An earlier file of Secor may also have
         # records with offsets from ``start`` on.
         begin = start if files.is_committed else min(start, self._windows[where].start)
-        for batch in files.records(Window(topic, "", number, begin, stop)):
+        for batch in files.records(BatchWindow(topic, "", number, begin, stop)):
             offsets: list[int] = batch.column("offset").to_pylist()
             if offsets[-1] >= start:
                 yield batch.slice(sum(offset < start for offset in offsets))

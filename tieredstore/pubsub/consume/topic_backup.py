@@ -118,14 +118,14 @@ class BatchBackup:
             for batch in missing[:_SHOWN]:
                 yield str(self._logs[where[0]].loss(batch))
 
-    def extents(self) -> Mapping[TopicPartition, tuple[int, int]]:
+    def spans(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """Return the offsets of each read partition."""
         return {where: (start << _BITS, end << _BITS) for where, (start, end) in self._queued.items()}
 
     def holes(self, where: TopicPartition, start: int, stop: int) -> Sequence[tuple[int, int]]:
         """Return the offsets of batches whose objects or entries are missing, and the offsets that the queue no longer
         has."""
-        first, end = self.extents()[where]
+        first, end = self.spans()[where]
         lost = ((batch.offset << _BITS, (batch.offset + 1) << _BITS) for batch in self._missing[where])
         unknown = self._lost_from.get(where, end >> _BITS) << _BITS
         clipped = ((max(start, begin), min(stop, until)) for begin, until in ((0, first), *lost, (unknown, stop)))

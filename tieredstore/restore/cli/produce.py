@@ -24,9 +24,8 @@ from tieredstore.ops.doctor.checkup import Check, Verdict
 
 if TYPE_CHECKING:
     from tieredstore.api.outcomes import Outcome
-    from tieredstore.catalog.lineage import OffsetSpan
     from tieredstore.cli.records.formats import Format
-    from tieredstore.model import TopicPartition
+    from tieredstore.model import OffsetSpan, TopicPartition
     from tieredstore.reading.topic_backup import TopicBackup
     from tieredstore.remote.manager import RemoteStorageManager
     from tieredstore.restore.produce.producing import ProduceRun

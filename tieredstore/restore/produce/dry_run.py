@@ -29,8 +29,8 @@ from tieredstore.restore.produce.transactions import SETTLES_S, TRANSACTION_MS
 from tieredstore.restore.retention import deleted_spans, number_of
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.lineage import OffsetSpan, Span
-    from tieredstore.model import TopicPartition
+    from tieredstore.catalog.lineage import Span
+    from tieredstore.model import OffsetSpan, TopicPartition
     from tieredstore.restore.produce.runs import RunPosition, SourceRange
     from tieredstore.restore.produce.source import SourceBatch
     from tieredstore.restore.produce.target import NewTopic, NewTopics

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from tieredstore.api.outcomes import Outcome
-from tieredstore.catalog.lineage import OffsetSpan
 from tieredstore.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -25,7 +24,7 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.live import LiveReader
-from tieredstore.model import TopicPartition
+from tieredstore.model import OffsetSpan, TopicPartition
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.restore.produce.continuation import check_same, check_stops, first_position, map_file, next_offsets

@@ -20,9 +20,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import TypeAdapter
 
-from tieredstore.catalog.lineage import OffsetSpan
 from tieredstore.errors import ConfigError
-from tieredstore.model import TopicPartition, Uuid
+from tieredstore.model import OffsetSpan, TopicPartition, Uuid
 from tieredstore.records.settings import OnDataLoss
 from tieredstore.versions import RESTORE_OFFSETS, RESTORE_POSITION
 

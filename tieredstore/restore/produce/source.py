@@ -34,8 +34,8 @@ from tieredstore.restore.produce.runs import ProduceOptions, SourceRange
 from tieredstore.restore.produce.time_cut import find_cut
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.lineage import OffsetSpan, Span
-    from tieredstore.model import Places
+    from tieredstore.catalog.lineage import Span
+    from tieredstore.model import OffsetSpan, Places
     from tieredstore.reading.topic_backup import TopicBackup
     from tieredstore.reading.windows import Windows
     from tieredstore.remote.source import SegmentSource
@@ -287,7 +287,7 @@ class BackupTopics(SourceTopics):
 
     def ranges(self) -> dict[TopicPartition, SourceRange]:
         """Return all offsets of the backup."""
-        return {where: SourceRange(start, start, stop) for where, (start, stop) in self._backup.extents().items()}
+        return {where: SourceRange(start, start, stop) for where, (start, stop) in self._backup.spans().items()}
 
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
         """Return an empty tuple for each partition, because a backup has no segments."""

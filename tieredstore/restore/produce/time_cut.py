@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import pyarrow.compute as pc
 from pydantic import Field, TypeAdapter
 
-from tieredstore.catalog.lineage import Lineage, OffsetSpan
+from tieredstore.catalog.lineage import Lineage
 from tieredstore.catalog.log_sections import open_log, position_before
 from tieredstore.errors import ConfigError
-from tieredstore.model import TopicPartition
+from tieredstore.model import OffsetSpan, TopicPartition
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.process.whole_files import read_named

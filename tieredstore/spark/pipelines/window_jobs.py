@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, Observation, Row, functions
 
 from tieredstore.errors import ConfigError, InvalidValueError, TieredStoreError
 from tieredstore.pipelines.files.columns import as_records, frame_function, of_rows
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.run.window_writing import (
     Batch,
@@ -71,7 +71,7 @@ class WindowJobs:
         """True if the settings name a ``frame`` function."""
         return self._frame is not None
 
-    def write_one(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:
+    def write_one(self, window: BatchWindow, splits: tuple[WindowSplit, ...]) -> Written:
         """Write one offset window (a range of a partition's offsets). ``splits`` say where to read its records."""
         batch = self.write([WindowTask(window, splits)])
         batch.check()
@@ -91,7 +91,7 @@ class WindowJobs:
         of_window = {(task.window.topic, task.window.partition, task.window.start): task for task in tasks}
         outcomes = self._run(tasks)
 
-        def attempt(window: Window) -> Written | Failed:
+        def attempt(window: BatchWindow) -> Written | Failed:
             task = of_window[window.topic, window.partition, window.start]
             (again,) = self._run([task.between(window.start, window.stop)])
             return again
@@ -194,7 +194,7 @@ class FrameJob:
             report = report_of(partial(self._write, self.tasks[number].window, (rows for _, rows in pieces)))
             yield pa.RecordBatch.from_pydict({REPORT: [pack(report)]})
 
-    def _write(self, window: Window, pieces: Iterator[pa.RecordBatch]) -> Written:
+    def _write(self, window: BatchWindow, pieces: Iterator[pa.RecordBatch]) -> Written:
         first = next(pieces)
         pipeline = open_kept(self.settings)
         recipe = replace(pipeline.recipe, format=of_rows(pipeline.recipe.format, first.schema))
@@ -230,7 +230,7 @@ def _count_of(task: WindowTask) -> Column:
 class _Windows:
     """Finds the offset window of a record."""
 
-    def __init__(self, windows: Sequence[Window]) -> None:
+    def __init__(self, windows: Sequence[BatchWindow]) -> None:
         self._windows = windows
         self._of: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         for number, window in enumerate(windows):
@@ -252,7 +252,7 @@ class _Windows:
         return starts[at][1]
 
 
-def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _ascending(window: BatchWindow, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     last = -1
     for rows in chain([first], rest):
         for offset in rows.column("offset").to_pylist():
@@ -266,7 +266,7 @@ def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
 
 
 def join_results(
-    windows: Sequence[Window], written: Sequence[Written], read: Sequence[int], store: ObjectStore
+    windows: Sequence[BatchWindow], written: Sequence[Written], read: Sequence[int], store: ObjectStore
 ) -> list[Written]:
     """Return the results of all offset windows. Records that the user's ``frame`` function dropped count as filtered.
 

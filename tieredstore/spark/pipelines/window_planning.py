@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import TieredStoreError
 from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.planner import Planner
@@ -86,10 +86,10 @@ class Planning:
         refuse_newer_offsets(PIPELINE_OFFSETS, end)
         # After a restart Spark repeats the last batch. Skip the offset windows that are already committed, because
         # their records may have been deleted since.
-        windows = find_unwritten([Window(*one) for one in end["windows"]], self._read_log())
+        windows = find_unwritten([BatchWindow(*one) for one in end["windows"]], self._read_log())
         return self._tasks_of(self._planner.snapshot(), windows)
 
-    def _find_due(self, start: Json) -> list[Window]:
+    def _find_due(self, start: Json) -> list[BatchWindow]:
         positions = self._positions_at(start)
         snapshot = self._fixed or self._planner.snapshot()
         windows = self._planner.find_due(snapshot, positions, is_last=self._fixed is not None)
@@ -128,7 +128,7 @@ class Planning:
                 known = positions[where]
                 positions[where] = replace(known, recent_bytes=one.recent_bytes, recent_offsets=one.recent_offsets)
 
-    def _tasks_of(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> list[WindowTask]:
+    def _tasks_of(self, snapshot: LogSnapshot, windows: Sequence[BatchWindow]) -> list[WindowTask]:
         source = self._parts.source
         return [WindowTask(window, self._planner.splits(source, snapshot, window)) for window in windows]
 
@@ -171,7 +171,7 @@ def give_plan(tasks: Sequence[WindowTask]) -> GivenPlan:
     return GivenPlan(_offset([task.window for task in tasks], uuid.uuid4().hex), tuple(pack(task) for task in tasks))
 
 
-def _offset(windows: Sequence[Window], plan: str) -> Json:
+def _offset(windows: Sequence[BatchWindow], plan: str) -> Json:
     """Return the Spark offset that contains these offset windows, each window as a list of its fields.
 
     ``plan`` is different in each run. Otherwise, if the output was deleted but not the checkpoint, Spark would take a

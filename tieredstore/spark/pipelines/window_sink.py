@@ -1,6 +1,7 @@
 """The driver's side of each batch. A Spark job writes the offset windows, then the driver commits and publishes them.
 
 In a run with ``once``, the driver begins to write the first batch while Spark is still starting the stream.
+This module is separate from ``runs``: it handles single batches, and ``runs`` whole streams.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import pyarrow as pa
 from tieredstore import errors
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.pipelines.config.settings import load_pipeline
-from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.recipes import fingerprint_of, recipe_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import COLUMNS, Parts, open_parts
@@ -50,7 +50,7 @@ class WindowTask:
     """An offset window (a range of a partition's offsets), and the splits of bucket and broker that contain its
     records. Picklable."""
 
-    window: Window
+    window: BatchWindow
     splits: tuple[WindowSplit, ...]
 
     def between(self, start: int, stop: int) -> WindowTask:
