@@ -5,7 +5,7 @@ The class attributes of an error tell the caller what to do; no caller needs to 
     TieredStoreError                         retryable  exit_code
     ├── ConfigError                          no         2   a user's setting or argument is wrong
     │   └── NewerVersionError                no         2   state that a later release wrote: upgrade tieredstore
-    ├── EncryptionError                                     missing or wrong keys of encrypted data
+    ├── EncryptionError                      no         1   missing or wrong keys of encrypted data
     │   ├── KeyRingError                     no         2   unusable key files or key ids; also a ConfigError
     │   │   └── WrongKeyError                no         4   the pair with this id does not open the data key
     │   ├── UnknownKeyError                  no         4   data wrapped by a key that is not on the ring
