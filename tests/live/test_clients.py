@@ -69,9 +69,9 @@ def test_a_consumer_raises_an_exception_in_its_place(call: Callable[[LiveConsume
     def call_until_statistics() -> None:
         while True:
             consumer = LiveConsumer(configuration)
-            consumer.statistics.listener = raise_fatal
             try:
-                call(consumer)
+                with consumer.statistics.passed_to(raise_fatal):
+                    call(consumer)
             finally:
                 with contextlib.suppress(KafkaException, RuntimeError):  # the call may have closed the consumer
                     consumer.close()

@@ -30,12 +30,21 @@ class Statistics:
     """Passes the statistics of a consumer to the read that uses this consumer at the moment."""
 
     def __init__(self) -> None:
-        self.listener: Callable[[str], None] | None = None
+        self._listener: Callable[[str], None] | None = None
+
+    @contextmanager
+    def passed_to(self, listener: Callable[[str], None]) -> Generator[None]:
+        """Pass the statistics to a read for the block."""
+        self._listener = listener
+        try:
+            yield
+        finally:
+            self._listener = None
 
     def hear(self, text: str) -> None:
         """Receive statistics as JSON. librdkafka calls this every ``statistics.interval.ms``."""
-        if self.listener is not None:
-            self.listener(text)
+        if (listener := self._listener) is not None:
+            listener(text)
 
 
 class _Family:
@@ -318,7 +327,6 @@ class ConsumerPool:
         return self._is_open and len(self._idle) < _KEPT and not is_inherited(consumer)
 
     def _take_back(self, consumer: LiveConsumer) -> None:
-        consumer.statistics.listener = None
         if not self._can_keep(consumer):
             _close(consumer)
             return

@@ -93,7 +93,9 @@ class LiveReader(Closing):
         # Check the topic's id before and after the read, because offsets do not show if the topic was created again
         # during the read.
         with self._consumers.get().lent() as consumer:
-            yield from BoundedRead(consumer, extent, shape, self._timeout_s).batches()
+            read = BoundedRead(consumer, extent, shape, self._timeout_s)
+            with consumer.statistics.passed_to(read.hear_statistics):
+                yield from read.batches()
         self._check_identity(extent.topic, topic_id)
 
     def _check_identity(self, topic: str, topic_id: Uuid | None) -> None:
@@ -153,7 +155,6 @@ class BoundedRead:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records. An error is raised only after all records that precede it."""
         extent = self._range
-        self._consumer.statistics.listener = self._hear_statistics
         with translate_errors(self._doing):
             self._consumer.assign([TopicPartition(extent.topic, extent.partition, extent.start)])
         self._progress()
@@ -270,7 +271,7 @@ class BoundedRead:
         topic, partition = self._range.topic, self._range.partition
         return self._watch.faults(topic, [partition], self._doing).get(partition) if self._watch.is_due else None
 
-    def _hear_statistics(self, text: str) -> None:
+    def hear_statistics(self, text: str) -> None:
         """Restart the timeout if the fetch position advances, because records of aborted transactions are fetched but
         never arrive here.
         """
