@@ -116,3 +116,42 @@ def test_own_modules_are_imported_by_statements() -> None:
     ]
     assert calls, "none is found"
     assert not [call for call in calls if re.search(r"tieredstore|__name__|__package__", call[1])]
+
+
+MOST_LINES_WITH_ANY, MOST_FIELDS = 300, 12
+"""The most lines that name the type Any, and the most fields of an object that may change without a reason."""
+
+
+def test_few_lines_name_the_type_any() -> None:
+    code = "\n".join(path.read_text() for path in product_sources().values() if path.suffix == ".py")
+    assert len(re.findall(r"^.*\bAny\b(?! [a-z]).*$", code, re.MULTILINE)) <= MOST_LINES_WITH_ANY
+
+
+def mutable_fields(node: ast.ClassDef) -> set[str]:
+    """Return the fields of a data class that is not frozen, and those that a method assigns after the constructor."""
+    kind = " ".join(map(ast.unparse, node.decorator_list))
+    is_mutable = "dataclass" in kind and "frozen=True" not in kind
+    methods = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name != "__init__"]
+    return {
+        each.target.id
+        for each in node.body
+        if is_mutable and isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    } | {
+        each.attr
+        for method in methods
+        for each in ast.walk(method)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"
+    }
+
+
+def test_an_object_with_many_mutable_fields_says_why() -> None:
+    without = {
+        f"{name}.{node.name}"
+        for name, path in product_sources().items()
+        if path.suffix == ".py"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef)
+        and len(mutable_fields(node)) > MOST_FIELDS
+        and not re.search(r"\bfields?\b", ast.get_docstring(node) or "")
+    }
+    assert not without

@@ -197,7 +197,7 @@ class Tally:
 
 @dataclass(eq=False, slots=True)
 class Partition:
-    """An assigned partition."""
+    """An assigned partition. ``phase`` has the data of its present phase; the other fields outlive a phase."""
 
     where: TopicPartition
     at: Position | Start

@@ -84,7 +84,7 @@ class PairingCounts:
 
 @dataclass(slots=True)
 class BrokerCounts:
-    """Counts of one broker, changed only on the broker's event loop."""
+    """Counts of one broker, changed only on the broker's event loop. Each field is a metric."""
 
     connections_opened: int = 0
     refused_connections: int = 0

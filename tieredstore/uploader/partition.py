@@ -167,6 +167,8 @@ class Partition:
 
     ``first_active`` is the base offset of the active segment in the first listing, and None before that listing. The
     leaders of the present epochs have replicated all offsets below ``replicated_to``.
+
+    It has many fields, because all threads find a partition's state here; ``progress`` and ``turn`` are the worker's.
     """
 
     where: TopicIdPartition

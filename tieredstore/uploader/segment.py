@@ -53,6 +53,7 @@ class Segment:
     missing, ``incomplete_since_s`` is the time when this was first seen. ``absences`` counts consecutive listings
     without the segment; ``unreadable`` counts failed reads of the disk. ``lost`` is the reason why the segment cannot
     be uploaded. ``fills_nothing`` is true if the segment could not fill a hole.
+    It has many fields, because the state (see the module) follows from its files, its pins and its failures.
     """
 
     place: FoundSegment

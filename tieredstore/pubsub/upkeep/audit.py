@@ -99,6 +99,8 @@ class TopicAudit:
     object and compares the checksums. An audit holds about 200 bytes of memory per Message.
 
     A missing request counts as pending if the producer's next stored Message is younger than ``settle_ms``.
+
+    Half of the many fields are options, the others are totals for the report.
     """
 
     log: BatchLog
