@@ -63,7 +63,7 @@ class Teller:
 
     words: Words
     as_json: bool
-    is_plan: bool
+    dry_run: bool
     counts: Counter[str] = field(default_factory=Counter[str])
     changed: int = 0
     size: int = 0
@@ -95,7 +95,7 @@ class Teller:
 
     def sentence(self) -> str:
         """Return a sentence with the number of changed items and their bytes."""
-        done = f"{counted(self.changed, self.words.noun)} {'would be ' if self.is_plan else ''}{self.words.done}"
+        done = f"{counted(self.changed, self.words.noun)} {'would be ' if self.dry_run else ''}{self.words.done}"
         unknown = f", and {human_count(self.unsized)} of unknown size" if self.unsized else ""
         return f"{done} ({human_bytes(self.size)}{unknown})" if self.changed and self.words.has_sizes else done
 
@@ -114,14 +114,14 @@ class Teller:
         if self.as_json:
             sums = {name: value for name, value in asdict(totals).items() if name != "failures"}
             codes: dict[str, JsonValue] = dict(sorted(self.counts.items()))
-            shared: dict[str, JsonValue] = {"codes": codes, "dry_run": self.is_plan, "stays": stays}
+            shared: dict[str, JsonValue] = {"codes": codes, "dry_run": self.dry_run, "stays": stays}
             print_json_line({"summary": {**sums, **self.more, **shared}})
             return
         print_lines([self.sentence() if self.counts or self.words.none is None else self.words.none])
         for heading, words in (("also", self.words.also), ("left alone", self.words.left)):
             if said := self.count_up(words):
                 print_lines([f"{heading}: {said}"])
-        if self.is_plan and totals.planned and not self.words.only_adds:
+        if self.dry_run and totals.planned and not self.words.only_adds:
             print_lines([f"nothing was {self.words.done}: --yes does it"])
 
 
@@ -137,12 +137,12 @@ def carry_out(
     """Show a plan or apply it, and print a summary. ``more`` adds fields to the summary for scripts. Report if
     ``store`` retains deleted data.
     """
-    tell_all(plan.apply if yes else plan.show, Teller(words, as_json, is_plan=not yes, more=dict(more or {})), store)
+    tell_all(plan.apply if yes else plan.show, Teller(words, as_json, dry_run=not yes, more=dict(more or {})), store)
 
 
 def tell_all(act: Callable[[OnOutcome], Totals], teller: Teller, store: ObjectStore | None = None) -> None:
     """Report each item while ``act`` processes it, count the items, and print a summary. See :func:`finish`."""
-    doing = "checking" if teller.is_plan else teller.words.doing
+    doing = "checking" if teller.dry_run else teller.words.doing
     with tell_if_stopped(teller.stopped), counting(doing, teller.words.noun) as advance:
 
         def tell(outcome: Outcome) -> None:

@@ -87,7 +87,7 @@ def mirror(
             bucket.mirror, into, *topics.names, decrypt=decrypt, new_data_keys=new_data_keys,
             read_back=not no_read_back, dry_run=dry_run, **topics.which(work),
         )  # fmt: skip
-        tell_all(lambda tell: copy(on_outcome=tell), Teller(_WORDS, output.as_json, is_plan=dry_run))
+        tell_all(lambda tell: copy(on_outcome=tell), Teller(_WORDS, output.as_json, dry_run=dry_run))
 
 
 def _limit_rate(settings: Settings, rate: str | None) -> Settings:

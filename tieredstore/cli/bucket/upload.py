@@ -48,20 +48,12 @@ def upload(
     Example: tieredstore upload -c store.properties /var/lib/kafka/data --dry-run
     """
     with store.open() as bucket, contextlib.ExitStack() as shown:
-        teller = _Teller(_WORDS, output.as_json, is_plan=dry_run, directory=directory)
-
-        def begin(wanted: DiskSegments) -> None:
-            teller.expected = len(wanted.found)
-            shown.enter_context(tell_if_stopped(teller.stopped))
-            teller.advance = shown.enter_context(progress("upload", wanted.size))
-
-        def advance(size: int) -> None:
-            teller.advance(size)
-
+        teller = _Teller(_WORDS, output.as_json, dry_run=dry_run, directory=directory)
         totals, failure = totals_of(
             lambda: bucket.upload(
                 directory, *topics.names, broker_id=broker_id, dry_run=dry_run, on_outcome=teller.tell,
-                on_found=begin, on_progress=advance, **topics.which(work, of_all=True),
+                on_found=lambda wanted: teller.begin(wanted, shown), on_progress=teller.advance,
+                **topics.which(work, of_all=True),
             )
         )  # fmt: skip
         teller.end_repetition()
@@ -76,13 +68,23 @@ class _Teller(Teller):
     An error that repeats for consecutive segments of a partition is reported once, with the count at the end.
     """
 
-    advance: Callable[[int], object] = int
+    bar: Callable[[int], object] = int
     expected: int = 0
     log_size: int = 0
     started: float = field(default_factory=time.monotonic)
     directory: Path = field(default_factory=Path)
     error: tuple[str | None, int | None, str] | None = None
     repeated: list[Outcome] = field(default_factory=list[Outcome])
+
+    def begin(self, wanted: DiskSegments, shown: contextlib.ExitStack) -> None:
+        """Show the progress through the segments on the disk, until ``shown`` is closed."""
+        self.expected = len(wanted.found)
+        shown.enter_context(tell_if_stopped(self.stopped))
+        self.bar = shown.enter_context(progress("upload", wanted.size))
+
+    def advance(self, size: int) -> None:
+        """Advance the progress bar by bytes."""
+        self.bar(size)
 
     def tell(self, outcome: Outcome) -> None:
         """Report a segment."""
@@ -125,7 +127,7 @@ class _Teller(Teller):
         if not self.counts.keys() - _NOT_CLOSED:
             left = ", ".join(f"{self.counts[code]} {_LEFT[code]}" for code in _LEFT if self.counts[code])
             return f"nothing to upload in {self.directory}: no closed segment{f' ({left})' if left else ''}"
-        verbs = {"copied": "would be copied" if self.is_plan else "copied", **_LEFT}
+        verbs = {"copied": "would be copied" if self.dry_run else "copied", **_LEFT}
         done = ", ".join(f"{self.counts[code]} {verb}" for code, verb in verbs.items() if self.counts[code])
         rate = human_rate(self.log_size, time.monotonic() - self.started)
         ratio = f"ratio {human_ratio(self.log_size, self.size)}, {rate}"

@@ -151,8 +151,8 @@ FINALIZE: Final = Words("path", "finalized", {}, _show_directory, "finalizing", 
 class WindowTeller(Teller):
     """Reporter of windows, which adds up their records."""
 
-    def __init__(self, words: Words, as_json: bool, is_plan: bool) -> None:
-        super().__init__(words, as_json, is_plan)
+    def __init__(self, words: Words, as_json: bool, dry_run: bool) -> None:
+        super().__init__(words, as_json, dry_run)
         self.sums: Counter[str] = Counter(records=0, filtered=0, quarantined=0, files=0)
         self.more.update(self.sums)
         self.size_gone = 0
@@ -170,9 +170,9 @@ class WindowTeller(Teller):
 
     def sentence(self) -> str:
         """Return a sentence with the totals of written and deleted files."""
-        would = "would be " if self.is_plan else ""
+        would = "would be " if self.dry_run else ""
         done = f"{counted(self.counts['written'], 'window')} {would}written"
-        if not self.is_plan:
+        if not self.dry_run:
             files = counted(self.sums["files"], "new file")
             done = f"{counted(self.sums['records'], 'record')} in {files} ({human_bytes(self.size - self.size_gone)})"
         going = self.counts["deleted"]
@@ -203,7 +203,7 @@ class BadMessagesTeller(WindowTeller):
     def sentence(self) -> str:
         """Return a sentence with the number of messages that are good now."""
         files, bad = counted(self.counts.total(), "file"), self.sums["quarantined"]
-        if self.is_plan:
+        if self.dry_run:
             return f"{counted(bad, 'message')} in {files} would be parsed"
         out = f"; {self.sums['filtered']} dropped" if self.sums["filtered"] else ""
         stays = f"{bad} still bad" if bad else "none still bad"

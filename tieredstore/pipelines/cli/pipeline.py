@@ -149,7 +149,7 @@ def run(
             "--conf, --checkpoint and --listen are for Spark, but --once does not use Spark: leave them out"
         )
     plan = Plan("run", f"{len(files)} pipelines", partial(_run_once, files, work.parallel, take_over))
-    tell_all(plan.apply, WindowTeller(RUN, output.as_json, is_plan=False))
+    tell_all(plan.apply, WindowTeller(RUN, output.as_json, dry_run=False))
 
 
 def _run_once(files: list[Path], threads: int | None, take_over: int | None, _dry_run: bool) -> Generator[Outcome]:

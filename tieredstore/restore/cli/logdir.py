@@ -117,7 +117,7 @@ def logdir(
     )  # fmt: skip
     prepared = PreparedRestore.read(plan)
     with store.open() as bucket:
-        teller = Teller(_RESTORED, output.as_json, is_plan=dry_run)
+        teller = Teller(_RESTORED, output.as_json, dry_run=dry_run)
         tell_all(
             lambda tell: run(restore_logs(bucket.manager, log_dirs, prepared, options, dry_run=dry_run), tell), teller
         )

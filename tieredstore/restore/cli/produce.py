@@ -132,7 +132,7 @@ def produce(
             complain(f"source: {sentence}")
         if created := prepare_target(source, client, new):
             complain(f"created {', '.join(created)}")
-        teller = Teller(_RESTORED, output.as_json, is_plan=False)
+        teller = Teller(_RESTORED, output.as_json, dry_run=False)
         produced = ProduceRun(source, client, on_progress=_telling(teller))
         tell_all(lambda tell: run(_counted(produced, kept, teller), tell), teller)
 
