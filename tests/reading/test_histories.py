@@ -16,7 +16,7 @@ from tests.support.records.small_segments import new_metadata
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tests.support.stores.doubles import CountingStore
 from tieredstore.catalog.lineage import Lineage, Span
-from tieredstore.catalog.watermark import Hole, MoveBack, ShippedSegment, StoredMoves, Watermark, watermark_key
+from tieredstore.catalog.watermark import Hole, MoveBack, ShippedSegment, StoredWatermarks, Watermark, watermark_key
 from tieredstore.config import settings_from
 from tieredstore.errors import BrokerUnavailableError, DataLossError
 from tieredstore.kafka.checkpoints import LeaderEpochs
@@ -329,7 +329,7 @@ def test_the_holes_of_a_watermark_are_not_kept_in_memory(bucket: Bucket) -> None
     """A long-lived reader keeps the watermarks of all partitions. Each may have many holes."""
     mark = Watermark(WHERE, 60, 3, holes=(Hole(5, 6, "lost", 0),), moved_back=(MoveBack(60, 20, 4, 0),))
     bucket.manager.store.put(watermark_key("", WHERE), mark.to_bytes())
-    moves = StoredMoves(bucket.manager)
+    moves = StoredWatermarks(bucket.manager)
     moves.look([WHERE])
     assert moves.of(WHERE) == replace(mark, holes=())
 

@@ -267,10 +267,8 @@ def read_watermark(
         return None
 
 
-class StoredMoves:
-    """Record of how a bucket's watermarks were moved back. Reads a watermark again only if its object has changed. Not
-    thread-safe.
-    """
+class StoredWatermarks:
+    """A bucket's watermarks, without their holes. Reads one again only if its object has changed. Not thread-safe."""
 
     def __init__(self, source: SegmentSource) -> None:
         self._source = source

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tieredstore.catalog.lineage import NO_EPOCH
-from tieredstore.catalog.watermark import StoredMoves, find_watermark
+from tieredstore.catalog.watermark import StoredWatermarks, find_watermark
 from tieredstore.errors import BrokerUnavailableError
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.partitions.history import History, cut_by_broker, cut_by_watermark, epoch_to_ask, last_epoch
@@ -40,7 +40,7 @@ class EpochInquiry:
     watermarks in the bucket. A watermark records at which uploaded offset a later leader epoch began.
 
     The broker's answers are reused until the bucket's log or the leader changes. ``known`` holds earlier answers.
-    ``moves`` holds the watermark objects that the caller has already read.
+    ``watermarks`` holds the watermark objects that the caller has already read.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class EpochInquiry:
         source: SegmentSource,
         cluster: LiveCluster | None,
         known: Mapping[TopicIdPartition, History] | None = None,
-        moves: StoredMoves | None = None,
+        watermarks: StoredWatermarks | None = None,
     ) -> None:
         self._source = source
         self._cluster = cluster
         self._known = dict(known or {})
-        self._moves = StoredMoves(source) if moves is None else moves
+        self._watermarks = StoredWatermarks(source) if watermarks is None else watermarks
 
     def histories(
         self, partitions: Mapping[TopicPartition, BothSides], timeout_s: float | None = None
@@ -89,7 +89,7 @@ class EpochInquiry:
     def look_at_watermarks(self, lineages: Iterable[Lineage]) -> None:
         """Read the bucket's watermarks for logs that the broker does not have. One listing finds all of them. Skip logs
         without leader epochs."""
-        self._moves.look(lineage.partition for lineage in lineages if last_epoch(lineage) > NO_EPOCH)
+        self._watermarks.look(lineage.partition for lineage in lineages if last_epoch(lineage) > NO_EPOCH)
 
     def stored_history(self, lineage: Lineage) -> History | None:
         """Return the history of a log that the broker does not have. The log's watermark in the bucket gives the
@@ -98,7 +98,7 @@ class EpochInquiry:
         Return None if no later epoch truncated the log.
         """
         left = last_epoch(lineage)
-        cut = cut_by_watermark(lineage, self._moves.of(lineage.partition)) if left > NO_EPOCH else None
+        cut = cut_by_watermark(lineage, self._watermarks.of(lineage.partition)) if left > NO_EPOCH else None
         return None if cut is None else History(left, lineage.end_offset, None, cut)
 
     def _history(self, both: BothSides, answer: EpochEnd | None) -> History:

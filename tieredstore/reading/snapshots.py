@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.catalog.watermark import StoredMoves
+from tieredstore.catalog.watermark import StoredWatermarks
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position, Standing, is_stale, needs_answer
 from tieredstore.partitions.selections import Selection
@@ -55,7 +55,7 @@ class LogSnapshots:
         self._taken_at = 0.0
         self._log = LogOnce(_logger)
         self._known: dict[str, KnownSegment] = {}
-        self._moves: StoredMoves | None = None
+        self._watermarks: StoredWatermarks | None = None
         self._cluster: LiveCluster | None = None
         self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}
         """By partition: the leader epoch of the position, the epoch of the present leader, and the broker's answer to
@@ -71,11 +71,11 @@ class LogSnapshots:
         if self.last is None or self._clock() - self._taken_at >= self._fresh_s:
             source = self._open_source()
             query = self._query if selection is None else replace(self._query, selection=selection)
-            if self._moves is None:
-                self._moves = StoredMoves(source)
+            if self._watermarks is None:
+                self._watermarks = StoredWatermarks(source)
             self.last = survey_logs(
                 source, query, known=self._known, cluster=self.cluster(), before=self.last,
-                moves=self._moves,
+                watermarks=self._watermarks,
             )  # fmt: skip
             # Set the time after the snapshot. Otherwise, a snapshot that takes longer than fresh_s would be stale at
             # once.

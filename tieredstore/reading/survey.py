@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.catalog import Catalog
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.catalog.planning import KnownSegment
-    from tieredstore.catalog.watermark import StoredMoves
+    from tieredstore.catalog.watermark import StoredWatermarks
     from tieredstore.live import LiveCluster, LiveTopic
     from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
@@ -84,7 +84,7 @@ def survey_logs(
     known: dict[str, KnownSegment] | None = None,
     cluster: LiveCluster | None = None,
     before: LogSnapshot | None = None,
-    moves: StoredMoves | None = None,
+    watermarks: StoredWatermarks | None = None,
 ) -> LogSnapshot:
     """List the bucket. If the query names a broker, ask the broker too, by ``cluster`` if it is given, else by a
     connection of its own.
@@ -100,11 +100,11 @@ def survey_logs(
 
     ``known`` has the segments of earlier snapshots, as for :func:`load_catalog`. ``before`` is an earlier snapshot with
     the same isolation. It saves requests for logs that have not changed.
-    ``moves`` holds watermark objects that the caller has already read.
+    ``watermarks`` holds watermark objects that the caller has already read.
     """
     own = query.open_cluster() if cluster is None else None
     with nullcontext() if own is None else closing(own):
-        survey = _Survey(source, query, cluster or own, {} if before is None else before.logs, moves)
+        survey = _Survey(source, query, cluster or own, {} if before is None else before.logs, watermarks)
         # Ask for the broker's first offsets before listing the bucket. In the other order, records that the broker
         # copies and deletes between the two requests would look like a gap. Records that are written and copied
         # between the two requests do no harm, because they come after the log's end in the broker's answer.
@@ -124,7 +124,7 @@ class _Survey:
         query: LogQuery,
         cluster: LiveCluster | None,
         before: Mapping[TopicPartition, PartitionLog],
-        moves: StoredMoves | None,
+        watermarks: StoredWatermarks | None,
     ) -> None:
         self.sentences: list[str] = []
         """Sentences about truncated logs, and about contradictions between bucket and broker that the query accepts."""
@@ -132,7 +132,7 @@ class _Survey:
         self._query = query
         self._cluster = cluster
         self._before = before
-        self._moves = moves
+        self._watermarks = watermarks
         selection = query.selection
         self._assigned = frozenset(selection.partitions) if isinstance(selection, Assign) else None
         self._live_topics: dict[str, LiveTopic] = {}
@@ -224,7 +224,7 @@ class _Survey:
         """
         before = {log.stored_partition: log.history for log in self._before.values() if log.history is not None}
         both = {one.where: one.both for one in known if one.both is not None}
-        inquiry = EpochInquiry(self._source, self._cluster, before, self._moves)
+        inquiry = EpochInquiry(self._source, self._cluster, before, self._watermarks)
         histories: dict[TopicPartition, History | None] = {**inquiry.histories(both)}
         alone = {one.where: one.lineage for one in known if one.lineage is not None and one.live is None}
         inquiry.look_at_watermarks(alone.values())
