@@ -135,13 +135,13 @@ def _requirement(origin: Mapping[str, Any], extras: set[str]) -> str:
         return ("-e " if origin["dir_info"].get("editable") else "") + shlex.quote(place + listed)
     if not origin:
         return shlex.quote(_NAME + listed)
-    url = _shown(origin["url"])
+    url = _hide_secrets(origin["url"])
     if "vcs_info" in origin:
         url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
     return shlex.quote(f"{_NAME}{listed} @ {url}")
 
 
-def _shown(url: str) -> str:
+def _hide_secrets(url: str) -> str:
     """Return the URL without a password or a signature. Keep a user name like ``git``, which belongs to the address."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")

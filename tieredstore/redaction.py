@@ -15,8 +15,8 @@ _QUERY: Final = re.compile(r"\?[^\s'\")]+")
 
 def redacted(text: object) -> str:
     """Return ``text`` for a message, with ``…`` for the credentials and the queries of its URLs."""
-    return _QUERY.sub("?…", _USER.sub(_shown, str(text)))
+    return _QUERY.sub("?…", _USER.sub(_hide, str(text)))
 
 
-def _shown(match: re.Match[str]) -> str:
+def _hide(match: re.Match[str]) -> str:
     return "//…@" if match[0].startswith("//") else f"{match[0].partition(':')[0]}:…@"

@@ -172,7 +172,7 @@ class SchemaRegistry:
 
         Raise SchemaNotFoundError for status 404, and RegistryError with the registry's own message if it refuses.
         """
-        sent = partial(self._asked, path, what, method, body)
+        sent = partial(self._ask, path, what, method, body)
         return RETRY_POLICY.call(f"asking the schema registry for {what}", sent, deadline=deadline)
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class SchemaRegistry:
             raise RegistryError(f"{self.settings.urls[0]} is not a schema registry: its answer is not a JSON object")
         return cast("_Answer", answer)
 
-    def _asked(self, path: str, what: str, method: str, body: Mapping[str, Json] | None, attempt: Attempt) -> object:
+    def _ask(self, path: str, what: str, method: str, body: Mapping[str, Json] | None, attempt: Attempt) -> object:
         # Each attempt uses the next of the registry's addresses, because one of its servers may be down.
         url = self.settings.urls[(attempt.number - 1) % len(self.settings.urls)]
         try:
@@ -241,7 +241,7 @@ class SchemaRegistry:
             # Do not chain the errors, because the traceback would show the library's arguments, with passwords.
             raise _no_answer(url, error) from None
         _check_status(status, url, what, content)
-        return _parsed(content, url)
+        return _parse(content, url)
 
 
 @dataclass(slots=True)
@@ -365,7 +365,7 @@ def _check_status(status: int, url: str, what: str, content: bytes) -> None:
             raise RegistryError(f"{url} is not a schema registry: it answers with status {status}")
 
 
-def _parsed(body: bytes, url: str) -> object:
+def _parse(body: bytes, url: str) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

@@ -249,9 +249,9 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             # The random name of a draft (unfinished file) does not show its key. So yield all drafts of a folder in
             # which keys may start with ``prefix``.
             if below.startswith(prefix) or "/" not in prefix[len(below) :]:
-                yield from self._abandoned_in(folders, below)
+                yield from self._find_abandoned(folders, below)
 
-    def _abandoned_in(self, folders: tuple[bytes, ...], below: str) -> Iterator[AbandonedWrite]:
+    def _find_abandoned(self, folders: tuple[bytes, ...], below: str) -> Iterator[AbandonedWrite]:
         drafts: dict[bytes, os.stat_result] = {}
         with (
             OsErrors(self._root, below, writing=True),

@@ -48,7 +48,7 @@ def translate_errors(what: str) -> Generator[None]:
             raise _error_of_answer(what, response) from None
         raise StoreError(f"{what}: the SDK failed: {redacted(error)[:300]}") from None
     except auth.GoogleAuthError as error:
-        raise _unauthenticated(what, error) from error
+        raise _make_unauthenticated(what, error) from error
     except requests.JSONDecodeError as error:
         raise _unreadable(what, error) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
@@ -120,7 +120,7 @@ def _unreadable(what: str, error: requests.JSONDecodeError) -> StoreError:
     )
 
 
-def _unauthenticated(what: str, error: auth.GoogleAuthError) -> TieredStoreError:
+def _make_unauthenticated(what: str, error: auth.GoogleAuthError) -> TieredStoreError:
     text = redacted(error.args[0] if error.args else error)[:300]
     if isinstance(error, auth.TransportError) or getattr(error, "retryable", False):
         return StoreUnavailableError(f"{what}: no token could be fetched: {text}")

@@ -59,7 +59,7 @@ class _BoundedSocket:
     __slots__ = ()
 
 
-def _bounded(operation: Callable[Concatenate[AnySocket, P], Result]) -> Callable[Concatenate[AnySocket, P], Result]:
+def _limit_time(operation: Callable[Concatenate[AnySocket, P], Result]) -> Callable[Concatenate[AnySocket, P], Result]:
     """Run ``operation`` with the socket's timeout or the remaining time, whichever is shorter."""
 
     def run(sock: AnySocket, /, *args: P.args, **options: P.kwargs) -> Result:
@@ -79,7 +79,7 @@ def _bounded(operation: Callable[Concatenate[AnySocket, P], Result]) -> Callable
 
 @cache
 def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
-    waits = {name: _bounded(getattr(kind, name)) for name in ("recv", "recv_into", "send", "sendall")}
+    waits = {name: _limit_time(getattr(kind, name)) for name in ("recv", "recv_into", "send", "sendall")}
     return type(f"Bounded{kind.__name__}", (_BoundedSocket, kind), {"__slots__": (), **waits})
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.cli.cli_process import tieredstore
 from tests.versions.state import FOLDER
 from tieredstore.config import settings_from
-from tieredstore.ops.doctor.checkup import Verdict, checked_for
+from tieredstore.ops.doctor.checkup import Verdict, check_for
 from tieredstore.versions import HOLD, KINDS, LEASE, WATERMARK, parse_release
 
 HELD = "!tieredstore/holds/case-0.json"
@@ -53,14 +53,14 @@ def test_what_this_release_would_write_is_said_before_it_writes_any(bucket: Path
     }
     kinds = [later.get(kind, kind) for kind in KINDS]
     assert [later[HOLD].version_for(parse_release(text, kinds)) for text in ("0.1", "0.2.4", "0.3")] == [1, 1, 2]
-    said = [(check.outcome, check.detail) for check in checked_for(settings, "0.1", kinds)]
+    said = [(check.outcome, check.detail) for check in check_for(settings, "0.1", kinds)]
     lease = "a pub/sub governor lease of version 1, and tieredstore 0.1 does not know this kind of object"
     assert said == [
         (Verdict.WARN, "this release writes a legal hold of version 2, and tieredstore 0.1 reads up to version 1"),
         (Verdict.WARN, f"this release writes {lease}"),
         (Verdict.BAD, f"!tieredstore/pubsub/default/governor/lease is {lease}"),
     ]
-    assert [check.outcome for check in checked_for(settings, "0.3", kinds)] == [Verdict.GOOD]
+    assert [check.outcome for check in check_for(settings, "0.3", kinds)] == [Verdict.GOOD]
     assert WATERMARK.version_for((0, 0)) == 0
 
 

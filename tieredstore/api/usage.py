@@ -40,7 +40,7 @@ def add_up(listed: Iterable[ListedSegment], by: UsageBy, prices: PriceFile | Non
         return Table(sorted(rows, key=lambda row: -row.stored_size))
     now_ms = time.time_ns() // 1_000_000
     costs = cost_sums(listed, RequestSizes.of(settings), now_ms, by=by)
-    rows = [_priced(key, sums, prices, now_ms) for key, sums in costs.items()]
+    rows = [_price(key, sums, prices, now_ms) for key, sums in costs.items()]
     return Table(sorted(rows, key=_dearness))
 
 
@@ -59,7 +59,7 @@ def total_usage(rows: Sequence[Usage]) -> Usage:
     return _row(UsageKey(), sums, total_of(costs), sum(row.undated for row in rows))
 
 
-def _priced(key: UsageKey, sums: CostSums, prices: PriceFile, now_ms: int) -> Usage:
+def _price(key: UsageKey, sums: CostSums, prices: PriceFile, now_ms: int) -> Usage:
     return _row(key, sums.all, monthly_cost(sums, prices, now_ms), sums.undated)
 
 

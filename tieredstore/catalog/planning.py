@@ -134,7 +134,7 @@ class _Survey:
 
 def _survey(source: SegmentSource, scope: Scope, known: Mapping[str, KnownSegment], pool: Executor) -> _Survey:
     survey = _Survey()
-    unknown = _unknown(source, scope, known, survey)
+    unknown = _find_unknown(source, scope, known, survey)
     # Read manifests on threads, while the listing continues.
     reads = load_each(source.store, unknown, source.manifest_rules, pool, partial(_read, source), at_once=_AT_ONCE)
     found_again = in_parallel(pool, partial(read_listed, source), survey.incomplete, at_once=_AT_ONCE)
@@ -146,7 +146,7 @@ def _survey(source: SegmentSource, scope: Scope, known: Mapping[str, KnownSegmen
     return survey
 
 
-def _unknown(
+def _find_unknown(
     source: SegmentSource, scope: Scope, known: Mapping[str, KnownSegment], survey: _Survey
 ) -> Iterator[SegmentObjects]:
     """Yield the complete segments whose manifests must be read. Add the other segments to ``survey``: incomplete

@@ -245,9 +245,9 @@ class Lookups:
 
     def _give_up(self, looks: Iterable[Look], error: Exception) -> None:
         if not isinstance(error, AlreadyClosedError) or not self._is_closed:
-            self._give(self._unanswered(look, error) for look in looks)
+            self._give(self._make_unanswered(look, error) for look in looks)
 
-    def _unanswered(self, look: Look, error: Exception) -> Unanswered:
+    def _make_unanswered(self, look: Look, error: Exception) -> Unanswered:
         return Unanswered(look, error, self._clock() - look.begun_at)
 
     def _ask_broker(self, looks: list[Look]) -> None:
@@ -278,7 +278,7 @@ class Lookups:
         try:
             return self._bucket.find(look)
         except Exception as error:  # noqa: BLE001  as above
-            return self._unanswered(look, error)
+            return self._make_unanswered(look, error)
 
 
 class BrokerInquiry:

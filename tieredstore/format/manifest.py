@@ -92,10 +92,10 @@ class SegmentIndexes:
         for entry in (self.offset, self.timestamp, self.producer_snapshot, self.leader_epoch, self.transaction):
             if entry is not None:
                 if entry.position != end:
-                    raise self._misplaced(entry, end)
+                    raise self._make_misplaced(entry, end)
                 end += entry.size
 
-    def _misplaced(self, misplaced: IndexEntry, end: int) -> ManifestCorruptError:
+    def _make_misplaced(self, misplaced: IndexEntry, end: int) -> ManifestCorruptError:
         name = next(_INDEX_NAMES[kind] for kind, entry in self.recorded() if entry is misplaced)
         return ManifestCorruptError(
             f"segmentIndexes.{name} is at {misplaced.position}, but the index before it ends at {end}"

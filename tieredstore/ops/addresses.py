@@ -120,7 +120,7 @@ def find_segment(
     ResourceNotFoundError for an absent topic or partition.
     """
     listed = _list_partition(store, prefix, address)
-    committed = [objects for objects in _committed(listed) if address.matches(objects)]
+    committed = [objects for objects in _select_committed(listed) if address.matches(objects)]
     candidates = [objects for objects in committed if not objects.missing] or committed
     return load_segment(store, _only(store, prefix, address, candidates, listed), rules)
 
@@ -131,7 +131,7 @@ def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> Se
     With a segment id, a segment without a manifest counts too. Otherwise only committed segments count.
     """
     listed = _list_partition(store, prefix, address)
-    searched = listed if address.segment_id is not None else _committed(listed)
+    searched = listed if address.segment_id is not None else _select_committed(listed)
     return _only(store, prefix, address, [objects for objects in searched if address.matches(objects)], listed)
 
 
@@ -140,7 +140,7 @@ def _list_partition(store: ObjectStore, prefix: str, address: SegmentAddress) ->
     return list(list_segments(store, prefix, Scope(address.topic, address.topic_id, address.partition)))
 
 
-def _committed(listed: Iterable[SegmentObjects]) -> list[SegmentObjects]:
+def _select_committed(listed: Iterable[SegmentObjects]) -> list[SegmentObjects]:
     return [objects for objects in listed if objects.find(Suffix.MANIFEST) is not None]
 
 
@@ -173,7 +173,7 @@ def _absence(address: SegmentAddress, listed: Sequence[SegmentObjects]) -> Segme
     start = address.base_offset
     if start is None:
         return SegmentAbsentError(address, (), (), leftovers=False)
-    committed = _committed(listed)
+    committed = _select_committed(listed)
     others: tuple[Uuid, ...] = ()
     if address.segment_id is not None:
         others = tuple(objects.segment_id.id for objects in committed if objects.start_offset == start)[:_MOST_NAMED]

@@ -91,7 +91,7 @@ def load_stream(
 
     def job(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -> ListedSegment | None:
         is_archived = archived_too and isinstance(loaded, ObjectArchivedError)
-        return ListedSegment(objects, None) if is_archived else _listed(objects, loaded)
+        return ListedSegment(objects, None) if is_archived else _make_listed(objects, loaded)
 
     with ThreadPool(parallel, "tieredstore-ls") as pool:
         for segment in load_each(store, listed, rules, pool, job, at_once=4 * parallel):
@@ -146,7 +146,7 @@ def _reaches(one: ListedSegment, place: int | AtTime | None) -> bool | None:
     return None if last is None else last >= (place or 0)
 
 
-def _listed(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -> ListedSegment | None:
+def _make_listed(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -> ListedSegment | None:
     if objects.find(Suffix.MANIFEST) is None:
         return ListedSegment(objects, None)
     if isinstance(loaded, StoredSegment | CorruptDataError):

@@ -80,11 +80,11 @@ def why_missing(
         within = [hole for hole in holes if hole.first_offset < stop and start <= hole.last_offset]
         for hole in within:
             span = max(start, hole.first_offset), min(stop, hole.last_offset + 1)
-            yield f"the uploader could not store {_named(span)}: {hole.reason}"
+            yield f"the uploader could not store {_name(span)}: {hole.reason}"
         for first, last in without([(hole.first_offset, hole.last_offset + 1) for hole in within], (start, stop)):
             reached = first if mark is None else min(max(first, mark.next_offset), last)
             if first < reached:
-                yield f"the uploader stored {_named((first, reached))}, and the bucket does not have them now"
+                yield f"the uploader stored {_name((first, reached))}, and the bucket does not have them now"
             if reached < last:
                 yield _why_not_uploaded((reached, last), known, log)
 
@@ -93,8 +93,8 @@ def _why_not_uploaded(span: OffsetSpan, lost: Iterable[OffsetSpan], log: BrokerL
     start, stop = span
     are = "is" if stop == start + 1 else "are"
     if any(first < stop and start < end for first, end in lost):
-        return f"{_named(span)} {are} not in the bucket, and not all of them on the broker either"
-    alone = f"{_named(span)} {are} on the broker alone; a segment is stored once it is closed"
+        return f"{_name(span)} {are} not in the bucket, and not all of them on the broker either"
+    alone = f"{_name(span)} {are} on the broker alone; a segment is stored once it is closed"
     if log.segment_ms is None:
         return f"{alone} ({_SEGMENT_MS})"
     if log.is_idle:
@@ -105,7 +105,7 @@ def _why_not_uploaded(span: OffsetSpan, lost: Iterable[OffsetSpan], log: BrokerL
     return f"{alone}: the first record after {_SEGMENT_MS}={log.segment_ms} closes it at the latest"
 
 
-def _named(span: OffsetSpan) -> str:
+def _name(span: OffsetSpan) -> str:
     start, stop = span
     return f"offset {start}" if stop == start + 1 else f"offsets {start} to {stop - 1}"
 

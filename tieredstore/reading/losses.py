@@ -244,10 +244,10 @@ def _position_lost(loss: PositionLost) -> str:
             now = "is gone" if now_id is None else f"is {now_id} now"
             return f"{name_of(where)} ({topic_id}) {now}, but offsets {start} to {stop - 1} were requested"
         case Moved(where, position, standing, log):
-            return f"{name_of(where)} ({log.topic_id}) {_moved(position, standing, log)}"
+            return f"{name_of(where)} ({log.topic_id}) {_describe_move(position, standing, log)}"
 
 
-def _moved(position: int, standing: Standing, log: LogBounds) -> str:
+def _describe_move(position: int, standing: Standing, log: LogBounds) -> str:
     at = standing.at
     match standing.kind:
         case "cut":

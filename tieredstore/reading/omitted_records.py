@@ -71,26 +71,26 @@ class LeftOut:
                 for entry in entries
             )
         told = [f"the records of {aborted:,} aborted transaction{'s' * (aborted > 1)}"] if aborted else []
-        return [*told, *self._undecided(), *(self._held_back() if asks else ())]
+        return [*told, *self._describe_undecided(), *(self._held_back() if asks else ())]
 
-    def _ended(self) -> Iterator[tuple[PartitionLog, int]]:
+    def _find_ended(self) -> Iterator[tuple[PartitionLog, int]]:
         """Yield each log that was read to its end, with the first offset of the read."""
         for number, (start, stop) in self._windows.items():
             log = self._logs[number]
             if self._reached[number] >= stop == log.end_from(start):
                 yield log, start
 
-    def _undecided(self) -> Iterator[str]:
+    def _describe_undecided(self) -> Iterator[str]:
         """Describe transactions for which the bucket has no outcome. Without a broker, the read ends before such a
         transaction.
         """
-        for log, start in self._ended():
+        for log, start in self._find_ended():
             if not log.on_broker and log.lineage is not None and max(start, log.seam) < log.lineage.end_offset:
                 yield undecided(log.where, max(start, log.seam), log.lineage.end_offset)
 
     def _held_back(self) -> Iterator[str]:
         """Describe the records at the broker that cannot be read yet, because a transaction is still open."""
-        ended = [log.where for log, _ in self._ended() if log.on_broker]
+        ended = [log.where for log, _ in self._find_ended() if log.on_broker]
         cluster = self._query.open_cluster() if ended else None
         if cluster is None:
             return

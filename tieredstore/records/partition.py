@@ -126,7 +126,7 @@ class RunRead:
             section = self._reader.section_of(span)
             is_watching = self._watching
             decoder = self._settings.decoder(*(["offset"] if is_watching else []))
-            aborted = self._aborted(number, span) if self._committed and not is_watching else ()
+            aborted = self._find_aborted(number, span) if self._committed and not is_watching else ()
             meet = partial(self._meet_transaction, number, span, decoder)
             look = _TransactionWatch(span.stop, meet).watch if is_watching else iter
             lost: LostOffsets | None = None
@@ -160,10 +160,10 @@ class RunRead:
     def _meet_transaction(self, number: int, span: Span, decoder: RecordDecoder) -> None:
         self._transactions.skip_to(number)
         # Read the transaction indexes first, because they may prove that every transaction in the read has an outcome.
-        decoder.leave_out(self._aborted(number, span))
+        decoder.leave_out(self._find_aborted(number, span))
         self._settle()
 
-    def _aborted(self, number: int, span: Span) -> Sequence[AbortedTransaction]:
+    def _find_aborted(self, number: int, span: Span) -> Sequence[AbortedTransaction]:
         aborted = self._transactions.aborted(number, span.start, span.stop)
         self._report.aborted.update(aborted)
         return aborted

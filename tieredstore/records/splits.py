@@ -159,12 +159,12 @@ def plan_splits(
     end = max(start, end if undecided is None else min(end, undecided.first_offset))
     planner = _Planner(source, lineage, _Bounds(max_split_bytes, max_split_records, since_ms, settings.on_corrupt))
     with ThreadPool(readers, "tieredstore-splits") as pool:
-        spans = planner.bounds.checked(lineage.spans_between(start, end))
+        spans = planner.bounds.select(lineage.spans_between(start, end))
         planned = in_parallel(pool, planner.sections_of, spans, at_once=2 * readers)
         sections = list(itertools.chain.from_iterable(planned))
         if is_committed and sections:
             sections = planner.with_aborted(sections, start, end, pool)
-    return SplitPlan(lineage.partition, start, end, tuple(planner.packed(sections)), lost, undecided)
+    return SplitPlan(lineage.partition, start, end, tuple(planner.pack(sections)), lost, undecided)
 
 
 def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
@@ -186,7 +186,7 @@ class _Bounds:
     since_ms: int | None
     on_corrupt: OnCorrupt
 
-    def checked(self, spans: Sequence[Span]) -> Iterable[Span]:
+    def select(self, spans: Sequence[Span]) -> Iterable[Span]:
         """Leave out spans without requested records. Raise ConfigError if the remaining spans would make too many
         splits."""
         spans_read = [span for span in spans if span.segment.segment_size_in_bytes and not self._is_earlier(span)]
@@ -278,7 +278,7 @@ class _Planner:
                     decided.append(replace(section, aborted=tuple(aborted)))
         return decided
 
-    def packed(self, sections: Iterable[SplitSection]) -> Iterator[RecordSplit]:
+    def pack(self, sections: Iterable[SplitSection]) -> Iterator[RecordSplit]:
         """Combine as many sections into each split as the limits allow."""
         taken: list[SplitSection] = []
         size = 0

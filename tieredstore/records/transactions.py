@@ -124,7 +124,7 @@ class Transactions:
         # first transaction that is still pending there.
         limit = span.stop
         if self._pending is not None:
-            ended = self._pending.ended_in(number)
+            ended = self._pending.find_ended(number)
             # ``pending`` may describe a later span already, so use the value recorded for this span.
             limit = min(limit, self._pending.pending_from(number))
         told = {(entry.producer_id, entry.last_offset) for entry in ended}
@@ -162,7 +162,7 @@ class PendingTransactions:
         """Skip to span ``number``. Call this only if the read finds no record of a transaction in the earlier spans."""
         self._next = max(self._next, number + 1)
 
-    def ended_in(self, number: int) -> Sequence[AbortedTransaction]:
+    def find_ended(self, number: int) -> Sequence[AbortedTransaction]:
         """Return the pending transactions with an abort marker in span ``number``. The span's index may lack them, or
         give them too late a first offset.
         """
@@ -185,9 +185,9 @@ class PendingTransactions:
         # If the last segment's broker had the log from the start of the read on, the segment's producer snapshot is
         # complete.
         if self._knows_from(self._spans[last].segment) <= self._start:
-            return self._opened_at(last)
-        self.ended_in(last)
-        return {**self._opened_at(last), **self.pending}
+            return self._find_open(last)
+        self.find_ended(last)
+        return {**self._find_open(last), **self.pending}
 
     def _go_through(self, number: int) -> Iterator[AbortedTransaction]:
         span = self._spans[number]
@@ -197,7 +197,7 @@ class PendingTransactions:
             if known_from <= self._start:
                 self.pending = {}
                 return
-            opened = {**self._opened_at(number - 1), **self.pending}
+            opened = {**self._find_open(number - 1), **self.pending}
             self.pending = {producer: first for producer, first in opened.items() if first < known_from}
         if self.pending:
             self._forget_known(span.segment)
@@ -226,7 +226,7 @@ class PendingTransactions:
             if not self.pending:
                 return
 
-    def _opened_at(self, number: int) -> dict[int, int]:
+    def _find_open(self, number: int) -> dict[int, int]:
         """Return the transactions that are open at the end of span ``number``, as far as the segments' brokers know
         them.
         """

@@ -75,7 +75,9 @@ class NamedStore:
     def at(self, store: str) -> NamedStore:
         """Return the same settings for another store, as ``settings_of(..., store=)`` does."""
         texts = {} if self.file is None else read_properties(self.file)
-        return _named(self.file, texts, store, dict(self.elsewhere), source=None if self.file is None else self.source)
+        return _make_named(
+            self.file, texts, store, dict(self.elsewhere), source=None if self.file is None else self.source
+        )
 
     def _read(self) -> Properties:
         given = dict(self.properties)
@@ -126,7 +128,7 @@ def find_store(
         case Settings():
             return _as_they_are(source, store, extra)
         case Mapping():
-            return _named(None, texts_of(source, "settings"), store, extra, source="settings")
+            return _make_named(None, texts_of(source, "settings"), store, extra, source="settings")
         case str() | os.PathLike():
             return _of_text(os.fspath(source), store, extra)
         case None:
@@ -150,7 +152,7 @@ def target_settings(target: StoreLike, source: NamedStore | None) -> Settings:
     if source is None:
         raise ConfigError("the source was opened with loaded settings: give the target's settings too")
     if _is_absent_word(text):
-        raise ConfigError(f"there is no folder {_shown(text)}: create it, or give a URL ({_PREFIXES})")
+        raise ConfigError(f"there is no folder {_show(text)}: create it, or give a URL ({_PREFIXES})")
     return source.at(text).load()
 
 
@@ -206,7 +208,7 @@ def _of_environment(store: str | None, extra: GivenProperties) -> NamedStore:
         return _of_text(path, store, extra)
     if store is None and not extra:
         raise ConfigError(f"no store is named: give {_KINDS}, or name a settings file by {SETTINGS_VARIABLE}")
-    return _named(None, {}, store, extra, source=None if store is not None else "settings")
+    return _make_named(None, {}, store, extra, source=None if store is not None else "settings")
 
 
 def _of_text(text: str, store: str | None, extra: GivenProperties) -> NamedStore:
@@ -215,18 +217,18 @@ def _of_text(text: str, store: str | None, extra: GivenProperties) -> NamedStore
     if "://" in text:
         if store is not None:
             raise ConfigError("two stores are named: give a settings file with store=, or the URL alone")
-        return _named(None, {}, text, extra, source=None)
+        return _make_named(None, {}, text, extra, source=None)
     path = _local_path(text)
     if path.is_dir():
         if store is not None:
             raise ConfigError(f"two stores are named: the folder {excerpt(text)} and store=")
-        return _named(None, {}, str(path.absolute()), extra, source=None)
+        return _make_named(None, {}, str(path.absolute()), extra, source=None)
     if path.suffix != ".properties" and not path.exists():
         raise ConfigError(_no_such(text))
-    return _named(path, read_properties(path), store, extra, source=text)
+    return _make_named(path, read_properties(path), store, extra, source=text)
 
 
-def _named(
+def _make_named(
     file: Path | None, texts: Properties, store: str | None, extra: GivenProperties, *, source: str | None
 ) -> NamedStore:
     """Make the NamedStore. ``texts`` are the properties in the file. Without a file, ``texts`` are all properties."""
@@ -290,8 +292,8 @@ def _meant_url(text: str) -> str | None:
 def _no_such(text: str) -> str:
     if meant := _meant_url(text):
         return meant
-    return f"there is no file or folder {_shown(text)}; URLs begin with {_PREFIXES}"
+    return f"there is no file or folder {_show(text)}; URLs begin with {_PREFIXES}"
 
 
-def _shown(text: str) -> str:
+def _show(text: str) -> str:
     return repr(excerpt(redacted(text)))

@@ -337,11 +337,11 @@ def _compare_partition(source: SourceTopics, target: _Target, work: _Work) -> Co
             closing(source.read(work.where, start, stop)) as ours,
             closing(target.read(work.target, rule.span(start, stop))) as theirs,
         ):
-            pair.compare(_expected(ours, work, rule, pair), (Rows(batch.column("offset"), batch) for batch in theirs))
+            pair.compare(_expect(ours, work, rule, pair), (Rows(batch.column("offset"), batch) for batch in theirs))
     return work.report(pair, (pair.ours.hexdigest(), pair.theirs.hexdigest()))
 
 
-def _expected(batches: Iterable[pa.RecordBatch], work: _Work, rule: MappedOffsets, pair: Pair) -> Iterator[Rows]:
+def _expect(batches: Iterable[pa.RecordBatch], work: _Work, rule: MappedOffsets, pair: Pair) -> Iterator[Rows]:
     """Yield the source's records with the offsets that they should have in the target."""
     for records in work.kept(batches):
         for first, stop, run in rule.pieces(int64_values(records, "offset")):
@@ -353,7 +353,7 @@ def _expected(batches: Iterable[pa.RecordBatch], work: _Work, rule: MappedOffset
             yield Rows.moved(piece, pc.add(piece.column("offset"), delta))
 
 
-def _expected_by_key(
+def _expect_by_key(
     batches: Iterable[pa.RecordBatch], work: _Work, partitioning: Partitioning, pair: Pair
 ) -> Iterator[tuple[OffsetRun, Rows]]:
     """Yield the source's records by offset run, each record with the offset that it should have in the target."""
@@ -440,7 +440,7 @@ def _compare_rehashed(
     pair, ours = Pair(), _RunDigests()
     for start, stop in offsets_without(work.lost, (work.start, work.stop)):
         with closing(source.read(work.where, start, stop)) as batches:
-            for run, rows in _expected_by_key(batches, work, partitioning, pair):
+            for run, rows in _expect_by_key(batches, work, partitioning, pair):
                 ours.add(run, rows.records)
     digests = hashlib.sha256(), hashlib.sha256()
     for run in sorted(run for rule in work.rules.values() for run in rule.runs):
@@ -469,6 +469,6 @@ def _first_of_run(
         closing(source.read(work.where, run.start, run.end)) as ours,
         closing(target.read(where, (run.target_start, run.target_end))) as theirs,
     ):
-        expected = (rows for of, rows in _expected_by_key(ours, work, partitioning, pair) if of == run)
+        expected = (rows for of, rows in _expect_by_key(ours, work, partitioning, pair) if of == run)
         pair.compare(expected, (Rows(batch.column("offset"), batch) for batch in theirs))
     return pair.difference and replace(pair.difference, target_partition=run.target_partition)

@@ -310,12 +310,12 @@ def translate_group(
     for topic, mapped in offset_map.topics.items():
         commits = [commit for commit in group.offsets if commit.topic == topic]
         if not mapped.is_rehashed:
-            yield from (_translated(offset_map, group.group, commit) for commit in commits)
+            yield from (_translate(offset_map, group.group, commit) for commit in commits)
         elif commits:
             yield from _first_unread(offset_map, group.group, topic, commits, starts)
 
 
-def _translated(offset_map: OffsetMap, group: str, commit: CommittedOffset) -> GroupOutcome:
+def _translate(offset_map: OffsetMap, group: str, commit: CommittedOffset) -> GroupOutcome:
     outcome = replace(
         _outcome(group, "planned", "moved"), topic=commit.topic, partition=commit.partition, offset=commit.offset,
         metadata=commit.metadata,

@@ -79,8 +79,8 @@ class Side:
         headers = records.column("headers")
         pairs = pc.list_flatten(headers)
         parts = [
-            _fixed(records.column("offset")),
-            _fixed(records.column("timestamp")),
+            _view_int64(records.column("offset")),
+            _view_int64(records.column("timestamp")),
             *_binary(records.column("key")),
             *_binary(records.column("value")),
             _lengths(pc.list_value_length(headers)),
@@ -169,7 +169,7 @@ def _first_different(one: pa.RecordBatch, other: pa.RecordBatch) -> int:
     return first
 
 
-def _fixed(column: pa.Array) -> memoryview:
+def _view_int64(column: pa.Array) -> memoryview:
     """Return the bytes of a column that has int64 values and no nulls."""
     octets = column.buffers()[1]
     assert octets is not None
@@ -177,7 +177,7 @@ def _fixed(column: pa.Array) -> memoryview:
 
 
 def _lengths(lengths: pa.Array) -> memoryview:
-    return _fixed(pc.fill_null(lengths, -1).cast(pa.int64()))
+    return _view_int64(pc.fill_null(lengths, -1).cast(pa.int64()))
 
 
 def _binary(column: pa.Array) -> tuple[memoryview, bytes | memoryview]:

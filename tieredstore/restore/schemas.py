@@ -41,7 +41,7 @@ def plan_schemas(registry: SchemaRegistry, held: RegistrySchemas) -> Plan:
 
     Raise ConfigError if the registry has another schema under an id or a version.
     """
-    ordered, present = list(_ordered(held)), _Present.of(registry, held)
+    ordered, present = list(_order(held)), _Present.of(registry, held)
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         yield from _import(registry, ordered, present, dry_run=dry_run)
@@ -137,7 +137,7 @@ def _set_levels(registry: SchemaRegistry, held: RegistrySchemas, *, dry_run: boo
         yield _outcome("set", subject or "the registry", f"compatibility {level}", dry_run=dry_run)
 
 
-def _ordered(held: RegistrySchemas) -> Iterator[SchemaVersion]:
+def _order(held: RegistrySchemas) -> Iterator[SchemaVersion]:
     """Yield all versions ordered by id, except that a version comes after the versions to which it refers."""
     by_place = {_place(each): each for each in sorted(held.versions, key=lambda each: (each.id, each.version))}
     sorter: TopologicalSorter[_Place] = TopologicalSorter()

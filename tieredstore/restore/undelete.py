@@ -244,7 +244,7 @@ class _Place:
 
     def outcomes(self, segments: Sequence[_Segment], times: DeletionTimes, *, dry_run: bool) -> Generator[Outcome]:
         chosen = [one for one in segments if one.is_chosen(times)]
-        superseded = _superseded(segments) if isinstance(self.store, RawStore) else ()
+        superseded = _find_superseded(segments) if isinstance(self.store, RawStore) else ()
         bring_back = partial(self._outcome, superseded, dry_run=dry_run)
         with (
             ThreadPool(READERS, "tieredstore-undelete") as pool,
@@ -349,7 +349,7 @@ def _other_lives(segments: Iterable[_Segment], times: DeletionTimes) -> Iterator
             )  # fmt: skip
 
 
-def _superseded(segments: Iterable[_Segment]) -> set[str]:
+def _find_superseded(segments: Iterable[_Segment]) -> set[str]:
     """Return the names of deleted segments that a newer log has replaced. The newer log began after the segment's
     deletion, at or before the segment's offset.
 

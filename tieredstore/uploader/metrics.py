@@ -173,7 +173,7 @@ def _by_topic(topics: Mapping[str, Mapping[str, float]]) -> Iterable[Metric]:
 def levels_of(uploader: Uploader, now_s: float) -> Mapping[str, float]:
     """Return the values of ``GAUGES``. ``now_s`` is the present time of the uploader's clock."""
     partitions = uploader.disk.partitions
-    led = _led(uploader)
+    led = _find_led(uploader)
     leaving = [partition for partition in partitions if partition.role is Role.LEAVING]
     return {
         **_lag_of((partition.lag() for partition in led), now_s),
@@ -200,7 +200,7 @@ def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, 
     if not patterns:
         return {}
     topics: dict[str, list[Partition]] = {}
-    for partition in _led(uploader):
+    for partition in _find_led(uploader):
         topics.setdefault(partition.where.topic, []).append(partition)
     # Choose by name, not by lag. The topics with the greatest lag change over time, and Prometheus keeps a series for
     # every topic that ever had a label.
@@ -220,7 +220,7 @@ def lag_by_partition(uploader: Uploader, now_s: float) -> Mapping[str, object]:
     Until a partition's watermark is read, its ``lag_segments``, ``lag_bytes`` and ``oldest_segment_age_seconds`` are
     None. ``reason`` is the last error, or the condition that the next segment waits for.
     """
-    led = sorted(_led(uploader), key=lambda partition: partition.name)
+    led = sorted(_find_led(uploader), key=lambda partition: partition.name)
     return {
         "leadership_known": uploader.leadership.is_known,
         "partitions": [_lag_row(partition, now_s) for partition in led],
@@ -241,7 +241,7 @@ def _lag_row(partition: Partition, now_s: float) -> Mapping[str, object]:
     }
 
 
-def _led(uploader: Uploader) -> list[Partition]:
+def _find_led(uploader: Uploader) -> list[Partition]:
     return [partition for partition in uploader.disk.partitions if partition.role is Role.LED]
 
 

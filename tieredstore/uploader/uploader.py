@@ -352,13 +352,13 @@ class Uploader(Closing):
     def _plan(self) -> Iterator[Outcome]:
         for partition in self.disk.partitions:
             if partition.role is Role.LED:
-                yield from self._planned(partition)
+                yield from self._plan_partition(partition)
         for expired in self.expire(dry_run=True):
-            yield _expired(expired)
+            yield _describe_expired(expired)
         for topic, reason in self.topics.refused.items():
             yield Outcome(action="upload", status="kept", code="refused", topic=topic, reason=reason)
 
-    def _planned(self, partition: Partition) -> Iterator[Outcome]:
+    def _plan_partition(self, partition: Partition) -> Iterator[Outcome]:
         for segment in self._shipper.plan(self.target, partition):
             yield Outcome(
                 action="upload", status="planned", code="copied", base_offset=segment.place.base_offset,
@@ -531,7 +531,7 @@ def _left(partition: Partition) -> Outcome:
     ).of(partition.where)  # fmt: skip
 
 
-def _expired(expired: Expired) -> Outcome:
+def _describe_expired(expired: Expired) -> Outcome:
     """Describe what retention would delete of a partition."""
     stays = f"; stopped at a segment that was not deleted: {expired.left_alone}" if expired.left_alone else ""
     return Outcome(

@@ -74,8 +74,8 @@ class Json:
     def convert(self, column: Column, place: Place) -> Column:
         """Parse the objects or check the texts; raise InvalidValueError for invalid JSON or a field of another type."""
         if self.schema is None or self.on_invalid == "fail" or self.null_whole:
-            return self._by_parts(column, self._parsed, self.arrow_type, place)
-        whole = self._parsed(column)
+            return self._by_parts(column, self._parse_column, self.arrow_type, place)
+        whole = self._parse_column(column)
         return self._struct(column, list(self.schema), (), place) if whole is None else whole
 
     def _struct(self, column: Column, fields: Sequence[pa.Field], path: tuple[str, ...], place: Place) -> Column:
@@ -115,10 +115,10 @@ class Json:
             fault=self._fault, on_invalid=self.on_invalid, way_out=self.way_out, nulls=self.nulls,
         )  # fmt: skip
 
-    def _parsed(self, column: Column) -> Column | None:
+    def _parse_column(self, column: Column) -> Column | None:
         try:
             if self.schema is None:
-                return _checked(column)
+                return _check(column)
             return _parse(column, self.schema, "error" if self._refuses_more else "ignore")
         except (pa.ArrowException, ValueError):
             return None
@@ -196,7 +196,7 @@ def _find_misfit(value: object, kind: pa.DataType, path: str = "", *, refuses_mo
         return None
     else:
         wanted = "an object" if pa.types.is_struct(kind) else "a list" if pa.types.is_list(kind) else str(kind)
-        return f"{path + ': ' if path else ''}{_shown(value)} is not {wanted}"
+        return f"{path + ': ' if path else ''}{_show(value)} is not {wanted}"
     found = (_find_misfit(part, each, name, refuses_more=refuses_more) for name, part, each in parts)
     return next((misfit for misfit in found if misfit is not None), None)
 
@@ -211,7 +211,7 @@ def _fits(value: object, kind: pa.DataType) -> bool:
     return True
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     match value:
         case dict():
             return "an object"
@@ -233,7 +233,7 @@ def is_json(kind: pa.DataType) -> bool:
     return kind.equals(_JSON)
 
 
-def _checked(column: Column) -> Column:
+def _check(column: Column) -> Column:
     """Return the messages as JSON text; raise ValueError if one of them is invalid."""
     for message in column.to_pylist():
         if message is not None:

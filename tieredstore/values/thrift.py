@@ -96,13 +96,13 @@ class _Reading(ABC):
 
     def _skip_map(self, depth: int) -> None:
         key, value, count = self.map_head()
-        for _ in range(self._bounded(count)):
+        for _ in range(self._check_count(count)):
             self._skip_item(key, depth)
             self._skip_item(value, depth)
 
     def _skip_items(self, depth: int) -> None:
         kind, count = self.list_head()
-        for _ in range(self._bounded(count)):
+        for _ in range(self._check_count(count)):
             self._skip_item(kind, depth)
 
     def _skip_item(self, kind: int, depth: int) -> None:
@@ -111,7 +111,7 @@ class _Reading(ABC):
         else:
             self.skip(kind, depth + 1)
 
-    def _bounded(self, count: int) -> int:
+    def _check_count(self, count: int) -> int:
         if not 0 <= count <= len(self._data) - self._at:
             raise ValueError("it declares more items than it has bytes")
         return count

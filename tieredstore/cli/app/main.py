@@ -364,12 +364,12 @@ def _bad_value(problem: BadParameter) -> str:
 
     cause, subject = problem.__cause__, _name(problem.param)
     if not isinstance(cause, ValidationError):
-        return f"{subject}: {_uncapitalized(problem.message)}"
+        return f"{subject}: {_uncapitalize(problem.message)}"
     error = cause.errors()[0]
-    return f"{subject} is {quoted(error['input'])}: {_wanted(error)}; {_path(problem)} --help explains it"
+    return f"{subject} is {quoted(error['input'])}: {_requirement_of(error)}; {_path(problem)} --help explains it"
 
 
-def _wanted(error: ErrorDetails) -> str:
+def _requirement_of(error: ErrorDetails) -> str:
     """Return the requirement that a refused value does not meet."""
     kind, limits = str(error["type"]), error.get("ctx", {})
     if kind.startswith(("int", "float")):
@@ -379,7 +379,7 @@ def _wanted(error: ErrorDetails) -> str:
             return f"it must be at {words} {limits[limit]}"
     if choices := re.search(r"is not one of (.+?)\.?$", str(error["msg"])):
         return f"it must be one of {choices[1].replace(chr(39), '')}"
-    return _uncapitalized(str(error["msg"]).removeprefix("Value error, "))
+    return _uncapitalize(str(error["msg"]).removeprefix("Value error, "))
 
 
 def _bad_option(problem: BadOptionUsage) -> str:
@@ -394,7 +394,7 @@ def _bad_option(problem: BadOptionUsage) -> str:
 def _other(problem: UsageError) -> str:
     if surplus := re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", problem.message, re.DOTALL):
         return f"unexpected argument {quoted(surplus[1])} for {_command(problem)}: {_usage_line(_context(problem))}"
-    return _uncapitalized(problem.message)
+    return _uncapitalize(problem.message)
 
 
 _SENTENCES: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -440,5 +440,5 @@ def _name(parameter: Parameter | None) -> str:
     return max(map(str, parameter.opts), key=len)
 
 
-def _uncapitalized(message: str) -> str:
+def _uncapitalize(message: str) -> str:
     return (message[:1].lower() + message[1:]).rstrip(".")

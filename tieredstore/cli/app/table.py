@@ -62,7 +62,7 @@ def entry_of(name: str) -> Entry | None:
 
 def find_option(name: str) -> Entry | None:
     """Find an optional part's implementation of an option, by ``command --option``. Return None if there is none."""
-    return next((entry for entry in _attached() if entry.name == name), None)
+    return next((entry for entry in _read_attached() if entry.name == name), None)
 
 
 def all_entries() -> tuple[Entry, ...]:
@@ -72,11 +72,11 @@ def all_entries() -> tuple[Entry, ...]:
 
 def wing_entries() -> tuple[Entry, ...]:
     """Return the commands of the installed optional parts."""
-    return tuple(entry for entry in _attached() if " " not in entry.name)
+    return tuple(entry for entry in _read_attached() if " " not in entry.name)
 
 
 @functools.cache
-def _attached() -> tuple[Entry, ...]:
+def _read_attached() -> tuple[Entry, ...]:
     """Read the tables of the installed optional parts."""
     tables: list[tuple[Entry, ...]] = attached_parts("tieredstore.commands")
     return tuple(entry for table in tables for entry in table)

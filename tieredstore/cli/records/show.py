@@ -106,7 +106,7 @@ class _Report:
             self._records(shown)
             return
         self._is_data |= asked.view is View.RECORDS
-        items = self._counted(itertools.islice(shown.items, self._count))
+        items = self._count_items(itertools.islice(shown.items, self._count))
         if self._output.as_json:
             lines = ({"file": asked.name, **shown.row.json(item)} for item in items)
             sys.stdout.writelines(json.dumps(line) + "\n" for line in lines)
@@ -125,7 +125,7 @@ class _Report:
             sums: dict[str, JsonValue] = {**self._sums, "entries": self._sums["entries"]}
             print_json_line({"summary": {"files": self._shown, **sums, "failed": len(self.exit_codes)}})
 
-    def _counted(self, items: Iterable[T]) -> Iterator[T]:
+    def _count_items(self, items: Iterable[T]) -> Iterator[T]:
         for item in items:
             self._sums["entries"] += 1
             yield item

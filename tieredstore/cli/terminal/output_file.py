@@ -27,7 +27,7 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with _explained(path):
+    with _explain_errors(path):
         # Check for a link before the write. If the name becomes a link later, the rename replaces the link and does not
         # follow it.
         target = path.resolve() if path.is_symlink() else path.parent.resolve() / path.name
@@ -48,7 +48,7 @@ def refuse_binary(path: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Generator[None]:
+def _explain_errors(path: Path) -> Generator[None]:
     try:
         yield
     except BrokenPipeError as error:

@@ -92,11 +92,11 @@ def table_lines(
     ahead = iter(rows)
     first: list[Row] = [[*map(plain, row)] for row in itertools.islice(ahead, sample)]
     width = None if is_wide else width
-    needed = _needed(columns, first)
+    needed = _measure(columns, first)
     shown = [at for at in _fitting(columns, needed, width) if is_wide or columns[at].rank < WIDE]
     is_short = width is not None and _lacks_wanted(columns, needed, shown, width)
     if is_short:
-        needed = _needed(columns, [_shorten(columns, row) for row in first])
+        needed = _measure(columns, [_shorten(columns, row) for row in first])
         shown = _fitting(columns, needed, width)
     layout = _Layout([columns[at] for at in shown], _widths(columns, needed, shown, width), width, is_short)
     yield layout.names()
@@ -185,7 +185,7 @@ def _by_column(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[Row]:
     return zip(*rows, strict=True) if rows else iter([()] * len(columns))
 
 
-def _needed(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+def _measure(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
     """Return the width that each column needs if nothing is cut."""
     return [max(map(cell_count, (columns[at].name, *cells))) for at, cells in enumerate(_by_column(columns, rows))]
 
@@ -226,9 +226,9 @@ def _widths(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[in
         return most
     room = width - len(GAP) * (len(shown) - 1)
 
-    def capped(cap: int) -> list[int]:
+    def cap_at(cap: int) -> list[int]:
         return [max(low, min(high, cap)) for low, high in zip(least, most, strict=True)]
 
     # Find the largest limit of widths with which all columns fit. A binary search is correct, because the sum of the
     # widths grows with the limit.
-    return capped(bisect.bisect_right(range(max(most) + 1), room, key=lambda cap: sum(capped(cap))) - 1)
+    return cap_at(bisect.bisect_right(range(max(most) + 1), room, key=lambda cap: sum(cap_at(cap))) - 1)

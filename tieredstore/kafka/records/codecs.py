@@ -106,7 +106,7 @@ class Decompressor:
                 room[:filled] = done
                 filled += reader.readinto(room[filled:most])
         except zstandard.ZstdError as error:
-            raise _malformed("zstd", error) from error
+            raise _make_malformed("zstd", error) from error
         if filled == most:
             raise self._too_large()
         return room[:filled]
@@ -118,14 +118,14 @@ class Decompressor:
         try:
             return b"".join(self._pieces("gzip", make, body, 16 * len(body) + _LEAST_STEP))
         except (gzip.error, EOFError, ValueError) as error:
-            raise _malformed("gzip", error) from error
+            raise _make_malformed("gzip", error) from error
 
     def _decompress_lz4(self, body: memoryview) -> bytes:
         make = _library("lz4.frame").LZ4FrameDecompressor
         try:
             return b"".join(self._pieces("lz4", make, body, 4 * len(body) + _LEAST_STEP))
         except (RuntimeError, EOFError, ValueError) as error:
-            raise _malformed("lz4", error) from error
+            raise _make_malformed("lz4", error) from error
 
     def _pieces(self, codec: str, make: Callable[[], Any], body: memoryview, step: int) -> Iterator[bytes]:
         """Yield the output of one or more streams, in pieces that double from ``step`` on."""
@@ -133,7 +133,7 @@ class Decompressor:
         while at < len(body):
             streams += 1
             if streams > _FREE_STREAMS + (self._max_bytes - left) // _LEAST_BYTES_OF_A_STREAM:
-                raise _malformed(codec, f"{streams} compressed streams hold only {self._max_bytes - left} bytes")
+                raise _make_malformed(codec, f"{streams} compressed streams hold only {self._max_bytes - left} bytes")
             stream = make()
             # A decompressor copies the input after the end of its stream. The first stream is usually the only one, and
             # gets all the input. Later streams get little more than they need. Otherwise, each of many small streams
@@ -172,7 +172,7 @@ class Decompressor:
             if total > self._max_bytes:
                 raise self._too_large()
             if number > _FREE_BLOCKS + total // _LEAST_BYTES_OF_A_BLOCK:
-                raise _malformed("snappy", f"{number} blocks hold only {total} bytes")
+                raise _make_malformed("snappy", f"{number} blocks hold only {total} bytes")
         return total
 
 
@@ -182,7 +182,7 @@ def _library(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
-def _malformed(codec: str, reason: object) -> BatchCorruptError:
+def _make_malformed(codec: str, reason: object) -> BatchCorruptError:
     return BatchCorruptError(f"has malformed {codec} data: {reason}")
 
 
@@ -190,9 +190,9 @@ def _decompress_block(library: ModuleType, block: memoryview, room: memoryview) 
     try:
         written = library.snappy.decompress_raw_into(block, room)
     except library.DecompressionError as error:
-        raise _malformed("snappy", error) from error
+        raise _make_malformed("snappy", error) from error
     if written != len(room):
-        raise _malformed("snappy", f"a block decompressed to {written} bytes, but states {len(room)}")
+        raise _make_malformed("snappy", f"a block decompressed to {written} bytes, but states {len(room)}")
 
 
 def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
@@ -215,7 +215,7 @@ def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
         size = int.from_bytes(body[position : position + 4], "big")
         position += 4
         if not 0 < size <= len(body) - position:
-            raise _malformed("snappy", f"a block states {size} bytes, but {len(body) - position} bytes are left")
+            raise _make_malformed("snappy", f"a block states {size} bytes, but {len(body) - position} bytes are left")
         yield body[position : position + size]
         position += size
 
@@ -231,7 +231,7 @@ def _snappy_size(block: memoryview) -> int:
             if size > _SNAPPY_MAX_RATIO * len(block):
                 break
             return size
-    raise _malformed("snappy", f"a block of {len(block)} bytes states an impossible decompressed size")
+    raise _make_malformed("snappy", f"a block of {len(block)} bytes states an impossible decompressed size")
 
 
 def _with_true_lz4_checksum(body: memoryview) -> Body:

@@ -167,7 +167,7 @@ class VerbatimCopies:
             # already.
             if info.size != segment.stored.sizes[suffix] or not (is_committed or self._is_equal(segment, suffix)):
                 raise SegmentAlreadyExistsError(
-                    f"{self._shown(segment, suffix)} exists in the target with other bytes than in the source; "
+                    f"{self._show(segment, suffix)} exists in the target with other bytes than in the source; "
                     "remove it if it is not wanted"
                 )
         return before_s
@@ -189,7 +189,7 @@ class VerbatimCopies:
         """Raise SegmentAlreadyExistsError unless the target's manifest equals the source's. The data key in the
         target's manifest may be wrapped differently, if the target's key ring opens it.
         """
-        name = self._shown(segment, Suffix.MANIFEST)
+        name = self._show(segment, Suffix.MANIFEST)
         try:
             raw = read_manifest_text(self._route.target.store, self._target_key(segment, Suffix.MANIFEST), name)
         except ObjectNotFoundError as error:
@@ -234,7 +234,7 @@ class VerbatimCopies:
         try:
             return all(ours == theirs for ours, theirs in zip(self._body(segment, suffix), stored, strict=True))
         except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
-            raise PreconditionFailedError(f"{self._shown(segment, suffix)} has disappeared") from error
+            raise PreconditionFailedError(f"{self._show(segment, suffix)} has disappeared") from error
 
     def _require_data(self, segment: VerbatimSegment) -> None:
         """Raise LeftAloneError unless log and indexes are in the target with their full sizes."""
@@ -248,7 +248,7 @@ class VerbatimCopies:
                 is_whole = False
             if not is_whole:
                 raise LeftAloneError(
-                    f"{self._shown(segment, suffix)} was deleted from the target before its manifest was written; copy "
+                    f"{self._show(segment, suffix)} was deleted from the target before its manifest was written; copy "
                     "again, and find out what deletes young objects there (a clean-up, or a rule of the bucket)"
                 )
 
@@ -269,7 +269,7 @@ class VerbatimCopies:
         return object_key(self._route.target.prefix, segment.stored.objects.main_path, suffix)
 
     @staticmethod
-    def _shown(segment: VerbatimSegment, suffix: Suffix) -> str:
+    def _show(segment: VerbatimSegment, suffix: Suffix) -> str:
         return f"{segment.stored.objects.main_path}.{suffix.value}"
 
 

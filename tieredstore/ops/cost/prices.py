@@ -158,7 +158,7 @@ class _Reader:
 
     def _group(self, table: str, value: object, group: type[_GroupT]) -> _GroupT | None:
         if not isinstance(value, dict):
-            self.problems.append(f"{table} is {_shown(value)}, not a table")
+            self.problems.append(f"{table} is {_show(value)}, not a table")
             return None
         fields = cast("dict[str, object]", value)
         own = {one.name: one for one in dataclasses.fields(cast("Any", group))}
@@ -173,13 +173,13 @@ class _Reader:
 
     def _number(self, name: str, value: object, about: Mapping[str, float]) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.problems.append(f"{name} is {_shown(value)}, not a number ({about['means']})")
+            self.problems.append(f"{name} is {_show(value)}, not a number ({about['means']})")
             return 0.0
         # Compare the price with its bounds before converting it, because a JSON integer may exceed any float. A NaN
         # is never within the bounds.
         if not about["least"] <= value <= about["most"]:
             self.problems.append(
-                f"{name} is {_shown(value)}; it must be from {about['least']:g} to {about['most']:g} ({about['means']})"
+                f"{name} is {_show(value)}; it must be from {about['least']:g} to {about['most']:g} ({about['means']})"
             )
             return 0.0
         return float(value)
@@ -193,11 +193,11 @@ class _Reader:
         if value is None:
             self.problems.append(f"{name} is missing: say whose prices these are, of which date, and in which currency")
         else:
-            self.problems.append(f"{name} is {_shown(fields[name])}, not a text of at most {_MOST_TEXT} characters")
+            self.problems.append(f"{name} is {_show(fields[name])}, not a text of at most {_MOST_TEXT} characters")
         return ""
 
     def _sentences(self, value: object) -> tuple[str, ...]:
-        shown = _shown(value)
+        shown = _show(value)
         items = cast("list[object]", value) if isinstance(value, list) else [None]
         if not all(isinstance(item, str) for item in items):
             self.problems.append(f"assumptions is {shown}, not a list of sentences")
@@ -209,5 +209,5 @@ class _Reader:
             self.problems.append(f"{place}{excerpt(name)} is not known{hint}")
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     return excerpt(repr(value), 60)

@@ -146,10 +146,10 @@ def checked(
 
     ``named`` tells where the settings come from. With ``named``, also make the checks of installed optional parts. An
     entry point of ``tieredstore.checks`` names a function that takes a :class:`NamedStore` and yields results. With
-    ``release``, make only the checks of :func:`checked_for`.
+    ``release``, make only the checks of :func:`check_for`.
     """
     if release is not None:
-        yield from checked_for(settings, release)
+        yield from check_for(settings, release)
         return
     yield from _of_this_machine(settings)
     yield from guarded("keys", lambda: _of_keys(settings))
@@ -160,7 +160,7 @@ def checked(
             yield from guarded("settings", partial(checks, named))
 
 
-def checked_for(settings: Settings, release: str, kinds: Sequence[StateKind] = KINDS) -> Iterator[Check]:
+def check_for(settings: Settings, release: str, kinds: Sequence[StateKind] = KINDS) -> Iterator[Check]:
     """Yield a check for each of tieredstore's own objects (holds, watermarks and others) that an earlier ``release``
     could not read.
 
@@ -333,7 +333,7 @@ def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
 
 def _of_reading(store: ObjectStore, manifests: Sequence[str]) -> Iterator[Check]:
     # Limit the size, because an object that is named like a manifest may be large.
-    times = [_timed(lambda: store.get_small(manifests[0], MAX_MANIFEST_SIZE)) for _ in range(_TRIES)]
+    times = [_measure_s(lambda: store.get_small(manifests[0], MAX_MANIFEST_SIZE)) for _ in range(_TRIES)]
     plural = "s" if len(manifests) > 1 else ""
     yield Check(
         "read",
@@ -448,8 +448,8 @@ def _of_unfinished(store: ObjectStore, prefix: str, upload_max_age_ms: int) -> I
 
 def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
     body = os.urandom(_PROBE_BYTES)
-    with _removed_again(store, place):
-        put_ms = statistics.median(_timed(partial(store.put, f"{place}/{n}", body)) for n in range(_TRIES))
+    with _remove_again(store, place):
+        put_ms = statistics.median(_measure_s(partial(store.put, f"{place}/{n}", body)) for n in range(_TRIES))
         if store.get(f"{place}/0") != body:
             yield Check("write", Verdict.BAD, "the store returned other bytes than were written", exit_code=4)
             return
@@ -480,14 +480,14 @@ def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
 
 
 @contextmanager
-def _removed_again(store: ObjectStore, place: str) -> Generator[None]:
+def _remove_again(store: ObjectStore, place: str) -> Generator[None]:
     try:
         yield
     finally:
         store.delete([info.key for info in store.list(f"{place}/")])
 
 
-def _timed(call: Callable[[], object]) -> float:
+def _measure_s(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     call()
     return _ms_since(started)

@@ -53,7 +53,7 @@ def read_schemas(registry: SchemaRegistry) -> tuple[RegistrySchemas, list[NotHel
 
 def subjects_of(registry: SchemaRegistry) -> tuple[str, ...]:
     """Return the names of all subjects, including soft-deleted ones."""
-    names = _parsed(_NAMES, registry.ask("/subjects?deleted=true", "its subjects"), "its subjects")
+    names = _parse(_NAMES, registry.ask("/subjects?deleted=true", "its subjects"), "its subjects")
     return tuple(sorted(names))
 
 
@@ -66,7 +66,7 @@ def versions_of(registry: SchemaRegistry, subject: str) -> Iterator[StoredVersio
     for number in sorted(every):
         named = f"version {number} of {subject}"
         answer = registry.ask(f"{path}/{number}?deleted=true", named)
-        found = _parsed(_VERSION, answer, named)
+        found = _parse(_VERSION, answer, named)
         yield StoredVersion(
             SchemaVersion(
                 subject, number, found.id, found.schemaType, found.schema, found.references or (), number not in alive
@@ -79,20 +79,20 @@ def schema_of(registry: SchemaRegistry, version: SchemaVersion) -> SchemaVersion
     """Return ``version`` with the schema of its schema id. Raise SchemaNotFoundError if the registry lacks this
     schema."""
     what = f"the schema {version.id}"
-    found = _parsed(_SCHEMA, registry.ask(f"/schemas/ids/{version.id}", what), what)
+    found = _parse(_SCHEMA, registry.ask(f"/schemas/ids/{version.id}", what), what)
     return replace(version, schema=found.schema, schema_type=found.schemaType, references=found.references or ())
 
 
 def compatibility_of(registry: SchemaRegistry, subject: str | None = None) -> str | None:
     """Return the compatibility level of a subject or, without ``subject``, of the registry; None if none is set."""
     found = _ask_own(registry, "config", subject)
-    return None if found is None else _parsed(_LEVEL, found, "its compatibility").compatibilityLevel
+    return None if found is None else _parse(_LEVEL, found, "its compatibility").compatibilityLevel
 
 
 def mode_of(registry: SchemaRegistry, subject: str) -> str | None:
     """Return the mode that a subject sets, such as IMPORT; None if it sets none."""
     found = _ask_own(registry, "mode", subject)
-    return None if found is None else _parsed(_MODE, found, "its mode").mode
+    return None if found is None else _parse(_MODE, found, "its mode").mode
 
 
 def subject_path(subject: str) -> str:
@@ -138,7 +138,7 @@ _MODE: Final = TypeAdapter(_Mode)
 
 def _numbers(registry: SchemaRegistry, path: str, what: str) -> tuple[int, ...]:
     try:
-        return _parsed(_NUMBERS, registry.ask(path, what), what)
+        return _parse(_NUMBERS, registry.ask(path, what), what)
     except SchemaNotFoundError:
         return ()
 
@@ -151,7 +151,7 @@ def _ask_own(registry: SchemaRegistry, kind: str, subject: str | None) -> object
         return None
 
 
-def _parsed(kind: TypeAdapter[_Value], answer: object, what: str) -> _Value:
+def _parse(kind: TypeAdapter[_Value], answer: object, what: str) -> _Value:
     try:
         return kind.validate_python(answer)
     except ValidationError as error:

@@ -97,7 +97,7 @@ class Snapshots:
 
         Raise ConfigError if the snapshot is too large.
         """
-        body = _sealed(snapshot, self.key_ring)
+        body = _seal(snapshot, self.key_ring)
         key = self.key(snapshot.cluster_id, snapshot.taken_ms, _HOUR if is_hourly else _SECOND)
         try:
             self.store.put(key, body, if_absent=True)
@@ -107,7 +107,7 @@ class Snapshots:
 
     def find_all(self) -> list[StoredSnapshot]:
         """Return all snapshots, sorted by cluster and then by time, with one listing."""
-        return sorted(self._listed())
+        return sorted(self._list())
 
     def read(self, stored: StoredSnapshot) -> ClusterSnapshot:
         """Read one snapshot.
@@ -116,7 +116,7 @@ class Snapshots:
         EncryptionError if its key is missing, and ObjectNotFoundError if it has expired.
         """
         where = f"the snapshot {stored.cluster_id} {stored.name}"
-        snapshot = _opened(self.store.get_small(stored.key, _MAX_STORED_BYTES), self.key_ring, where)
+        snapshot = _open(self.store.get_small(stored.key, _MAX_STORED_BYTES), self.key_ring, where)
         names = (_text(snapshot.taken_ms, _HOUR), _text(snapshot.taken_ms, _SECOND))
         if snapshot.cluster_id != stored.cluster_id or stored.name not in names:
             raise CorruptDataError(f"{where} holds another snapshot: {snapshot.cluster_id} {names[1]}")
@@ -227,7 +227,7 @@ class Snapshots:
             self.store.delete([each.key for each in old])
         return old
 
-    def _listed(self) -> Iterator[StoredSnapshot]:
+    def _list(self) -> Iterator[StoredSnapshot]:
         folder = f"{self.prefix}{_FOLDER}"
         for info in self.store.list(folder):
             match = _NAME.fullmatch(info.key.removeprefix(folder))
@@ -266,7 +266,7 @@ class _Document:
 _DOCUMENT: Final = TypeAdapter(_Document)
 
 
-def _sealed(snapshot: ClusterSnapshot, key_ring: KeyRing | None) -> bytes:
+def _seal(snapshot: ClusterSnapshot, key_ring: KeyRing | None) -> bytes:
     plain = snapshot.to_json()
     encryption = cipher = None
     if key_ring is not None:
@@ -285,7 +285,7 @@ def _sealed(snapshot: ClusterSnapshot, key_ring: KeyRing | None) -> bytes:
     return body
 
 
-def _opened(raw: bytes | None, key_ring: KeyRing | None, where: str) -> ClusterSnapshot:
+def _open(raw: bytes | None, key_ring: KeyRing | None, where: str) -> ClusterSnapshot:
     document = CLUSTER_SNAPSHOT.parse(_DOCUMENT, raw, where)
     try:
         content = _content_of(document)

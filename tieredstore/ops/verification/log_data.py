@@ -78,10 +78,10 @@ class LogWalk:
         wanted = min(position + _VIEW_SIZE, self._size)
         self.skip_to(position)
         while self.end < wanted:
-            self._load(self._kept_from(position))
+            self._load(self._bytes_from(position))
         if position >= self._begin:
             return self._chunk[position - self._begin :]
-        return memoryview(self._kept_from(position, _VIEW_SIZE))
+        return memoryview(self._bytes_from(position, _VIEW_SIZE))
 
     def loaded(self, position: int) -> memoryview:
         """Return the bytes from ``position`` on that are loaded already. The result may be empty."""
@@ -107,7 +107,7 @@ class LogWalk:
         self.skip_to(start + 1)
         return self._chunk[start - self._begin : stop - self._begin]
 
-    def _kept_from(self, position: int, size: int | None = None) -> bytes:
+    def _bytes_from(self, position: int, size: int | None = None) -> bytes:
         """Return the loaded bytes from ``position`` on, at most ``size``."""
         kept = self._tail_from(position) if position < self._begin else b""
         first = max(position - self._begin, 0)
@@ -232,7 +232,7 @@ class BatchChecks:
             return
         self._run.last_offset = header.last_offset
         if header.base_offset < self._metadata.start_offset:
-            self._misplaced(header, f"before the segment's first offset, {self._metadata.start_offset}")
+            self._report_misplaced(header, f"before the segment's first offset, {self._metadata.start_offset}")
             return
         self._run.max_timestamp = max(self._run.max_timestamp, header.max_timestamp)
         self._pending = header
@@ -243,9 +243,9 @@ class BatchChecks:
         """Report the misplaced batch: the batch of ``header``, or the previous batch if it ends after the segment."""
         before, end = self._pending, self._metadata.end_offset
         if before is not None and 0 <= end < before.last_offset:
-            self._misplaced(before, f"beyond the segment's last offset, {end}")
+            self._report_misplaced(before, f"beyond the segment's last offset, {end}")
         elif not self._is_damaged:
-            self._misplaced(header, f"not after offset {self.last_offset} of the previous batch")
+            self._report_misplaced(header, f"not after offset {self.last_offset} of the previous batch")
 
     def lost(self) -> None:
         """Note that batches were skipped."""
@@ -260,7 +260,7 @@ class BatchChecks:
         run = self._run
         if run.next_entry < len(self._offsets):
             entry = self._offsets[run.next_entry]
-            self.index_finding(f"{_shown(entry)} leads to no batch that ends at that offset")
+            self.index_finding(f"{_show(entry)} leads to no batch that ends at that offset")
         if run.next_time < len(self._times):
             offset = self._times[run.next_time].offset
             self._time_finding(f"it has offset {offset}, but the last batch ends at {self.last_offset}")
@@ -294,7 +294,7 @@ class BatchChecks:
     def _add_of_index(self, kind: FindingKind, name: str, detail: str) -> None:
         self.add(self.subject.finding(kind, f"the {name} index does not match the log: {detail}", Suffix.INDEXES))
 
-    def _misplaced(self, header: BatchHeader, why: str) -> None:
+    def _report_misplaced(self, header: BatchHeader, why: str) -> None:
         where = (
             f"the batch at byte {header.position} of the log has offsets {header.base_offset} to {header.last_offset}"
         )
@@ -349,9 +349,9 @@ class BatchChecks:
         if header.position + header.size_in_bytes <= entry.position:
             return False
         if entry.position > header.position:
-            self.index_finding(f"{_shown(entry)} leads into a batch")
+            self.index_finding(f"{_show(entry)} leads into a batch")
         elif header.last_offset > entry.offset:
-            self.index_finding(f"{_shown(entry)} has an offset at which no batch ends")
+            self.index_finding(f"{_show(entry)} has an offset at which no batch ends")
         return header.last_offset == entry.offset and self._run.next_entry < len(self._offsets)
 
     def _take_transactional(self, header: BatchHeader, marker: bytes) -> None:
@@ -401,7 +401,7 @@ def _marker_of(header: BatchHeader, log: LogWalk) -> bytes:
     return bytes(log.view(header.position)[HEADER_SIZE : min(header.size_in_bytes, HEADER_SIZE + MARKER_BYTES)])
 
 
-def _shown(entry: OffsetIndexEntry) -> str:
+def _show(entry: OffsetIndexEntry) -> str:
     return f"its entry of offset {entry.offset} at byte {entry.position}"
 
 

@@ -68,7 +68,7 @@ class Selection:
         """
         waiting: list[Subject] = []
         for objects in listed:
-            subject = self._known(Subject(objects, self._level_of(objects), prefix, shown))
+            subject = self._add_known(Subject(objects, self._level_of(objects), prefix, shown))
             if waiting and (_is_next(waiting[0], subject) or len(waiting) == _MOST_WAITING):
                 yield _before(waiting[0], subject)
                 yield from waiting[1:]
@@ -87,7 +87,7 @@ class Selection:
             return None
         return self.level if self.sample is None or self.sample.has(objects) else Level.LISTING
 
-    def _known(self, subject: Subject) -> Subject:
+    def _add_known(self, subject: Subject) -> Subject:
         if self.state is None or subject.level is None:
             return subject
         sound = self.state.known(subject.objects, subject.level)

@@ -59,10 +59,10 @@ class VerifyState(Closing):
         self._recheck_ms = recheck_after // timedelta(milliseconds=1)
         self._now_ms = now_ms
         self._unsaved, self._saved_at = 0, time.monotonic()
-        with self._explained():
+        with self._explain_errors():
             self._database = sqlite3.connect(path, timeout=5.0)
         try:
-            with self._explained():
+            with self._explain_errors():
                 self._open(identity, prefix)
         except ConfigError:
             self._database.close()
@@ -75,7 +75,7 @@ class VerifyState(Closing):
         A check in the future does not count, because the clock was ahead then, and the age of the check is unknown.
         """
         now_ms = self._now_ms()
-        with self._explained():
+        with self._explain_errors():
             row = self._database.execute(
                 "SELECT stamps, end_offset, epochs, log_size FROM sound "
                 "WHERE path = ? AND depth >= ? AND checked_ms > ? AND checked_ms <= ?",
@@ -91,7 +91,7 @@ class VerifyState(Closing):
         """Record that a segment is sound."""
         epochs = json.dumps(sound.claimed.epochs)
         values = (level.depth, self._now_ms(), sound.claimed.end, epochs, sound.log_size)
-        with self._explained():
+        with self._explain_errors():
             self._database.execute(
                 "INSERT OR REPLACE INTO sound VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (objects.main_path, _stamps_of(objects), *values),
@@ -100,20 +100,20 @@ class VerifyState(Closing):
 
     def forget(self, objects: SegmentObjects) -> None:
         """Remove the record of a segment that is not sound."""
-        with self._explained():
+        with self._explain_errors():
             self._database.execute("DELETE FROM sound WHERE path = ?", (objects.main_path,))
         self._count()
 
     def save(self) -> None:
         """Write all records to disk."""
-        with self._explained():
+        with self._explain_errors():
             self._database.commit()
         self._unsaved, self._saved_at = 0, time.monotonic()
 
     def close(self) -> None:
         """Save and close the file. Delete rows of segments that no run has checked for long."""
         with contextlib.closing(self._database):
-            with self._explained():
+            with self._explain_errors():
                 oldest = self._now_ms() - _FORGET_AFTER * self._recheck_ms
                 self._database.execute("DELETE FROM sound WHERE checked_ms < ?", (oldest,))
             self.save()
@@ -138,7 +138,7 @@ class VerifyState(Closing):
             self.save()
 
     @contextlib.contextmanager
-    def _explained(self) -> Generator[None]:
+    def _explain_errors(self) -> Generator[None]:
         try:
             yield
         except ConfigError:

@@ -351,7 +351,7 @@ class SegmentCheck:
         findings = list(check_presence(subject))
         is_committed = subject.objects.find(Suffix.MANIFEST) is not None
         if is_committed and subject.objects.missing:
-            subject = self._looked_at_again(subject)
+            subject = self._look_again(subject)
             findings = list(check_presence(subject))
         if subject.level is None or not is_committed:
             return CheckedSegment(subject, tuple(findings))
@@ -370,11 +370,11 @@ class SegmentCheck:
     def _check_sizes(self, subject: Subject, stored: StoredSegment) -> tuple[Subject, list[Finding]]:
         wrong = list(size_findings(subject, stored.sizes))
         if wrong:
-            subject = self._looked_at_again(subject)
+            subject = self._look_again(subject)
             wrong = list(size_findings(subject, stored.sizes))
         return subject, wrong
 
-    def _looked_at_again(self, subject: Subject) -> Subject:
+    def _look_again(self, subject: Subject) -> Subject:
         """Look up the objects again, because the segment may have been committed during the long listing."""
         prefix, path = subject.prefix, subject.objects.main_path
         infos: list[tuple[Suffix, ObjectInfo]] = []

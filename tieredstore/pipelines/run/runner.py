@@ -169,7 +169,7 @@ class Runner:
             # The message says "up to", because some of these offsets may be transaction markers and not records.
             _logger.info(
                 "%s: up to %s waiting, due by %s%s UTC or %s",
-                self._own.name, _counted(lag.offsets, "record"), day, f"{minute:%H:%M}", self._planner.policy,
+                self._own.name, _count(lag.offsets, "record"), day, f"{minute:%H:%M}", self._planner.policy,
             )  # fmt: skip
 
     def announce(self) -> None:
@@ -285,7 +285,7 @@ class Runner:
             size = human_bytes(sum(file.size for file in entry.files))
             _logger.info(
                 "%s: batch %d: %s written to %s (%s)",
-                self._own.name, entry.number, _counted(records, "record"), _counted(len(entry.files), "file"), size,
+                self._own.name, entry.number, _count(records, "record"), _count(len(entry.files), "file"), size,
             )  # fmt: skip
 
     def resume(self) -> None:
@@ -336,7 +336,7 @@ class Runner:
             return write_window(window, records, recipe or self._recipe, self._parts.store, reached)
 
 
-def _counted(count: int, noun: str) -> str:
+def _count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 

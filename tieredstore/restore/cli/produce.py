@@ -134,7 +134,7 @@ def produce(
             complain(f"created {', '.join(created)}")
         teller = Teller(_RESTORED, output.as_json, dry_run=False)
         produced = ProduceRun(source, client, on_progress=_telling(teller))
-        tell_all(lambda tell: run(_counted(produced, kept, teller), tell), teller)
+        tell_all(lambda tell: run(_count(produced, kept, teller), tell), teller)
 
 
 def open_backup(settings: Path, topics: Sequence[str]) -> AbstractContextManager[TopicBackup]:
@@ -148,7 +148,7 @@ def open_backup(settings: Path, topics: Sequence[str]) -> AbstractContextManager
     return found
 
 
-def _counted(produced: ProduceRun, backup: TopicBackup | None, teller: Teller) -> Iterator[Outcome]:
+def _count(produced: ProduceRun, backup: TopicBackup | None, teller: Teller) -> Iterator[Outcome]:
     """Yield the outcomes of a run. At the end, report lost offsets, and how many repeated records of a backup were left
     out."""
     yield from produced.outcomes()

@@ -45,7 +45,7 @@ class Producers:
             return
         before = self._states.get(producer) or ProducerState(producer, _NONE, _NONE, _NONE, 0, _NONE, _NONE, _NONE)
         if header.is_control:
-            self._states[producer] = _ended(before, header, coordinator_epoch(marker_of(batch)))
+            self._states[producer] = _end(before, header, coordinator_epoch(marker_of(batch)))
             return
         began, size = before.current_txn_first_offset, header.last_offset - header.base_offset
         self._states[producer] = ProducerState(
@@ -55,7 +55,7 @@ class Producers:
         )  # fmt: skip
 
 
-def _ended(before: ProducerState, header: BatchHeader, epoch: int) -> ProducerState:
+def _end(before: ProducerState, header: BatchHeader, epoch: int) -> ProducerState:
     after = replace(
         before, producer_epoch=header.producer_epoch, timestamp=header.max_timestamp, coordinator_epoch=epoch,
         current_txn_first_offset=_NONE,

@@ -44,7 +44,7 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
     Raise BatchCorruptError for a damaged batch, and for a batch that crosses the span's start or end. Raise
     IndexesCorruptError for a transaction index that does not match the batches.
     """
-    path, indexes, aborted = folder / f"{span.start:020d}.log", IndexBuilder(span.start), _aborted_in(source, span)
+    path, indexes, aborted = folder / f"{span.start:020d}.log", IndexBuilder(span.start), _find_aborted(source, span)
     batch = memoryview(b"")
 
     def copied(log: BinaryIO) -> Iterator[BatchHeader]:
@@ -79,7 +79,7 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
     return {**draft_files(folder, span.start, span.stop, contents), _draft(path): path}
 
 
-def _aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
+def _find_aborted(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
     stored = source.fetch_indexes(span.segment, (IndexType.TRANSACTION,))
     aborted = parse_aborted(stored[IndexType.TRANSACTION].read(), span.segment) if stored else ()
     # An entry belongs to the segment that contains the transaction's abort marker. The marker is at the entry's

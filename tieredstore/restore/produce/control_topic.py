@@ -40,7 +40,7 @@ class ControlTopic:
         """Return the newest position of the run; None if no position is recorded yet. Call this after
         ``Transactions.start``, which ends the run's old transactions.
         """
-        begin, end = self._settled()
+        begin, end = self._wait_settled()
         count, key = _NEWEST, self._run.encode()
         while begin < end:
             start = max(begin, end - count)
@@ -55,7 +55,7 @@ class ControlTopic:
         """Yield the offset runs in each record with a key RUN/NUMBER, for numbers above ``after`` and at most
         ``up_to``."""
         wanted = {f"{self._run}/{number}".encode(): number for number in range(after + 1, up_to + 1)}
-        begin, end = self._settled()
+        begin, end = self._wait_settled()
         for key, value in self._records(begin, end) if wanted else ():
             if key in wanted and value is not None:
                 del wanted[key]
@@ -64,7 +64,7 @@ class ControlTopic:
             missing = next(iter(wanted)).decode()
             raise CorruptDataError(f"{CONTROL_TOPIC} has lost the record {missing} with offsets of restored records")
 
-    def _settled(self) -> tuple[int, int]:
+    def _wait_settled(self) -> tuple[int, int]:
         """Return the topic's first offset and its end. First wait until no transaction is open before that end.
 
         A reader of committed records stops before the first open transaction. If another run has an open transaction,

@@ -128,7 +128,7 @@ def check_target(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool,
 def check_transactions(needed_ms: int, longest_ms: int | None) -> Check:
     """Check that the brokers allow the transaction timeout that the run needs."""
     if longest_ms is None:
-        return _skipped("transactions", "transaction.max.timeout.ms: the login may not see the brokers' settings")
+        return _skip("transactions", "transaction.max.timeout.ms: the login may not see the brokers' settings")
     if longest_ms < needed_ms:
         detail = (
             f"transaction.max.timeout.ms is {longest_ms}, but the run needs {needed_ms}: raise this "
@@ -138,11 +138,11 @@ def check_transactions(needed_ms: int, longest_ms: int | None) -> Check:
     return Check("transactions", Verdict.GOOD, f"transaction.max.timeout.ms is {longest_ms}")
 
 
-def unknown_to_clients(run: str) -> Iterator[Check]:
+def warn_of_unknown(run: str) -> Iterator[Check]:
     """Yield warnings about quotas and rights that no client request can look up."""
-    yield _skipped("quotas", "Kafka clients cannot look up quotas: see kafka-configs --describe --entity-type users")
+    yield _skip("quotas", "Kafka clients cannot look up quotas: see kafka-configs --describe --entity-type users")
     detail = f"no request shows in advance whether the login may use the transactional id tieredstore-restore-{run}"
-    yield _skipped("rights", detail)
+    yield _skip("rights", detail)
 
 
 def _partitions(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool) -> Check:
@@ -166,7 +166,7 @@ def _sizes(source: SourceTopic, target: TargetTopic) -> Check:
     most = number_of(target.settings, "max.message.bytes")
     limit = f"{target.topic} takes messages of {human_bytes(most)} (max.message.bytes={most})"
     if source.scanned is None:
-        return _skipped("sizes", f"{limit}; only --dry-run reads all records and finds the largest")
+        return _skip("sizes", f"{limit}; only --dry-run reads all records and finds the largest")
     needed = source.scanned.largest + _BATCH_BYTES
     if needed > most:
         return Check("sizes", Verdict.BAD, f"{limit}, and the largest record needs {needed} B: raise the limit")
@@ -176,7 +176,7 @@ def _sizes(source: SourceTopic, target: TargetTopic) -> Check:
 def _times(source: SourceTopic, target: TargetTopic, now_ms: int) -> Check:
     times, name = source.times_ms, target.topic
     if times is None:
-        return _skipped("times", f"{name}: no times are known")
+        return _skip("times", f"{name}: no times are known")
     earliest, latest = times
     before, after = _limit(target.settings, _BEFORE), _limit(target.settings, _AFTER)
     if before is not None and earliest < now_ms - before[1]:
@@ -272,13 +272,13 @@ def _rights(target: TargetTopic) -> Check:
     if target.has_append_times:
         needed.add("ALTER_CONFIGS")
     if target.operations is None:
-        return _skipped("rights", f"{target.topic}: the brokers do not tell what the login may do")
+        return _skip("rights", f"{target.topic}: the brokers do not tell what the login may do")
     if missing := sorted(needed - target.operations):
         return Check("rights", Verdict.BAD, f"the login may not {', '.join(missing)} {target.topic}: allow it")
     return Check("rights", Verdict.GOOD, f"the login may {', '.join(sorted(needed))} {target.topic}")
 
 
-def _skipped(check: str, detail: str) -> Check:
+def _skip(check: str, detail: str) -> Check:
     return Check(check, Verdict.SKIPPED, detail)
 
 
@@ -370,7 +370,7 @@ def examine(
                 checks += [check for check in found if check.outcome is Verdict.BAD]
             checks.append(_check_missing(name, created, source.partition_count, is_rehashed=is_rehashed))
         needed_ms = int(properties.get("transaction.timeout.ms", TRANSACTION_MS))
-        checks += [check_transactions(needed_ms, cluster.longest_transaction_ms()), *unknown_to_clients(options.run)]
+        checks += [check_transactions(needed_ms, cluster.longest_transaction_ms()), *warn_of_unknown(options.run)]
     records, size = sum(each.records for each in sources), sum(each.size for each in sources)
     return DryRun(checks, records, size, missing, losses)
 
@@ -388,7 +388,7 @@ def _check_run(
                 ranges = position.sources
                 next_offsets(topics, reader, targets, position)
     except BrokerUnavailableError as error:
-        return [_skipped("run", f"not all is known of the run {run}: {error}")], ranges
+        return [_skip("run", f"not all is known of the run {run}: {error}")], ranges
     except (ConfigError, BrokerDeniedError) as error:
         return [Check("run", Verdict.BAD, str(error))], ranges
     if position is None or not position.records:

@@ -379,7 +379,7 @@ def store_properties(
     open_names = _own_class(by_name.get("storage.backend.class")) or "settings" in given
     for name in sorted(by_name):
         if not _is_setting(name, open_names):
-            raise ConfigError(_unknown(name, (*own, *also), not_ours))
+            raise ConfigError(_explain_unknown(name, (*own, *also), not_ours))
     return _with_pair_ids(by_name)
 
 
@@ -399,7 +399,7 @@ def _own_class(backend: str | None) -> bool:
     return backend is not None and backend.strip() not in (*BACKENDS, *JAVA_BACKENDS)
 
 
-def _unknown(name: str, options: Sequence[str], not_ours: Mapping[str, str]) -> str:
+def _explain_unknown(name: str, options: Sequence[str], not_ours: Mapping[str, str]) -> str:
     if name in not_ours:
         return f"the option {name} is not known: {not_ours[name]}"
     known = {option.lower(): option for option in options}
