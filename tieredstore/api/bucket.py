@@ -113,7 +113,7 @@ class Bucket(Closing):
 
         Raises ResourceNotFoundError for a name that does not exist.
         """
-        from tieredstore.api.topics import sum_up  # noqa: PLC0415
+        from tieredstore.api.topics import TopicSums  # noqa: PLC0415
 
         scopes, window = scopes_of(self.topics, topics, which), window_of(start, stop)
         moment = time_of("until", until)
@@ -123,7 +123,7 @@ class Bucket(Closing):
             )
         latest: dict[TopicIdPartition, ListedSegment] = {}
         listed = told(self._listed(scopes, *window, latest=latest), self._teller(on_segment))
-        return sum_up(self, listed, moment, scopes, window, latest)
+        return TopicSums(self, scopes, window, moment).of(listed, latest)
 
     def each_segment(
         self, *topics: str, start: GivenPlace = None, stop: GivenPlace = None, **which: Unpack[Which]

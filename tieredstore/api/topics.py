@@ -31,79 +31,89 @@ _Life: TypeAlias = tuple[str, Uuid]
 """An incarnation of a topic: name and id."""
 
 
-def sum_up(
-    bucket: Bucket,
-    listed: Iterator[ListedSegment],
-    until: AtTime | None,
-    scopes: Scopes,
-    window: Bounds,
-    latest: Mapping[TopicIdPartition, ListedSegment],
-) -> Table[Topic]:
-    """Return the topics of a listing. With a broker, add the broker's offsets in the window, and the topics in scope
-    that the broker tiers.
+@dataclass(frozen=True, slots=True)
+class TopicSums:
+    """The sums of a bucket's topics.
 
-    After the listing, ``latest`` has each partition's last segment, even if that segment is outside the window. With a
+    With a broker, they have the broker's offsets in the window, and the topics in scope that the broker tiers. With a
     window, the time up to which a partition is complete stays unknown.
     """
-    lives: dict[_Life, dict[int, _Held]] = {}
-    for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
-        held = _Held(where.partition)
-        for one in of_partition:
-            held.add(one)
-        lives.setdefault((where.topic, where.topic_id), {})[where.partition] = held
-    if bucket.broker is None:
-        return Table(_topic(*life, [held.row() for held in lives[life].values()]) for life in lives)
-    is_empty = not lives
-    for where in latest:
-        lives.setdefault((where.topic, where.topic_id), {})
-    now_ms = time.time_ns() // 1_000_000
-    logs = _ask_broker(bucket, scopes, list(lives), until, now_ms, window, check_start=is_empty)
-    rows: dict[_Life, list[Partition]] = {
-        life: [] for life in sorted({*lives, *logs}, key=lambda life: (life[0], str(life[1])))
-    }
-    only = scopes.partitions
-    places = [
-        (life, number)
-        for life in rows
-        for number in {*lives.get(life, {}), *(n for n in logs.get(life, {}) if only is None or n in only)}
-    ]
 
-    def compare(place: tuple[_Life, int]) -> Partition:
-        life, number = place
-        held = lives.get(life, {}).get(number) or _Held(number)
-        row, log = held.row(bucket), logs.get(life, {}).get(number)
-        if log is None:
+    bucket: Bucket
+    scopes: Scopes
+    window: Bounds
+    until: AtTime | None
+
+    def of(self, listed: Iterator[ListedSegment], latest: Mapping[TopicIdPartition, ListedSegment]) -> Table[Topic]:
+        """Return the topics of a listing. After the listing, ``latest`` has each partition's last segment, even if that
+        segment is outside the window.
+        """
+        lives: dict[_Life, dict[int, _Held]] = {}
+        for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
+            held = _Held(where.partition)
+            for one in of_partition:
+                held.add(one)
+            lives.setdefault((where.topic, where.topic_id), {})[where.partition] = held
+        if self.bucket.broker is None:
+            return Table(_topic(*life, [held.row() for held in lives[life].values()]) for life in lives)
+        is_empty = not lives
+        for where in latest:
+            lives.setdefault((where.topic, where.topic_id), {})
+        now_ms = time.time_ns() // 1_000_000
+        logs = self._ask_broker(list(lives), now_ms, check_start=is_empty)
+        rows: dict[_Life, list[Partition]] = {
+            life: [] for life in sorted({*lives, *logs}, key=lambda life: (life[0], str(life[1])))
+        }
+        only = self.scopes.partitions
+        places = [
+            (life, number)
+            for life in rows
+            for number in {*lives.get(life, {}), *(n for n in logs.get(life, {}) if only is None or n in only)}
+        ]
+
+        def compare(place: tuple[_Life, int]) -> Partition:
+            life, number = place
+            held = lives.get(life, {}).get(number) or _Held(number)
+            row, log = held.row(self.bucket), logs.get(life, {}).get(number)
+            if log is None:
+                return row
+            if self.window != (None, None):
+                last = latest.get(TopicIdPartition(life[1], life[0], number))
+                return replace(row, broker=_cut(log, row, self.window, last))
+            return self._compare(life, held, replace(row, broker=log), log, now_ms)
+
+        with ThreadPool(READERS, "tieredstore-watermarks") as pool:
+            for (life, _), row in zip(places, in_parallel(pool, compare, places, at_once=2 * READERS), strict=True):
+                rows[life].append(row)
+        return Table(_topic(*life, of_topic) for life, of_topic in rows.items() if of_topic or life in logs)
+
+    def _ask_broker(self, lives: list[_Life], now_ms: int, *, check_start: bool) -> dict[_Life, dict[int, BrokerLog]]:
+        from tieredstore import live  # noqa: PLC0415  needs the extra `kafka`
+        from tieredstore.reading.query import timeout_of  # noqa: PLC0415
+
+        client = self.bucket.broker or {}
+        layout = self.bucket.manager.layout
+        ids = [(topic, layout.topic_id(topic, topic_id)) for topic, topic_id in lives]
+        with live.LiveCluster(client, isolation="read_uncommitted", timeout_s=timeout_of(client)) as cluster:
+            others = [topic for topic in cluster.topics() if self.scopes.matches(topic)] if self.scopes.is_open else []
+            return ask_broker(
+                cluster, ids, self.until, now_ms=now_ms, others=others, window=self.window, check_start=check_start
+            )
+
+    def _compare(self, life: _Life, held: _Held, row: Partition, log: BrokerLog, now_ms: int) -> Partition:
+        """Return the partition with the time up to which it is complete, and the reasons for later missing offsets."""
+        missing = row.missing_before(max(log.end_offset, row.end_offset or 0))
+        up_to_ms = held.newest_before(missing[0][0], now_ms) if missing else now_ms
+        # For the time ``until``, the broker names an offset of its own log, which may begin after the missing offsets.
+        # If the bucket has all records before ``until``, the true offset is at most the first missing offset.
+        until = self.until
+        if until is not None and log.until is not None and missing and (up_to_ms or -1) >= until.timestamp_ms:
+            row = replace(row, broker=replace(log, until=min(log.until, missing[0][0])))
+        row = replace(row, complete_up_to=time_of(up_to_ms))
+        if not row.missing_until:
             return row
-        if window != (None, None):
-            last = latest.get(TopicIdPartition(life[1], life[0], number))
-            return replace(row, broker=_cut(log, row, window, last))
-        return _compare(bucket, life, held, row, log, until, now_ms)
-
-    with ThreadPool(READERS, "tieredstore-watermarks") as pool:
-        for (life, _), row in zip(places, in_parallel(pool, compare, places, at_once=2 * READERS), strict=True):
-            rows[life].append(row)
-    return Table(_topic(*life, of_topic) for life, of_topic in rows.items() if of_topic or life in logs)
-
-
-def _ask_broker(
-    bucket: Bucket,
-    scopes: Scopes,
-    lives: list[_Life],
-    until: AtTime | None,
-    now_ms: int,
-    window: Bounds,
-    *,
-    check_start: bool,
-) -> dict[_Life, dict[int, BrokerLog]]:
-    from tieredstore import live  # noqa: PLC0415  needs the extra `kafka`
-    from tieredstore.reading.query import timeout_of  # noqa: PLC0415
-
-    client = bucket.broker or {}
-    layout = bucket.manager.layout
-    ids = [(topic, layout.topic_id(topic, topic_id)) for topic, topic_id in lives]
-    with live.LiveCluster(client, isolation="read_uncommitted", timeout_s=timeout_of(client)) as cluster:
-        others = [topic for topic in cluster.topics() if scopes.matches(topic)] if scopes.is_open else []
-        return ask_broker(cluster, ids, until, now_ms=now_ms, others=others, window=window, check_start=check_start)
+        mark = find_watermark(self.bucket.manager, TopicIdPartition(life[1], life[0], row.number))
+        return replace(row, why_missing=tuple(why_missing(row.missing_until, row.lost, log, mark)))
 
 
 def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | None) -> BrokerLog:
@@ -116,26 +126,6 @@ def _cut(log: BrokerLog, row: Partition, window: Bounds, last: ListedSegment | N
     if end is None or last is None or last.objects.start_offset < end or not isinstance(window[1], AtTime):
         return log
     return log.within(min(log.earliest_offset, end), end)
-
-
-def _compare(
-    bucket: Bucket, life: _Life, held: _Held, row: Partition, log: BrokerLog, until: AtTime | None, now_ms: int
-) -> Partition:
-    """Return the partition with three additions: the broker's offsets, the time up to which the partition is complete,
-    and the reasons for later missing offsets.
-    """
-    row = replace(row, broker=log)
-    missing = row.missing_before(max(log.end_offset, row.end_offset or 0))
-    up_to_ms = held.newest_before(missing[0][0], now_ms) if missing else now_ms
-    # For the time ``until``, the broker names an offset of its own log, which may begin after the missing offsets. If
-    # the bucket has all records before ``until``, the true offset is at most the first missing offset.
-    if until is not None and log.until is not None and missing and (up_to_ms or -1) >= until.timestamp_ms:
-        row = replace(row, broker=replace(log, until=min(log.until, missing[0][0])))
-    row = replace(row, complete_up_to=time_of(up_to_ms))
-    if not row.missing_until:
-        return row
-    mark = find_watermark(bucket.manager, TopicIdPartition(life[1], life[0], row.number))
-    return replace(row, why_missing=tuple(why_missing(row.missing_until, row.lost, log, mark)))
 
 
 def _topic(name: str, topic_id: Uuid, partitions: list[Partition]) -> Topic:
