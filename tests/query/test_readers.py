@@ -65,7 +65,7 @@ def test_a_split_of_each_reader_fits_into_what_may_wait_to_be_taken(
         reader, snapshot = TopicReader(lambda: manager, LogQuery.of_topic("events")).begin()
         columns = TopicColumns(TOPIC_COLUMNS, ColumnTypes(), "events", [0])
         scan = TopicScan(reader, snapshot, columns, columns.schema, None, ReadSettings(), readers, max_mib * mib)
-        streams = list(scan.narrowed(reader.lookup(snapshot).clamped(Earliest(), Latest())).streams())
+        streams = list(scan.narrow(reader.lookup(snapshot).clamp(Earliest(), Latest())).streams())
         records = sum(batch.num_rows for stream in streams for batch in stream())
     assert records == metadata.end_offset + 1
     assert least <= len(streams) <= most

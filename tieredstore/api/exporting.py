@@ -55,7 +55,7 @@ def export_records(
     query, manager, records = query_of(bucket, topic, partitions, how), bucket.manager, 0
     with TopicReader(lambda: manager, query) as reader:
         snapshot = reader.snapshot()
-        windows = reader.lookup(snapshot).clamped(
+        windows = reader.lookup(snapshot).clamp(
             Earliest() if begin is None else begin, Latest() if end is None else end
         )
         try:

@@ -318,7 +318,7 @@ class _FollowedRows(ArrowStream, Closing):
         self._condition = None if plan.filter is None else Condition(plan.filter, topic_schema(types=plan.types))
         wanted = () if self._condition is None else self._condition.columns
         lookup, begin = reader.lookup(snapshot), Earliest() if plan.start is None else cast("Place", plan.start)
-        windows = {where: (first, first) for where, (first, _) in lookup.clamped(begin, Latest()).items()}
+        windows = {where: (first, first) for where, (first, _) in lookup.clamp(begin, Latest()).items()}
         lookup.check_readable(windows, begin, Latest())
         numbers = sorted(number for _, number in snapshot.logs)
         columns = tuple(dict.fromkeys((*plan.columns, *wanted)))
@@ -337,7 +337,7 @@ class _FollowedRows(ArrowStream, Closing):
                 continue
             rows = self._columns.convert(given.records, given.where)
             if self._condition is not None:
-                rows = self._condition.filtered(rows)
+                rows = self._condition.filter(rows)
             if rows.num_rows:
                 return rows.select(self.schema.names)
 

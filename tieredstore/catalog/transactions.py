@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 
-def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
+def find_open_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
     """Return the producers with open transactions at the segment's end, and the first offset of each transaction.
 
     The call makes two requests for the producer snapshot, or none if another index of the segment was read before.

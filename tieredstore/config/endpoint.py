@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.values import NAME, Kind, choice, compiled, integer, string, words
+from tieredstore.config.values import NAME, Kind, choice, compile_pattern, integer, string, words
 
 if TYPE_CHECKING:
     from tieredstore.config.source import SettingsReader
@@ -36,7 +36,7 @@ _STORAGE: Final = "storage."
 def check_pattern(text: str) -> None:
     """Raise ValueError if ``text`` is empty or not a regular expression."""
     try:
-        compiled(text)
+        compile_pattern(text)
     except ValueError as error:
         raise ValueError(f"{text!r:.80} {error}") from None
     if not text:

@@ -46,7 +46,7 @@ def host_and_port(text: str, most: int = (1 << 16) - 1) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def compiled(pattern: AnyStr) -> re.Pattern[AnyStr]:
+def compile_pattern(pattern: AnyStr) -> re.Pattern[AnyStr]:
     """Compile a user's pattern; raise ValueError if it is invalid, or has another meaning in Java.
 
     In Java, ``[a-z&&[^q]]`` intersects and nests character classes; Python reads these characters literally.

@@ -431,7 +431,7 @@ class BucketInquiry:
         """
         self._epochs.look_at_watermarks([lineage])
         history = self._epochs.stored_history(lineage)
-        return lineage if history is None or history.cut is None else history.cut.applied(lineage)
+        return lineage if history is None or history.cut is None else history.cut.apply(lineage)
 
     def _lineage(self, look: Look) -> Lineage | None:
         """Return the bucket's log, without records that the broker dropped in an unclean leader election."""
@@ -439,7 +439,7 @@ class BucketInquiry:
         if lineage is None or history is None or history.cut is None:
             return lineage
         self.logs.notices.warn(history.cut.sentence(lineage))
-        return history.cut.applied(lineage)
+        return history.cut.apply(lineage)
 
     def find(self, look: Look) -> Found:
         """Decide where a partition continues. Runs on several threads at once."""

@@ -39,7 +39,7 @@ class Cut:
             f"leader epoch than {self.left} truncated the log at offset {self.at}"
         )
 
-    def applied(self, lineage: Lineage) -> Lineage | None:
+    def apply(self, lineage: Lineage) -> Lineage | None:
         """Return the bucket's log up to this cut. If the bucket's last epoch has changed, the cut no longer applies, so
         return the log unchanged.
         """

@@ -14,7 +14,7 @@ import pydantic
 
 from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.named_class import named_class
-from tieredstore.config.values import compiled, long, string
+from tieredstore.config.values import compile_pattern, long, string
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.config import secor
 from tieredstore.pipelines.config.text_readers import matcher, path_prefix, read_name
@@ -197,7 +197,7 @@ def _date(own: PipelineSettings, schemas: Schemas) -> DateTime:
 
 def _check_expression(pattern: str) -> None:
     try:
-        groups = compiled(pattern.encode()).groups
+        groups = compile_pattern(pattern.encode()).groups
     except ValueError as error:
         raise ConfigError(f"{_PATTERN} {error}") from None
     if not groups:

@@ -59,7 +59,7 @@ class Condition:
         """The columns that the expression uses, in the order of the schema."""
         return tuple(name for name in self._schema.names if not self._binds_without(name))
 
-    def filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which the filter holds. Raise ConfigError if the filter cannot be computed, for example
         if a sum overflows.
         """

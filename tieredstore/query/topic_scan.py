@@ -66,7 +66,7 @@ class TopicScan:
     )
     left_out: LeftOut | None = None
 
-    def narrowed(self, windows: Mapping[TopicPartition, OffsetWindow]) -> Self:
+    def narrow(self, windows: Mapping[TopicPartition, OffsetWindow]) -> Self:
         """Return a scan of the windows without the parts that the condition excludes."""
         left = {
             where: self._narrow_log(self.snapshot.logs[where], *window) for where, window in sorted(windows.items())
@@ -115,7 +115,7 @@ class TopicScan:
         if self.condition is None or self.condition.holds_for_all(_span_of(split)):
             return lambda batch: _select(batch, names)
         condition = self.condition
-        return lambda batch: _select(condition.filtered(batch), names)
+        return lambda batch: _select(condition.filter(batch), names)
 
     def _narrow_log(self, log: PartitionLog, start: int, stop: int) -> list[OffsetWindow]:
         if self.condition is None or start >= stop:
@@ -156,7 +156,7 @@ def begin_read(
     numbers = sorted(number for _, number in snapshot.logs)
     starts, stops = _places(topic, plan.start, Earliest()), _places(topic, plan.stop, Latest())
     lookup = reader.lookup(snapshot)
-    windows = lookup.clamped(starts, stops)
+    windows = lookup.clamp(starts, stops)
     if left_out is not None:
         for where, window in windows.items():
             left_out.begin(snapshot.logs[where], *window)
@@ -164,7 +164,7 @@ def begin_read(
         reader, snapshot, TopicColumns(columns, plan.types, topic, numbers), schema,
         condition, plan.settings or ReadSettings(), plan.parallelism or default_parallelism(), plan.max_bytes,
         left_out=left_out,
-    ).narrowed(windows)  # fmt: skip
+    ).narrow(windows)  # fmt: skip
     wanted = {where: (of_log[0][0], of_log[-1][1]) for where, of_log in scan.windows.items() if of_log}
     # If the condition shortens a window, do not require offsets beyond the window's new end to be readable.
     ends = {where: stop if stop < windows[where][1] else place_of(stops, where) for where, (_, stop) in wanted.items()}

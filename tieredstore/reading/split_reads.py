@@ -186,7 +186,7 @@ class QuerySources:
             )
         except ResourceNotFoundError:
             return None
-        lineage = lineage if split.cut is None else split.cut.applied(lineage)
+        lineage = lineage if split.cut is None else split.cut.apply(lineage)
         if lineage is None:
             return None
         # End at the first gap in the bucket, because the broker may have the offsets after the gap.

@@ -239,7 +239,7 @@ class _Survey:
         if cut is None or lineage is None:
             return one._replace(history=history)
         self.sentences.append(cut.sentence(lineage))
-        return one._replace(lineage=cut.applied(lineage), history=history)
+        return one._replace(lineage=cut.apply(lineage), history=history)
 
     def _of_one_log(self, one: _FoundPartition) -> _FoundPartition:
         """If the broker's leader epoch is earlier than the bucket's, the broker has another log. Report this, and

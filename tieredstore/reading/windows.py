@@ -81,7 +81,7 @@ class PlaceLookup:
     offset_at: OffsetAtTime
     start_of_last: StartOfLast | None = None
 
-    def clamped(self, starts: Places, stops: Places) -> Windows:
+    def clamp(self, starts: Places, stops: Places) -> Windows:
         """Return the offsets of each partition from ``starts`` up to ``stops``, clamped to its log. The mappings may
         omit partitions.
 

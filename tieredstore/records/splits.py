@@ -23,7 +23,7 @@ from tieredstore.records.partition import checked_losses, runs_of_spans
 from tieredstore.records.report import LostOffsets, SkippedInSegment, Undecided
 from tieredstore.records.sections import SectionReader, around, divide, end_of, load_section_ends, start_of
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.transactions import Transactions, aborted_in_each
+from tieredstore.records.transactions import Transactions, find_aborted_in_each
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
@@ -270,7 +270,7 @@ class _Planner:
             # Request all indexes in parallel now, because ``aborted`` below would request them one after the other.
             transactions = Transactions(self.source, spans, start)
             read = [span for span in spans if span.start < last and span.stop > first]
-            transactions.know(aborted_in_each(self.source, read, pool, at_once=2 * READERS))
+            transactions.know(find_aborted_in_each(self.source, read, pool, at_once=2 * READERS))
             for number, span in enumerate(spans):
                 while len(decided) < len(sections) and sections[len(decided)].start_offset < span.stop:
                     section = sections[len(decided)]

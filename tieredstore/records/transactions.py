@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from tieredstore.catalog.lineage import Span
 from tieredstore.catalog.log_sections import position_before
-from tieredstore.catalog.transactions import end_markers, opened_at_end, read_aborted, steps_of
+from tieredstore.catalog.transactions import end_markers, find_open_at_end, read_aborted, steps_of
 from tieredstore.errors import BatchCorruptError, IndexNotRecordedError
 from tieredstore.kafka.checkpoints import parse_leader_epochs
 from tieredstore.kafka.end_markers import play_markers
@@ -53,7 +53,7 @@ class Transactions:
         self._pending = PendingTransactions(source, spans, start) if source.layout.tells_transactions else None
 
     def know(self, entries: Mapping[Span, Sequence[AbortedTransaction]]) -> None:
-        """Reuse results of :func:`aborted_in` for some of the spans."""
+        """Reuse results of :func:`find_aborted` for some of the spans."""
         self._known = entries
 
     def skip_to(self, number: int) -> None:
@@ -86,7 +86,7 @@ class Transactions:
         """
         first = self._spans[0]
         is_cut = first.stop <= first.segment.end_offset
-        return is_cut or any(offset < start for offset in opened_at_end(self._source, first.segment).values())
+        return is_cut or any(offset < start for offset in find_open_at_end(self._source, first.segment).values())
 
     def first_undecided(self, stop: int) -> Undecided | None:
         """Return the first transaction that is open at the end of the spans, if it begins before ``stop``.
@@ -110,7 +110,7 @@ class Transactions:
             # The last span ends before its segment does, but the snapshot describes the end of the segment. So read
             # the segment's batches instead.
             pending = PendingTransactions(self._source, self._spans, self._start)
-        opened = opened_at_end(self._source, last.segment) if pending is None else pending.opened_at_end()
+        opened = find_open_at_end(self._source, last.segment) if pending is None else pending.find_open_at_end()
         offset, producer = min(((first, producer) for producer, first in opened.items()), default=(stop, -1))
         if offset >= stop:
             return None
@@ -118,7 +118,7 @@ class Transactions:
 
     def _look_into(self, number: int) -> None:
         span = self._spans[number]
-        entries = self._known[span] if span in self._known else aborted_in(self._source, span)
+        entries = self._known[span] if span in self._known else find_aborted(self._source, span)
         ended: Sequence[AbortedTransaction] = ()
         # The last stable offset in the index may be too high. It is not valid beyond the span's end, nor beyond the
         # first transaction that is still pending there.
@@ -179,7 +179,7 @@ class PendingTransactions:
         MAX_OFFSET if there were none."""
         return self._pending_from.get(number, MAX_OFFSET)
 
-    def opened_at_end(self) -> Mapping[int, int]:
+    def find_open_at_end(self) -> Mapping[int, int]:
         """Return the transactions that are open at the end of all spans, as first offsets by producer id."""
         last = len(self._spans) - 1
         # If the last segment's broker had the log from the start of the read on, the segment's producer snapshot is
@@ -208,7 +208,7 @@ class PendingTransactions:
         """Drop pending transactions that the segment's indexes have, because the segment's broker and later brokers
         know them.
         """
-        known = opened_at_end(self._source, segment)
+        known = find_open_at_end(self._source, segment)
         known.update((entry.producer_id, entry.first_offset) for entry in read_aborted(self._source, segment))
         self.pending = {producer: first for producer, first in self.pending.items() if known.get(producer) != first}
 
@@ -236,7 +236,7 @@ class PendingTransactions:
         span = self._spans[first]
         # If the span ends before its segment does, the segment's snapshot describes a later offset. So read the
         # batches instead.
-        opened = {} if _is_cut(span) else opened_at_end(self._source, span.segment)
+        opened = {} if _is_cut(span) else find_open_at_end(self._source, span.segment)
         for later in self._spans[first + (not _is_cut(span)) : number + 1]:
             least = later.start if later is not self._spans[0] else 0
             steps = steps_of(self._source, later.segment)
@@ -257,21 +257,21 @@ class PendingTransactions:
         return epochs[0][1] if epochs else MAX_OFFSET
 
 
-def aborted_in_each(
+def find_aborted_in_each(
     source: SegmentSource, spans: Sequence[Span], pool: ThreadPool, *, at_once: int
 ) -> dict[Span, Sequence[AbortedTransaction]]:
-    """Return the result of :func:`aborted_in` for each span, in parallel.
+    """Return the result of :func:`find_aborted` for each span, in parallel.
 
     But indexes that are built from the logs are read one after the other, because each needs the open transactions of
     the previous span.
     """
-    look = partial(aborted_in, source)
+    look = partial(find_aborted, source)
     if source.layout.tells_transactions:
         return dict(zip(spans, in_parallel(pool, look, spans, at_once=at_once), strict=True))
     return {span: look(span) for span in spans}
 
 
-def aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
+def find_aborted(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
     """Return the aborted transactions whose markers are in the span, in order: see :func:`read_aborted`."""
     # A marker outside of the span belongs to another span, or to a leader epoch that was truncated.
     return [entry for entry in read_aborted(source, span.segment) if span.start <= entry.last_offset < span.stop]

@@ -39,7 +39,7 @@ class Records:
 
     def wanted(self, condition: Condition) -> list[int]:
         numbered = self.batch.append_column("row", pa.array(range(len(self.rows))))
-        rows: Any = condition.filtered(numbered)
+        rows: Any = condition.filter(numbered)
         numbers: list[int] = rows.column("row").to_pylist()
         return numbers
 

@@ -21,7 +21,7 @@ from tieredstore.catalog.stored import (
     manifest_info,
     manifest_size,
 )
-from tieredstore.catalog.transactions import end_markers, opened_at_end
+from tieredstore.catalog.transactions import end_markers, find_open_at_end
 from tieredstore.errors import (
     CorruptDataError,
     InvalidKeyError,
@@ -219,7 +219,7 @@ class OpenTransactions:
         assert self._before is not None
         reach, pending = self._claimed.end, dict[int, int]()
         try:
-            opened = opened_at_end(self._manager, self._before) if self._opened is None else self._opened
+            opened = find_open_at_end(self._manager, self._before) if self._opened is None else self._opened
             ended = {
                 entry.producer_id: entry for entry in known.aborted if entry.first_offset <= reach < entry.last_offset
             }

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.source import SettingsReader
-from tieredstore.config.values import BOOLEAN, choice, compiled, integer, long, string
+from tieredstore.config.values import BOOLEAN, choice, compile_pattern, integer, long, string
 from tieredstore.pipelines.config import secor
 from tieredstore.pipelines.config.text_readers import matcher, path_prefix, read_name
 from tieredstore.pipelines.parser_table import PARSERS
@@ -290,7 +290,7 @@ def find_table_fault(
 
 def regex(text: str) -> str:
     """Return ``text`` if it is a regular expression; raise ValueError otherwise."""
-    compiled(text)
+    compile_pattern(text)
     return text
 
 

@@ -173,7 +173,7 @@ class BatchScan(Closing):
                 for records in decoder.decode(body, batch.key, checksums):
                     rows = table.convert(records, batch, wanted)
                     if condition is not None:
-                        rows = condition.filtered(rows)
+                        rows = condition.filter(rows)
                     if rows.num_rows:
                         yield rows.select(self._columns)
 

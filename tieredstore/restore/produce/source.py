@@ -231,7 +231,7 @@ class BucketTopics(SourceTopics):
 
     def windows(self, start: Places, stop: Places) -> Windows:
         """Return the offsets of each partition from ``start`` up to ``stop``."""
-        return self._reader.lookup(self._snapshot).clamped(start, stop)
+        return self._reader.lookup(self._snapshot).clamp(start, stop)
 
     def spans(self, ranges: Mapping[TopicPartition, SourceRange]) -> dict[TopicPartition, tuple[Span, ...]]:
         """Return for each partition the parts of its segments that cover its range."""
