@@ -230,6 +230,12 @@ def test_a_topic_grows(kafka: KafkaServer) -> None:
         eventually(lambda: queue.partitions == 3, lambda: queue.provide(3))
 
 
+def test_notifications_are_kept_as_long_as_the_kafka_topics_records(queue: KafkaQueue) -> None:
+    for retention_ms, expected in (("5", 5), ("0", 0), ("-1", None)):
+        queue._cluster.change_settings(queue._name, {"retention.ms": retention_ms})  # pyright: ignore[reportPrivateUsage]
+        eventually(lambda: queue.forgets_ms() == expected)  # noqa: B023  called in this turn
+
+
 def test_a_controller_that_died_is_not_waited_for_by_who_makes_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Creating an existing topic and adding partitions both go to the controller, which is dead."""
     monkeypatch.setattr("tieredstore.pubsub.queue.kafka_topics.LiveAdmin", DeadController)

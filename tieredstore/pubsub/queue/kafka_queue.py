@@ -27,7 +27,6 @@ from tieredstore.errors import (
     TieredStoreError,
     TopicNotFoundError,
 )
-from tieredstore.live.broker_state import BrokerState
 from tieredstore.live.clients import LiveConsumer, LiveProducer, reading_configuration
 from tieredstore.live.cluster import LiveCluster
 from tieredstore.live.faults import fault, translate_errors
@@ -70,7 +69,6 @@ class KafkaQueue(NotificationQueue):
         self._name = name
         self._topic = topic
         self._cluster = LiveCluster(properties, isolation="read_uncommitted", timeout_s=_CALL_S)
-        self._state = BrokerState(properties, timeout_s=_CALL_S)
         self._admin = TopicAdmin(properties, name, _CALL_S)
         reading = reading_configuration(client_configuration(properties, "read_uncommitted"), _CALL_S)
         self._logs = PartitionLogs(reading, name)
@@ -97,7 +95,6 @@ class KafkaQueue(NotificationQueue):
         self._tail.close()
         self._cluster.close()
         self._admin.close()
-        self._state.close()
 
     @property
     def partitions(self) -> int:
@@ -263,8 +260,9 @@ class KafkaQueue(NotificationQueue):
 
     def forgets_ms(self) -> int | None:
         """Return ``retention.ms`` of the Kafka topic; None if unlimited."""
-        text = self._state.topic_settings([self._name])[self._name].get("retention.ms", "-1")
-        return None if int(text) < 0 else int(text)
+        entry = self._cluster.settings_of(self._name).get("retention.ms")
+        ms = int((entry and entry.value) or -1)
+        return None if ms < 0 else ms
 
     def member(self, group: str) -> KafkaGroup:
         """Return a member of a Kafka consumer group."""
