@@ -10,6 +10,8 @@ from typing import Any
 
 import duckdb
 import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 from tests.support.cli.cli_process import tieredstore
@@ -125,6 +127,15 @@ def test_a_scan_that_is_closed_in_the_middle_fetches_no_more(topics: Topics, sto
     with pytest.raises(AlreadyClosedError, match="this scan was closed before its end"):
         next(rows)
     assert len(store.fetched) == before
+
+
+def test_a_filter_that_cannot_be_computed_shows_no_record(topics: Topics) -> None:
+    whole = ds.field("value").cast(pa.int64()) > 0
+    table = BatchTable(BatchLog(topics, topics.get("orders")))
+    with pytest.raises(ConfigError, match="cannot be computed for a record") as caught:
+        list(table.scan(["value"], whole))
+    assert "0.0" not in str(caught.value)
+    table.close()
 
 
 def test_names_that_there_are_not(topics: Topics) -> None:
