@@ -14,7 +14,7 @@ import pytest
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore import live
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
-from tieredstore.errors import CorruptDataError, DataLossError, StoreUnavailableError
+from tieredstore.errors import BrokerUnavailableError, CorruptDataError, DataLossError, StoreUnavailableError
 from tieredstore.live import EpochEnd, LiveEnd, LiveEvent, LiveTopic
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import Position, Subscribe
@@ -40,6 +40,7 @@ class Broker:
     extents: dict[TopicPartition, tuple[int, int]]
     events: list[LiveEvent]
     """Events that the consumer returns next."""
+    leaderless: frozenset[TopicPartition] = frozenset()
     leader_epoch: int | None = None
     epoch_end: EpochEnd | None = None
     """Answer to each epoch request."""
@@ -52,10 +53,14 @@ class Broker:
 
     def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
         known = set(topics) & self.topics_by_name.keys()
-        return {name: LiveTopic(name, self.topics_by_name[name], (0,)) for name in known}
+        leaderless = {name: frozenset({0} if (name, 0) in self.leaderless else ()) for name in known}
+        return {name: LiveTopic(name, self.topics_by_name[name], (0,), leaderless[name]) for name in known}
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {where: self.extents[where][0] for where in partitions}
+        wheres = list(partitions)
+        if not self.leaderless.isdisjoint(wheres):
+            raise BrokerUnavailableError("a partition has no leader")
+        return {where: self.extents[where][0] for where in wheres}
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LiveEnd]:
         return {where: LiveEnd(self.extents[where][1], self.leader_epoch) for where in partitions}
@@ -92,7 +97,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> type[Broker]:
     monkeypatch.setattr(live, "LiveCluster", Broker)
     monkeypatch.setattr(live, "LiveFollower", Broker)
     Broker.topics_by_name, Broker.extents, Broker.events = {}, {}, []
-    Broker.leader_epoch, Broker.epoch_end = None, None
+    Broker.leader_epoch, Broker.epoch_end, Broker.leaderless = None, None, frozenset()
     return Broker
 
 
@@ -438,3 +443,21 @@ def test_damaged_records_that_the_broker_refuses_are_an_error(bucket: Bucket, br
             with pytest.raises(CorruptDataError):
                 all_of(tail)
         assert tail.positions == {ORDERS: 10}
+
+
+def test_a_partition_without_a_leader_holds_up_no_other(
+    bucket: Bucket, broker: type[Broker], caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket.write(10)
+    bucket.write(10, topic="bills")
+    broker.topics_by_name = {"orders": FIRST_ID, "bills": FIRST_ID}
+    broker.extents, broker.leaderless = {ORDERS: (0, 10), BILLS: (0, 10)}, frozenset({BILLS})
+    query = LogQuery(Subscribe(("orders", "bills")), client={"bootstrap.servers": "localhost:1"})
+    with LogTail(bucket.manager, query, {ORDERS: 0, BILLS: 0}, settings=SETTINGS, look_s=0) as tail:
+        assert [(records.where, records.next_offset) for records in all_of(tail)] == [(ORDERS, 10)]
+        assert caplog.text.count("bills-0 has no leader now") == 1
+        tail.forget([ORDERS])
+        with pytest.raises(BrokerUnavailableError):
+            tail.poll(0)
+        broker.leaderless = frozenset()
+        assert [(records.where, records.next_offset) for records in all_of(tail)] == [(BILLS, 10)]

@@ -19,6 +19,7 @@ from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.position import Position, Standing, stand
 from tieredstore.partitions.selections import Assign
 from tieredstore.process.closing import Closing
+from tieredstore.process.log_once import LogOnce
 from tieredstore.reading.losses import CreatedAgain, Gone, Losses, Moved, losses_between
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.split_reads import QuerySources, StoredRead
@@ -233,6 +234,7 @@ class LogTail(Closing):
         # Create the follower that reads from the broker. It does not connect yet.
         self._follower = None if query.client is None else _follower_of(query, self._sources.settings)
         self._losses = Losses(query)
+        self._log = LogOnce(_logger)
         self._snapshots = LogSnapshots(lambda: source, query, fresh_s=0, clock=clock)
         self._looks = _Looks(clock, look_s)
         self._identified_at = clock()
@@ -332,7 +334,9 @@ class LogTail(Closing):
     def _look(self) -> None:
         """Look at the logs of waiting partitions, and decide how each continues."""
         self._looks.begin()
-        to_look = sorted(self._followed.within[_ToLook])
+        to_look = self._with_leader(sorted(self._followed.within[_ToLook]))
+        if not to_look:
+            return
         # Look up only the waiting partitions. Each topic costs a listing, and losses of other partitions do not matter
         # here.
         snapshot = self._snapshots.current(Assign(tuple(to_look)))
@@ -350,6 +354,21 @@ class LogTail(Closing):
             self._go_back_to_cut(followed, log, ends.get(where))
             if where not in stale:
                 self._place(followed, log)
+
+    def _with_leader(self, wheres: list[TopicPartition]) -> list[TopicPartition]:
+        """Leave out partitions without a leader, because a look-up that includes one has no answer. If no followed
+        partition has a leader, return all, so that the look-up reports the outage.
+        """
+        cluster = self._snapshots.cluster()
+        if cluster is None or len(self._followed) == 1:
+            return wheres
+        topics = cluster.describe({topic for topic, _ in wheres})
+        silent = {where for where in wheres if where[0] in topics and where[1] in topics[where[0]].leaderless}
+        if len(silent) == len(self._followed):
+            return wheres
+        for where in silent:
+            self._log.warn(f"{name_of(where)} has no leader now, and is read once it has one")
+        return [where for where in wheres if where not in silent]
 
     def _identify(self, followed: _Followed, log: PartitionLog) -> None:
         """If the topic was re-created, apply the loss policy and start at the new topic's first offset."""
