@@ -242,6 +242,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_without_optional_packages_every_entry_names_the_extra() -> None:
     """Each import of an optional package is inside :class:`Extra`. Otherwise the user would see Python's own error."""
     said: dict[str, str] = json.loads(run_fresh(WITHOUT, REPOSITORY / "tests/golden/07-txn/store").splitlines()[-1])

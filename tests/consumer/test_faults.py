@@ -50,6 +50,7 @@ class FaultyStores:
         return RemoteStorageManager(chosen, store=store, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "during"])
 def test_the_store_fails_at_each_single_operation(bucket: Bucket, moment: Moment) -> None:
     for _ in range(2):

@@ -140,6 +140,7 @@ def test_an_automatic_commit_that_the_coordinator_refuses_is_repeated(bucket: Bu
     assert answers == [code, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timeout", [0, -1])
 def test_a_callback_of_close_may_poll_before_the_answer_to_a_commit(bucket: Bucket, timeout: float) -> None:
     """The client and the mock coordinator are librdkafka's. The call returns even without a timeout, because no more
@@ -160,6 +161,7 @@ def test_a_callback_of_close_may_poll_before_the_answer_to_a_commit(bucket: Buck
         assert given == [None]
 
 
+@pytest.mark.slow
 def test_a_callback_of_close_may_list_topics_before_the_answer_to_a_commit(bucket: Bucket) -> None:
     """The clients and the mock coordinator are librdkafka's."""
     topics: list[str] = []

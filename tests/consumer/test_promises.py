@@ -299,6 +299,7 @@ def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, fetche
         thread.join(DEADLINE_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 @pytest.mark.parametrize("policy", ["fail", "report"])
 def test_a_chunk_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, moment: Moment, policy: str) -> None:

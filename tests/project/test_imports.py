@@ -26,6 +26,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
     return len(names), {name.partition(".")[0] for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "most", "needless"),
     [

@@ -67,6 +67,7 @@ READS: Final[dict[str, Callable[[RemoteStorageManager], Iterator[pa.RecordBatch]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READS)
 def test_each_byte_of_small_segments_is_fetched_once(topic: StoredTopic, read: str) -> None:
     stored = sum(info.size for info in topic.store.list() if info.key.endswith(".log"))

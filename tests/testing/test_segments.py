@@ -146,6 +146,7 @@ def as_record(row: dict[str, Any]) -> Record:
     return Record(data(row["value"]), data(row["key"]), row["timestamp"], headers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "segment", [s for s in ALL_SEGMENTS if s.case in ("01-none", "06-codec-none-createtime", "07-txn")], ids=str
 )

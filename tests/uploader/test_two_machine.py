@@ -434,6 +434,7 @@ TestTwoUploaders.settings = settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("is_clean", "has_watermark"), [(True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("stop_at", range(16))
 def test_a_deposed_leader_goes_on_after_each_operation(stop_at: int, is_clean: bool, has_watermark: bool) -> None:

@@ -91,6 +91,7 @@ def test_no_two_settings_share_a_name_in_fingerprints() -> None:
     assert [name for name, count in names.items() if count > 1] == ["name"]
 
 
+@pytest.mark.slow
 def test_a_row_is_all_that_a_parser_with_a_setting_needs() -> None:
     printed = run_fresh("""
     from typing import Annotated

@@ -163,6 +163,7 @@ def test_of_two_replacements_at_once_one_is_refused(topic: StoredTopic, step: in
     assert refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 60))])
 def test_whatever_is_replaced_by_whatever_each_offset_is_held_once(topic: StoredTopic, seed: int) -> None:
     chance, store = random.Random(seed), MemoryObjectStore()

@@ -42,6 +42,8 @@ from tieredstore.pipelines.upkeep.topic_backup import PipelineBackup
 from tieredstore.process.stopping import is_without_work
 from tieredstore.testing.segments import Record, build_batch
 
+pytestmark = pytest.mark.slow  # most of them, by pyiceberg
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:

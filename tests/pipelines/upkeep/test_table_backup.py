@@ -22,6 +22,8 @@ from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.topic_backup import PipelineBackup
 
+pytestmark = pytest.mark.slow  # most of them, by pyiceberg
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:

@@ -154,6 +154,7 @@ def test_an_absent_object_and_a_freed_queue_are_data_loss_or_reported() -> None:
     assert "retention has freed offsets 0 to 255" in slow.losses[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["at-least-once", "effectively-once"])
 def test_a_missing_notification_is_reported_once_and_passed_over(delivery: Delivery) -> None:
     topics = fresh_topics()

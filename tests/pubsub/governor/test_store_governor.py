@@ -195,6 +195,7 @@ class Timeline:
         return {broker_name(each) for governor in self.governors.values() for each in governor.writers(topic)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "request_s"), [(3, 0.005), (3, 0.15), (30, 0.03), (30, 0.1)])
 @pytest.mark.parametrize("governs", [False, True])
 def test_however_many_brokers_and_slow_a_store_it_is_15_s(count: int, request_s: float, *, governs: bool) -> None:

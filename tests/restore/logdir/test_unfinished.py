@@ -155,6 +155,7 @@ def replaced_ids(plan: PreparedRestore) -> PreparedRestore:
     return replace(plan, topics=tuple(map(lambda topic, new: replace(topic, topic_id=new), plan.topics, ids)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [1, 3])
 @pytest.mark.parametrize(
     ("first", "then"),
