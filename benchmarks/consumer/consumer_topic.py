@@ -38,7 +38,7 @@ class TieredLog:
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.servers = server.bootstrap_servers
-        sizes = config or {"segment.bytes": str(16 << 20)}
+        sizes = config or {"segment.bytes": str((16 << 20) // partitions)}  # each partition closes as many
         self.topic = make_topic(server, {**sizes, "retention.ms": "-1"}, partitions=partitions)
         self.settings = {
             "storage.backend.class": "filesystem", "storage.root": str(folder), "chunk.size": str(4 << 20),
@@ -92,4 +92,6 @@ class TieredLog:
                 if not segment.active:
                     manager.copy_log_segment_data(segment.to_metadata(Uuid.random()), segment.files)
                     seams[segment.partition] = max(seams.get(segment.partition, 0), segment.end_offset + 1)
+        if not seams:
+            raise ValueError(f"the broker closed no segment of {self.topic}: write more --records")
         return seams
