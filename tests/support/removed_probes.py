@@ -21,8 +21,8 @@ class Probes(_slipcover.Slipcover):  # type: ignore[misc]
     of properties and wrapped functions. This class keeps the functions of each file from the import on.
     """
 
-    def __init__(self, exclude_also: Sequence[str] = (), *, removed_after: int = _REMOVED_AFTER) -> None:
-        super().__init__(branch=True, d_miss_threshold=removed_after, exclude_also=exclude_also)
+    def __init__(self, exclude_also: Sequence[str] = ()) -> None:
+        super().__init__(branch=True, d_miss_threshold=_REMOVED_AFTER, exclude_also=exclude_also)
         self._functions: dict[str, list[tuple[FunctionType, _Tree]]] = {}
 
     def register_functions(self, module: ModuleType) -> None:
