@@ -11,8 +11,8 @@ from confluent_kafka import TopicPartition
 
 from tests.consumer.buckets import PLACE, Fetches, at, offsets_of, raised, read, read_patiently, reader_of, until
 from tests.support.kafka.scripted_member import parts_of
-from tests.support.network.fault_proxy import wait_until
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
+from tests.support.waiting import wait_until
 from tieredstore.consumer import Consumer
 from tieredstore.consumer.partition import Bucket as InBucket
 from tieredstore.consumer.streams import Turn
@@ -56,7 +56,7 @@ def test_what_waits_is_bounded(bucket: Bucket) -> None:
         bucket.write(2000)
     with reader_of(bucket, PLACE, tiered_storage_queued_max_kbytes=64) as consumer:
         read(consumer, 1)
-        assert wait_until(lambda: rests(consumer))
+        wait_until(lambda: rests(consumer))
         assert consumer.tiered_stats()["orders", 0]["queued_bytes"] < 3 * 64 * 1024
         assert len(read(consumer, 7000)) >= 7000
 
@@ -87,7 +87,7 @@ def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
     with reader_of(bucket, *(at(0, partition=number) for number in range(4)), **own) as consumer:
         given = len(until(consumer, lambda given: bool(given) and all_are_read(consumer), count=1))
         manager = parts_of(consumer).manager
-        assert wait_until(lambda: manager.fetch_stats.bytes_fetched >= ahead and waits_to_be_taken(consumer, piece))
+        wait_until(lambda: manager.fetch_stats.bytes_fetched >= ahead and waits_to_be_taken(consumer, piece))
         # In addition to the read-ahead, each thread may have one piece queued and one returned, and each stream holds
         # its current chunk. Records given to the caller make room for as many bytes.
         most = ahead + 5 * 2 * piece + 4 * 2 * 16384 + given * 2048

@@ -24,6 +24,7 @@ from tests.support.kafka.live_topics import TieredTopic
 from tests.support.paths import REPOSITORY
 from tests.support.records.topic_buckets import value_of
 from tests.support.servers.kafka import KafkaServer, start_kafka
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 
@@ -85,10 +86,7 @@ class Members:
 
     def leave(self) -> None:
         process = self.running.pop(0)
-        end = time.monotonic() + DEADLINE_S
-        while not self._outputs[process.pid].exists():  # earlier, the signal would kill the member
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        wait_until(self._outputs[process.pid].exists)  # earlier, the signal would kill the member
         process.terminate()
         assert process.wait(DEADLINE_S) == 0
 

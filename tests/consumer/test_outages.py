@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.servers.kafka_cluster import ClusterNode, KafkaCluster, start_kafka_cluster
+from tests.support.waiting import wait_until
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
 from tieredstore.errors import BrokerUnavailableError, DataLossError, TieredStoreError
@@ -89,16 +90,6 @@ class Log:
         }  # fmt: skip
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + LONG_S
-    while True:
-        with contextlib.suppress(Exception):
-            if is_so():
-                return
-        assert time.monotonic() < end
-        time.sleep(0.2)
-
-
 def gathered(consumer: Consumer, count: int) -> list[Any]:
     """Return this many records, ignoring transient errors."""
     messages: list[Any] = []
@@ -139,7 +130,7 @@ def test_an_unclean_election_while_a_member_is_at_the_seam(pair: KafkaCluster, t
     log = Log(pair, tmp_path)
     log.write("kept", 100)
     pair.brokers[2].kill()
-    wait_until(lambda: log.leader == 1)
+    wait_until(lambda: log.leader == 1, passing=(Exception,))
     log.write("lost", 500)
     seam = log.copy(pair.brokers[1])
     assert seam > 200
@@ -163,7 +154,7 @@ def test_an_unclean_election_while_a_member_is_at_the_seam(pair: KafkaCluster, t
                 pair.elect(log.topic, 0, "UNCLEAN")
             return log.leader == 2
 
-        wait_until(is_elected)
+        wait_until(is_elected, passing=(Exception,))
         log.write("new", seam + 100)
         error, messages = until_raised(consumers["fail"])
         assert isinstance(error, DataLossError)
@@ -229,7 +220,7 @@ def test_a_store_that_hangs_for_three_poll_intervals_costs_no_membership(
             revoked.extend(places)
 
         consumer.subscribe([log.topic], on_revoke=on_revoke)
-        wait_until(lambda: not consumer.poll(0.5) and bool(consumer.assignment()))
+        wait_until(lambda: not consumer.poll(0.5) and consumer.assignment(), passing=(Exception,))
         member = consumer.memberid()
         assert member
         end = time.monotonic() + 3 * POLL_INTERVAL_S

@@ -20,11 +20,10 @@ from tests.support.cli.cli_process import environment, tieredstore
 from tests.support.deployment.chart import CHART, admitted, helm, rendered, validate
 from tests.support.deployment.compose import EXAMPLE, services_of
 from tests.support.deployment.dashboards import DASHBOARDS, YAML
-from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.paths import REPOSITORY
 from tests.support.servers.probe import answers
 from tests.support.servers.process import free_port
-from tests.support.uploader.uploader_runs import until
+from tests.support.waiting import wait_until
 
 BLOCKS: Final = dict(
     re.findall(r"```yaml\n# (values-\w+\.yaml).*?\n(.*?)```", (CHART / "README.md").read_text(), re.DOTALL)
@@ -159,8 +158,8 @@ def test_brokers_pods_get_an_uploader_that_uploads(name: str, tmp_path: Path) ->
         subprocess.Popen(words, env=environment(PATH=path), stderr=log) as process,
     ):
         try:
-            until(TIMEOUT_S, lambda: answers(port, uploader["livenessProbe"]["httpGet"]["path"]))
-            until(TIMEOUT_S, lambda: list((tmp_path / "store").rglob("*.rsm-manifest")))
+            wait_until(lambda: answers(port, uploader["livenessProbe"]["httpGet"]["path"]))
+            wait_until(lambda: list((tmp_path / "store").rglob("*.rsm-manifest")))
         finally:
             process.kill()
 

@@ -11,10 +11,9 @@ import pytest
 
 from tests.support.deployment.compose import EXAMPLE, Stack, commands_of, services_of
 from tests.support.deployment.dashboards import DASHBOARDS, YAML
-from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.paths import REPOSITORY
 from tests.support.servers.prometheus import start_prometheus
-from tests.support.uploader.uploader_runs import until
+from tests.support.waiting import wait_until
 
 FILES = ("compose.yaml", "plugin.yaml")
 
@@ -41,7 +40,7 @@ def test_three_commands_show_records_that_left_the_broker(stack: Stack) -> None:
     for service in ("seaweedfs", "broker", "uploader"):
         stack.start(service)
     assert "50000 records sent" in stack.run(produce)
-    until(TIMEOUT_S, lambda: uploaded(stack) >= 4)
+    wait_until(lambda: uploaded(stack) >= 4)
     (row,) = re.findall(r"^orders .*$", stack.run(ls), re.MULTILINE)
     _, partition, first, _, last, segments, *_ = row.split()
     assert (partition, first, int(segments) >= 4) == ("0", "0", True)
@@ -84,7 +83,7 @@ def test_prometheus_scrapes_the_uploader_and_loads_the_rules(stack: Stack) -> No
     configuration = YAML.safe_load((stack.path("/etc/prometheus") / "prometheus.yml").read_text())
     configuration["global"]["scrape_interval"] = "1s"
     with start_prometheus(configuration) as prometheus:
-        until(TIMEOUT_S, lambda: prometheus.targets() == {"tieredstore-uploader": "up"})
+        wait_until(lambda: prometheus.targets() == {"tieredstore-uploader": "up"})
         assert prometheus.rules() > 5
 
 

@@ -24,7 +24,7 @@ from tests.support.pipelines.pipeline_service import pipeline_service
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import free_port
 from tests.support.servers.prometheus import Prometheus, promtool, start_prometheus
-from tests.support.uploader.uploader_runs import until
+from tests.support.waiting import wait_until
 from tieredstore.metrics import serve_metrics
 from tieredstore.pubsub import open_topics
 
@@ -89,7 +89,7 @@ def service(folder: Path, name: str, settings: str, port: int, *words: str) -> G
         )
     try:
         address = f"127.0.0.1:{port}"
-        until(TIMEOUT_S, lambda: process.poll() is not None or is_served(address))
+        wait_until(lambda: process.poll() is not None or is_served(address))
         assert process.poll() is None, (folder / f"{name}.log").read_text()
         yield address
     finally:
@@ -144,7 +144,7 @@ def prometheus(folder: Path, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
         server = running.enter_context(
             start_prometheus({"global": {"scrape_interval": "1s"}, "scrape_configs": scrapes})
         )
-        until(TIMEOUT_S, lambda: server.targets() == dict.fromkeys(jobs, "up"))
+        wait_until(lambda: server.targets() == dict.fromkeys(jobs, "up"))
         yield server
 
 
@@ -164,11 +164,11 @@ def clients_at_work(folder: Path, kafka: KafkaServer, broker: str) -> Generator[
             )
         )
         consumer.subscribe([topic])
-        until(TIMEOUT_S, lambda: consumer.poll(1.0) is not None)
+        wait_until(lambda: consumer.poll(1.0) is not None)
         producer = opened.enter_context(ts.BatchProducer("audit.properties", "clicks", brokers=broker))
         producer.send("a value").result(TIMEOUT_S)
         reader = opened.enter_context(ts.BatchConsumer("audit.properties", "clicks", group="readers"))
-        until(TIMEOUT_S, lambda: reader.poll(timeout_s=1.0) is not None)
+        wait_until(lambda: reader.poll(timeout_s=1.0) is not None)
         bucket = opened.enter_context(ts.open("cached.properties"))
         assert sum(1 for _ in bucket.read("orders")) == 720
         yield
@@ -192,7 +192,7 @@ def test_each_query_of_a_dashboard_or_rule_finds_series(prometheus: Prometheus) 
 
     with contextlib.suppress(AssertionError):
         # Wait, because rates need two scrapes.
-        until(TIMEOUT_S, lambda: not unanswered())
+        wait_until(lambda: not unanswered())
     assert unanswered() == []
 
 

@@ -10,9 +10,9 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from tests.support.kafka.kafka_topics import TIMEOUT_S, Produced, Transaction, make_topic, produce
 from tests.support.kafka.mock_kafka import mock_kafka
-from tests.support.network.fault_proxy import wait_until
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
+from tests.support.waiting import wait_until
 from tieredstore.errors import BrokerDeniedError, BrokerError, BrokerUnavailableError, ConfigError
 from tieredstore.live import LiveCluster
 from tieredstore.live.broker_state import BrokerState, PartitionEnd
@@ -50,9 +50,9 @@ def test_leaders_ends_and_settings_of_a_topic(kafka: KafkaServer) -> None:
 
         # This end is usually 2, where the open transaction begins. The test only demands that a consumer sees the same
         # end.
-        assert wait_until(lambda: stable_end() == last_stable(kafka, topic)), (stable_end(), last_stable(kafka, topic))
+        wait_until(lambda: stable_end() == last_stable(kafka, topic))
         transaction.end("abort")
-        assert wait_until(lambda: stable_end() == 4), stable_end()
+        wait_until(lambda: stable_end() == 4)
         settings = state.topic_settings([topic])
         assert settings[topic]["retention.ms"] == "123456"
         assert settings[topic]["cleanup.policy"] == "delete"
@@ -164,16 +164,16 @@ def test_what_is_said_of_a_partition_whose_broker_is_dead_is_no_answer() -> None
             BrokerState(properties, timeout_s=2) as state,
             LiveCluster(properties, isolation="read_committed", timeout_s=2) as cluster,
         ):
-            assert wait_until(lambda: _is_told(state, place))
-            assert wait_until(lambda: _end_of(cluster, place) == 0)
+            wait_until(lambda: _is_told(state, place))
+            wait_until(lambda: _end_of(cluster, place) == 0)
             mocked.set_down(1)
             with pytest.raises((BrokerUnavailableError, BrokerError)):
                 state.ends([place], stable=False)
             with pytest.raises((BrokerUnavailableError, BrokerError)):
                 cluster.offsets_for_times({place: 0})
             mocked.set_leader(*place, 2)
-            assert wait_until(lambda: _is_told(state, place))
-            assert wait_until(lambda: _end_of(cluster, place) == 0)
+            wait_until(lambda: _is_told(state, place))
+            wait_until(lambda: _end_of(cluster, place) == 0)
 
 
 def test_who_is_told_that_leaders_have_changed_asks_none_of_those_before() -> None:

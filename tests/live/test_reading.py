@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -29,6 +28,7 @@ from tests.support.kafka.kafka_topics import (
 )
 from tests.support.kafka.live_reads import read_live, refuse_message
 from tests.support.servers.kafka import KafkaServer
+from tests.support.waiting import wait_until
 from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live import Isolation, LiveCluster
@@ -176,11 +176,8 @@ def test_nothing_of_an_open_transaction_is_read_before_its_outcome(kafka: KafkaS
 
 def end_beyond(server: KafkaServer, topic: str, isolation: Isolation, start: int) -> int:
     """Return the end of the partition as soon as it is beyond ``start``."""
-    give_up = time.monotonic() + TIMEOUT_S
-    while (end := end_of(server, topic, isolation)) <= start:
-        assert time.monotonic() < give_up, f"the end stays at {end}"
-        time.sleep(0.01)
-    return end
+    wait_until(lambda: end_of(server, topic, isolation) > start)
+    return end_of(server, topic, isolation)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from tests.support.network.fault_proxy import wait_until
+from tests.support.waiting import wait_until
 from tieredstore.process import endpoint as endpoint_module
 from tieredstore.process.endpoint import Endpoint
 from tieredstore.process.health import Health
@@ -38,7 +38,7 @@ def endpoint(health: Health, request: pytest.FixtureRequest) -> Iterator[Endpoin
     yield served
     served.close()
     served.close()
-    assert wait_until(lambda: not [one for one in set(threading.enumerate()) - before if "endpoint" in one.name])
+    wait_until(lambda: not [one for one in set(threading.enumerate()) - before if "endpoint" in one.name])
 
 
 SLOW_CLIENTS = pytest.mark.parametrize("endpoint", [0.3], indirect=True)
@@ -56,12 +56,10 @@ def answer(endpoint: Endpoint, request: bytes) -> bytes:
 
 def until_answered(endpoint: Endpoint) -> None:
     """Retry until an answer arrives, because a busy machine may refuse connections or exceed a timeout of a second."""
-    until = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(ConnectionError):
-            if answer(endpoint, b"GET /healthz HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200"):
-                return
-        assert time.monotonic() < until
+    wait_until(
+        lambda: answer(endpoint, b"GET /healthz HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200"),
+        passing=(ConnectionError,),
+    )
 
 
 def get(endpoint: Endpoint, path: str) -> tuple[int, bytes]:
@@ -137,7 +135,7 @@ def test_more_connections_than_may_wait_are_closed_at_once_and_it_goes_on(endpoi
     # Open no more connections than fit in the kernel's backlog, because the server may accept slowly.
     crowd = [socket.create_connection((endpoint.host, endpoint.port), timeout=60) for _ in range(30)]
     # Three are being answered, sixteen wait, and the others are closed at once.
-    assert wait_until(lambda: len(select.select(crowd, (), (), 1)[0]) >= 30 - 3 - 16)
+    wait_until(lambda: len(select.select(crowd, (), (), 1)[0]) >= 30 - 3 - 16)
     for client in crowd:
         client.close()
     until_answered(endpoint)

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from tests.support.fresh_python import run_fresh
-from tests.support.network.fault_proxy import wait_until
+from tests.support.waiting import wait_until
 from tieredstore.process import interruption
 from tieredstore.process.interruption import (
     ENDING_SIGNALS,
@@ -36,7 +36,7 @@ class End:
 
     def is_asked(self) -> None:
         """Wait until the end of the process is requested."""
-        assert wait_until(lambda: bool(self.codes))
+        wait_until(lambda: bool(self.codes))
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ def test_one_act_that_hangs_or_fails_does_not_keep_the_others(monkeypatch: pytes
         raise_and_stay(signal.SIGINT, end.is_asked)
     never.set()
     assert end.codes == [130]
-    assert wait_until(lambda: acts == ["act"])
+    wait_until(lambda: acts == ["act"])
 
 
 @pytest.mark.slow

@@ -14,9 +14,10 @@ import pytest
 
 from tests.support.cli.cli_process import tieredstore, write_settings
 from tests.support.cli.forked_commands import ForkedCommands
-from tests.support.cli.signalled_commands import SOON_S, wait_for
+from tests.support.cli.signalled_commands import SOON_S
 from tests.support.records.stored_records import plain_batch
 from tests.support.records.topic_reads import read_topic
+from tests.support.waiting import wait_until
 from tieredstore.config import load_settings
 from tieredstore.duckdb import attach
 from tieredstore.model import Uuid
@@ -62,7 +63,7 @@ def test_an_interrupt_ends_a_query_soon_whatever_it_does(commands: ForkedCommand
     (out := tmp_path / "rows.csv").touch()
     running = commands.start("query", sql, "--format", "csv", settings=settings, stdout=out)
     # The query is under way as soon as it has written rows or, if it has none to write yet, has computed for a second.
-    wait_for(lambda: out.stat().st_size > 1 << 20 or cpu_seconds(running.process) > 1)
+    wait_until(lambda: out.stat().st_size > 1 << 20 or cpu_seconds(running.process) > 1)
     running.send(signal.SIGINT)
     ended = running.wait(SOON_S)
     assert ended is not None, "the query goes on"
@@ -73,7 +74,7 @@ def test_an_export_that_is_killed_is_completed_by_the_next(commands: ForkedComma
     settings, out = filled(tmp_path), tmp_path / "files"
     plan = ("cat", "events", "-o", out, "--parallel", "1")
     running = commands.start(*plan, settings=settings)
-    wait_for(lambda: out.is_dir() and any(out.iterdir()))
+    wait_until(lambda: out.is_dir() and any(out.iterdir()))
     running.send(signal.SIGKILL)
     ended = running.wait(SOON_S)
     assert ended is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_buckets import Bucket, fill
 from tests.support.records.topic_filters import expressions
 from tests.support.records.topic_reads import read_topic
+from tests.support.waiting import wait_until
 from tieredstore.errors import (
     AlreadyClosedError,
     BatchCorruptError,
@@ -295,19 +295,12 @@ def test_a_read_that_is_forgotten_ends(topic: StoredTopic) -> None:
         for _ in read_topic(topic.manager, "events", parallelism=2, max_bytes=1000):
             break
     next(read_topic(topic.manager, "events", parallelism=2, max_bytes=1000))
-    assert eventually(lambda: {thread.ident for thread in readers()} <= before)
+    wait_until(lambda: {thread.ident for thread in readers()} <= before)
 
 
 def readers() -> list[threading.Thread]:
     gc.collect()
     return [thread for thread in threading.enumerate() if thread.name.startswith("tieredstore-fan-in")]
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
-    while not (is_so := holds()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return is_so
 
 
 @pytest.mark.parametrize(

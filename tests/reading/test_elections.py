@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.consumer.test_outages import Log, wait_until
+from tests.consumer.test_outages import Log
 from tests.places.test_raw_readers import written
 from tests.support.cli.cli_process import tieredstore
 from tests.support.pipelines.pipeline_runs import listed, pipeline_of, rows_of, texts
@@ -27,6 +27,7 @@ from tests.support.records.topic_reads import read_topic
 from tests.support.servers.kafka_cluster import KafkaCluster, start_kafka_cluster
 from tests.support.spark.spark_stream_topics import Json, Query
 from tests.support.spark.spark_tasks import rows_in
+from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
@@ -153,7 +154,7 @@ def elect_uncleanly(cluster: KafkaCluster, log: Log) -> None:
             cluster.elect(log.topic, 0, "UNCLEAN")
         return log.leader == 2
 
-    wait_until(is_elected)
+    wait_until(is_elected, passing=(Exception,))
 
 
 def by_query(known: Readers) -> list[str]:

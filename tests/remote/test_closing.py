@@ -15,6 +15,7 @@ import pytest
 from tests.support.fresh_python import run_fresh
 from tests.support.records.small_segments import memory_settings, new_metadata, write_segment
 from tests.support.stores.closing_states import COPIES, LOG, OTHERS, READS, Scene, Use, waiting
+from tests.support.waiting import wait_until
 from tieredstore.backends.base import find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosedError
@@ -67,11 +68,8 @@ def test_a_copy_ends_and_leaves_nothing(tmp_path: Path, state: str, mode: str) -
     scene = Scene(tmp_path, mode=mode)
     before = [info.key for info in scene.store.inner.list()]
     close_during(scene, COPIES[state])
-    deadline = time.monotonic() + 30
     # The copy's thread continues when the store answers again, and rolls back.
-    while [info.key for info in scene.store.inner.list()] != before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert [info.key for info in scene.store.inner.list()] == before
+    wait_until(lambda: [info.key for info in scene.store.inner.list()] == before)
 
 
 def uses(scene: Scene) -> dict[str, Callable[[], object]]:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.stores.doubles import FaultyStore, Moment, Operation
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
-from tests.support.uploader.uploader_runs import until
+from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import watermark_key
 from tieredstore.errors import BrokerUnavailableError
@@ -87,7 +87,7 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
     monkeypatch.setattr(service, "_LEADERSHIP_S", 20.0)
     store = FaultyStore(MemoryObjectStore())
     with uploader_of(disk.log_dir, store) as uploader, uploader_service(uploader):
-        until(60, lambda: uploader.counts.segments == SEGMENTS and not uploader.gauges()["lag_segments"])
+        wait_until(lambda: uploader.counts.segments == SEGMENTS and not uploader.gauges()["lag_segments"])
     own = [operation.name for operation in store.operations if "/watermarks/" in operation.keys[0]]
     listings = [
         operation for operation in store.operations if operation.name == "list" and "events" in operation.keys[0]

@@ -29,7 +29,8 @@ from tests.support.servers.kafka_cluster import ClusterNode, KafkaCluster, start
 from tests.support.uploader.log_readers import Readers
 from tests.support.uploader.log_truth import BATCH, LONG_S, Life, Writer, Writing
 from tests.support.uploader.uploader_disk import watermark_of
-from tests.support.uploader.uploader_runs import until, uploader_process
+from tests.support.uploader.uploader_runs import uploader_process
+from tests.support.waiting import wait_until
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.watermark import Watermark
 from tieredstore.kafka.checkpoints import parse_leader_epochs
@@ -74,7 +75,7 @@ class UploaderBeside:
     def start(self) -> None:
         self.process = self._stack.enter_context(uploader_process(self._settings, self._log))
         opened = Path(f"/proc/{self.process.pid}/fd")
-        until(LONG_S, lambda: self._node.log_dir in [file.resolve() for file in opened.iterdir()])
+        wait_until(lambda: self._node.log_dir in [file.resolve() for file in opened.iterdir()])
 
     def kill(self) -> None:
         """Kill the process with SIGKILL."""
@@ -117,7 +118,7 @@ class Histories:
         new = NewTopic(TOPIC, 1, replica_assignment=[replicas], config=CONFIG)
         self.admin.create_topics([new])[TOPIC].result(TIMEOUT_S)
         metadata = self.log_of(replicas[0]) / "partition.metadata"
-        until(LONG_S, metadata.exists)
+        wait_until(metadata.exists)
         topic_id = Uuid.parse(metadata.read_text().rpartition(": ")[2].strip())
         self.lives.append(Life(TopicIdPartition(topic_id, TOPIC, 0)))
 
@@ -186,11 +187,11 @@ class Histories:
 
     def settle(self) -> None:
         """Wait until everything is replicated, read and shipped by the last leader, and no transaction is open."""
-        until(LONG_S, self.is_whole)
+        wait_until(self.is_whole)
         for _ in range(3):
             self.writer.write(self.life, plain=True)
         self.read_on()
-        until(LONG_S, self.is_shipped)
+        wait_until(self.is_shipped)
         for uploader in self.uploaders.values():
             uploader.check_runs()
         mark = self.watermark(self.life)
@@ -202,9 +203,9 @@ class Histories:
         leader, follower = self.leader, self.follower
         with Writing(self.writer, self.life):
             self.cluster.reassign(TOPIC, 0, [follower, leader])
-            until(LONG_S, self.is_whole)
+            wait_until(self.is_whole)
             self.cluster.elect(TOPIC, 0, "PREFERRED")
-            until(LONG_S, lambda: self.leader == follower)
+            wait_until(lambda: self.leader == follower)
 
     def elect_uncleanly(self) -> None:
         """Elect a leader that lacks the newest segments that the former leader has shipped.
@@ -213,10 +214,10 @@ class Histories:
         """
         leader, follower = self.leader, self.follower
         self.cluster.brokers[follower].stand_still()
-        until(LONG_S, lambda: list(self.state().isrs) == [leader])
+        wait_until(lambda: list(self.state().isrs) == [leader])
         for _ in range(4):
             self.writer.write(self.life, plain=True)
-        until(LONG_S, self.is_shipped)
+        wait_until(self.is_shipped)
         before = self.watermark(self.life).next_offset
         self.uploaders[follower].process.send_signal(signal.SIGSTOP)
         self.cluster.brokers[leader].kill()
@@ -227,7 +228,7 @@ class Histories:
                 self.cluster.elect(TOPIC, 0, "UNCLEAN")
             return self.leader == follower
 
-        until(LONG_S, is_elected)
+        wait_until(is_elected)
         at = self.epochs(follower)[-1][1]
         assert at < before, "nothing was lost: the test has no unclean election"
         self.life.cut(at)
@@ -243,7 +244,7 @@ class Histories:
         broker = self.source.choice([self.leader, self.follower])
         with Writing(self.writer, self.life):
             self.cluster.brokers[broker].kill()
-            until(LONG_S, lambda: broker not in self.state().isrs)
+            wait_until(lambda: broker not in self.state().isrs)
             self.cluster.brokers[broker].start()
 
     def kill_uploaders(self) -> None:
@@ -261,7 +262,7 @@ class Histories:
         with Writing(self.writer, self.life):
             uploader.send_signal(signal.SIGSTOP)
             node.stand_still()
-            until(LONG_S, lambda: broker not in self.state().isrs)
+            wait_until(lambda: broker not in self.state().isrs)
             if self.source.random() < 0.5:
                 node.go_on()
                 uploader.send_signal(signal.SIGCONT)
@@ -275,26 +276,26 @@ class Histories:
         pair[self.source.randrange(2)] = spare
         with Writing(self.writer, self.life):
             self.cluster.reassign(TOPIC, 0, pair)
-            until(LONG_S, lambda: set(self.state().replicas) == set(pair) and self.is_whole())
+            wait_until(lambda: set(self.state().replicas) == set(pair) and self.is_whole())
 
     def wipe_follower(self) -> None:
         follower = self.follower
         node = self.cluster.brokers[follower]
         with Writing(self.writer, self.life):
             node.kill()
-            until(LONG_S, lambda: follower not in self.state().isrs)
+            wait_until(lambda: follower not in self.state().isrs)
             for entry in node.log_dir.iterdir():
                 if entry.is_dir():
                     shutil.rmtree(entry)
                 else:
                     entry.unlink()
             node.start()
-            until(LONG_S, self.is_whole)
+            wait_until(self.is_whole)
 
     def create_again(self) -> None:
         """Re-create the topic. The old topic's segments stay readable by its id."""
         self.admin.delete_topics([TOPIC])[TOPIC].result(TIMEOUT_S)
-        until(LONG_S, lambda: not any(self.log_of(broker).exists() for broker in self.cluster.brokers))
+        wait_until(lambda: not any(self.log_of(broker).exists() for broker in self.cluster.brokers))
         self.begin_life()
         # librdkafka ignores a leader whose epoch is below the last one that it knew for this topic name.
         self.writer.renew()

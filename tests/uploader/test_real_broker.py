@@ -24,7 +24,8 @@ from tests.support.kafka.kafka_topics import CODECS, TIMEOUT_S, make_topic
 from tests.support.records.record_reader import read_records
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.uploader.uploader_disk import watermark_of
-from tests.support.uploader.uploader_runs import Written, until, uploader_process
+from tests.support.uploader.uploader_runs import Written, uploader_process
+from tests.support.waiting import wait_until
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.config import settings_from
@@ -130,16 +131,16 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
             with uploader_process(settings, folder / "log") as process:
                 before = objects(store)
                 # Let the uploader ship a segment, then kill it at a random moment.
-                until(120, lambda: objects(store) > before or not writer.is_alive() or process.poll() is not None)  # noqa: B023
+                wait_until(lambda: objects(store) > before or not writer.is_alive() or process.poll() is not None)  # noqa: B023
                 time.sleep(source.random())
         writer.join(600)
         assert not writer.is_alive()
         assert written.failed == []
         with uploader_process(settings, folder / "log", measured=True) as process:
             # Segments that retention is about to delete do not wait for a transaction that is still open.
-            until(600, lambda: hanging.is_passed(store))
+            wait_until(lambda: hanging.is_passed(store))
             hanging.end()
-            until(1800, lambda: all_shipped(server, store, topics))
+            wait_until(lambda: all_shipped(server, store, topics), 1800)
             process.send_signal(signal.SIGTERM)
             assert process.wait(240) == 0
         check(server, store, topics, written)

@@ -26,7 +26,8 @@ from tests.support.servers.kafka import start_kafka
 from tests.support.servers.kafka_cluster import start_kafka_cluster
 from tests.support.stores.doubles import FaultyStore
 from tests.support.uploader.uploader_disk import STORE, stored, watermark_of
-from tests.support.uploader.uploader_runs import Written, until
+from tests.support.uploader.uploader_runs import Written
+from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.config.loading import uploader_settings_from
@@ -41,7 +42,6 @@ from tieredstore.uploader.service import uploader_service
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 
 TOPIC: Final = "events"
-LONG_S: Final = 120
 CONFIG: Final = {"internal.segment.bytes": "20000", "retention.bytes": "20000", "file.delete.delay.ms": "3000"}
 HELD: Final = 8
 
@@ -79,7 +79,7 @@ class Run:
         """Write about one segment per round. The uploader notices each closed segment before the next round."""
         for _ in range(rounds):
             self.written.write(self.producer, TOPIC, self.source, 100, None)
-            until(LONG_S, lambda: not uploader.held.unheld and not uploader.held.incomplete)
+            wait_until(lambda: not uploader.held.unheld and not uploader.held.incomplete)
 
     def fall_behind(self, uploader: Uploader) -> None:
         """Make the store unavailable, and let retention delete the held segments from the disk."""
@@ -101,8 +101,8 @@ class Run:
         def active() -> int:
             return max(segment.base_offset for segment in discover(folder).segments)
 
-        until(LONG_S, lambda: watermark_of(self.inner, partition).next_offset >= active())
-        until(LONG_S, lambda: watermark_of(self.inner, partition).holes == ())
+        wait_until(lambda: watermark_of(self.inner, partition).next_offset >= active())
+        wait_until(lambda: watermark_of(self.inner, partition).holes == ())
         assert self.written.failed == []
         end = active()
         expected = {offset: value for offset, value in self.written.values[TOPIC, 0].items() if offset < end}
@@ -136,25 +136,25 @@ def move_between_log_directories(tmp_path: Path, hold_dir: str, moves: int) -> N
     ):
         run = Run(server.bootstrap_servers, tmp_path, 1)
         folders = [log_dir / f"{TOPIC}-0" for log_dir in log_dirs]
-        until(LONG_S, lambda: any(folder.exists() for folder in folders))
+        wait_until(lambda: any(folder.exists() for folder in folders))
         at = next(number for number, folder in enumerate(folders) if folder.exists())
         with run.uploader(log_dirs, 1, hold_dir) as uploader:
             for _ in range(moves):
                 run.write(uploader, 2)
                 run.fall_behind(uploader)
                 _ask_to_move(admin, log_dirs[1 - at])
-                until(LONG_S, folders[1 - at].exists)
-                until(LONG_S, lambda: not folders[at].exists())  # noqa: B023
+                wait_until(folders[1 - at].exists)
+                wait_until(lambda: not folders[at].exists())  # noqa: B023
                 at = 1 - at
                 run.write(uploader, 2)
                 run.is_away = False
-                until(LONG_S, lambda: has_no_lag(uploader))
+                wait_until(lambda: has_no_lag(uploader))
             run.check(folders[at])
             assert uploader.counts.abandoned_segments == uploader.counts.holes == 0
             # Held segments are dropped only if the cluster does not know the topic.
             run.fall_behind(uploader)
             admin.delete_topics([TOPIC])
-            until(LONG_S, lambda: not uploader.disk.partitions)
+            wait_until(lambda: not uploader.disk.partitions)
             assert uploader.counts.abandoned_segments >= HELD
             assert list(Path(hold_dir).glob("*/*/*") if hold_dir else []) == []
 
@@ -197,7 +197,7 @@ def test_a_topic_that_is_deleted_and_created_again_while_it_is_shipped(
             for rounds in (1, 2, 3, 2, 4):
                 if lives:
                     _create_again(server.bootstrap_servers)
-                until(LONG_S, (folder / "partition.metadata").exists)
+                wait_until((folder / "partition.metadata").exists)
                 client = {"bootstrap.servers": server.bootstrap_servers, "batch.size": "4000", "log_level": "0"}
                 producer, run.written = Producer(client), Written(1)
                 for _ in range(rounds):
@@ -206,8 +206,8 @@ def test_a_topic_that_is_deleted_and_created_again_while_it_is_shipped(
                 assert where not in lives
                 lives[where] = run.written.values[TOPIC, 0]
             end = max(segment.base_offset for segment in discover(folder).segments)
-            until(LONG_S, lambda: any(one.metadata.end_offset + 1 >= end for one in stored(run.inner, where)))
-            until(LONG_S, lambda: len(uploader.disk.partitions) == 1)
+            wait_until(lambda: any(one.metadata.end_offset + 1 >= end for one in stored(run.inner, where)))
+            wait_until(lambda: len(uploader.disk.partitions) == 1)
             assert uploader.counts.holes == 0
     with RemoteStorageManager(settings_from(STORE), store=run.inner) as manager:
         for where, values in lives.items():
@@ -230,7 +230,7 @@ def _create_again(servers: str) -> None:
             return True
         return False
 
-    until(LONG_S, is_created)
+    wait_until(is_created)
 
 
 class NoCollector:
@@ -258,22 +258,22 @@ def test_a_partition_that_is_reassigned_while_the_store_is_away_loses_nothing(
         run = Run(cluster.bootstrap_servers, tmp_path, 1)
         log_dirs = {number: node.log_dir for number, node in cluster.brokers.items()}
         folders = {number: log_dir / f"{TOPIC}-0" for number, log_dir in log_dirs.items()}
-        until(LONG_S, folders[1].exists)
+        wait_until(folders[1].exists)
         run.is_away = is_new
         with run.uploader([log_dirs[1]], 1, "") as first, run.uploader([log_dirs[2]], 2, "") as second:
             run.write(first, 2)
             if not is_new:
-                until(LONG_S, lambda: has_no_lag(first))
+                wait_until(lambda: has_no_lag(first))
             run.fall_behind(first)
             with admin_of(cluster.bootstrap_servers) as admin:
                 kafka: Any = importlib.import_module("kafka")
                 admin.alter_partition_reassignments({kafka.TopicPartition(TOPIC, 0): [2]})
-            until(LONG_S, lambda: folders[2].exists() and not folders[1].exists())
+            wait_until(lambda: folders[2].exists() and not folders[1].exists())
             run.write(second, 2)
             (leaving,) = first.disk.partitions
-            until(LONG_S, lambda: leaving.role is Role.LEAVING)
+            wait_until(lambda: leaving.role is Role.LEAVING)
             assert sum(segment.is_pinned for segment in leaving.pending()) >= HELD
             run.is_away = False
-            until(LONG_S, lambda: not first.disk.partitions)
+            wait_until(lambda: not first.disk.partitions)
             run.check(folders[2])
             assert first.counts.abandoned_segments == 0

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import tieredstore as ts
 from tests.support.cli.cli_process import tieredstore
 from tests.support.stores.doubles import Operation, OperationName, ScriptedStore
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
+from tests.support.waiting import wait_until
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import hole_key
@@ -28,15 +28,6 @@ from tieredstore.uploader import Leadership
 from tieredstore.uploader import service as module
 from tieredstore.uploader.service import uploader_service
 from tieredstore.uploader.uploader import Uploader
-
-LONG_S = 60
-
-
-def until(is_so: Callable[[], object]) -> None:
-    end = time.monotonic() + LONG_S
-    while not is_so():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.01)
 
 
 def page(service: Any, name: str) -> str:
@@ -59,16 +50,16 @@ def test_a_segment_that_is_closed_while_the_uploader_runs_is_shipped(
     store = MemoryObjectStore()
     with uploader_of(disk.log_dir, store, scan_interval_ms=interval_ms, listen="127.0.0.1:0") as uploader:
         with uploader_service(uploader) as service:
-            until(lambda: extents(store) == [(0, 9)])
+            wait_until(lambda: extents(store) == [(0, 9)])
             if interval_ms == "600000":
                 # Wait until the folder is watched.
-                until(lambda: not uploader.held.incomplete)
+                wait_until(lambda: not uploader.held.incomplete)
             disk.grow(2)
-            until(lambda: len(extents(store)) == 3)
-            until(lambda: "tieredstore_uploader_segments_total 3.0" in page(service, "metrics"))
+            wait_until(lambda: len(extents(store)) == 3)
+            wait_until(lambda: "tieredstore_uploader_segments_total 3.0" in page(service, "metrics"))
             assert json.loads(page(service, "readyz"))["ready"] is True
             assert json.loads(page(service, "healthz"))["alive"] is True
-            until(lambda: json.loads(page(service, "lag"))["partitions"][0]["next_offset"] == 30)
+            wait_until(lambda: json.loads(page(service, "lag"))["partitions"][0]["next_offset"] == 30)
         assert service.failure is None
     assert watermark_of(store).next_offset == 30
 
@@ -90,12 +81,12 @@ def test_a_partition_that_is_not_settled_is_shipped_once_it_is(disk: BrokerDisk)
     store, settling = MemoryObjectStore(), SaidSettling()
     settling.high = 0
     with uploader_of(disk.log_dir, store, settling) as uploader, uploader_service(uploader):
-        until(lambda: uploader.gauges()["waiting_partitions"] == 1)
+        wait_until(lambda: uploader.gauges()["waiting_partitions"] == 1)
         assert extents(store) == []
         assert uploader.gauges()["lag_segments"] == 1
         settling.high = 10
-        until(lambda: extents(store) == [(0, 9)])
-        until(lambda: uploader.gauges()["lag_segments"] == 0)
+        wait_until(lambda: extents(store) == [(0, 9)])
+        wait_until(lambda: uploader.gauges()["lag_segments"] == 0)
 
 
 def test_a_hole_makes_it_unready(disk: BrokerDisk) -> None:
@@ -104,7 +95,7 @@ def test_a_hole_makes_it_unready(disk: BrokerDisk) -> None:
     disk.grow(3)
     disk.delete(3)
     with uploader_of(disk.log_dir, store, scan_interval_ms="100") as uploader, uploader_service(uploader):
-        until(lambda: "holes" in uploader.health.reasons())
+        wait_until(lambda: "holes" in uploader.health.reasons())
     assert len(watermark_of(store).holes) == 1
 
 
@@ -116,7 +107,7 @@ def test_a_thread_that_a_store_does_not_let_go_ends_the_service(disk: BrokerDisk
             pytest.raises(StoreUnavailableError, match="a try of the test has not returned"),
             uploader_service(uploader) as service,
         ):
-            until(lambda: service.failure is not None)
+            wait_until(lambda: service.failure is not None)
     assert service.failure is not None
     assert isinstance(service.failure, StoreUnavailableError)
     assert service.failure.exit_code == 75
@@ -172,7 +163,7 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
                 pytest.raises(StoreUnavailableError, match=f"{verb} of .* has not returned") as raised,
                 uploader_service(uploader) as service,
             ):
-                until(lambda: service.failure is not None)
+                wait_until(lambda: service.failure is not None)
         finally:
             speaks.set()
     assert raised.value.exit_code == 75
@@ -234,13 +225,13 @@ def test_other_settings_of_the_store_are_taken_while_it_runs(disk: BrokerDisk, t
         own = made_up.own
     with Uploader(one, own) as uploader, uploader_service(uploader):
         stores = [FilesystemObjectStore(folder) for folder in folders]
-        until(lambda: extents(stores[0]) == [(0, 9)])
+        wait_until(lambda: extents(stores[0]) == [(0, 9)])
         with pytest.raises(ConfigError):
             uploader.replace_target(one.model_copy(update={"storage_root": tmp_path / "absent"}))
         uploader.replace_target(two)
         disk.grow()
         # The other store has nothing of the partition, so everything on disk is shipped.
-        until(lambda: extents(stores[1])[-1:] == [(10, 19)])
+        wait_until(lambda: extents(stores[1])[-1:] == [(10, 19)])
     assert extents(stores[0]) == [(0, 9)]
 
 
@@ -265,7 +256,7 @@ def test_the_uploader_runs_until_it_is_stopped(disk: BrokerDisk, tmp_path: Path)
 
         def stop() -> None:
             try:
-                until(lambda: extents(store) == [(0, 9)])
+                wait_until(lambda: extents(store) == [(0, 9)])
             finally:
                 uploader.stop()
 
@@ -413,18 +404,18 @@ def test_a_partition_that_is_led_since_now_is_held_and_shipped_without_waiting_f
     settling.high = 0
     own = {"scan_interval_ms": "600000", "leadership": f"{__name__}.Later"}
     with uploader_of(disk.log_dir, store, settling, **own) as uploader, uploader_service(uploader):
-        until(lambda: not uploader.health.reasons())
+        wait_until(lambda: not uploader.health.reasons())
         assert uploader.gauges()["led_partitions"] == 0
         Later.leads.set()
-        until(lambda: uploader.held.files == 4)
+        wait_until(lambda: uploader.held.files == 4)
         settling.high = 10
-        until(lambda: extents(store) == [(0, 9)])
+        wait_until(lambda: extents(store) == [(0, 9)])
         # Another broker leads now. The uploader stops shipping the partition, but holds its unshipped segments.
         settling.high = 0
         disk.grow()
-        until(lambda: uploader.held.files == 4)
+        wait_until(lambda: uploader.held.files == 4)
         Later.leads.clear()
-        until(lambda: uploader.gauges()["led_partitions"] == 0)
+        wait_until(lambda: uploader.gauges()["led_partitions"] == 0)
         settling.high = 20
         assert uploader.sweep().files == 4
         assert extents(store) == [(0, 9)]

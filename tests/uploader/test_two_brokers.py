@@ -21,7 +21,8 @@ from tests.support.records.record_reader import read_records
 from tests.support.servers.kafka_cluster import KafkaCluster, start_kafka_cluster, start_zookeeper_cluster
 from tests.support.servers.zookeeper import start_zookeeper
 from tests.support.uploader.uploader_disk import watermark_of
-from tests.support.uploader.uploader_runs import Written, until, uploader_process
+from tests.support.uploader.uploader_runs import Written, uploader_process
+from tests.support.waiting import wait_until
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import settings_from
 from tieredstore.kafka.checkpoints import parse_leader_epochs
@@ -97,7 +98,7 @@ class Run:
         with uploader_process(settings, self.folder / f"uploader-{broker}.log") as process:
             # On a busy machine Python takes seconds to start. Wait for it before leaders change.
             opened = Path(f"/proc/{process.pid}/fd")
-            until(LONG_S, lambda: node.log_dir in [file.resolve() for file in opened.iterdir()])
+            wait_until(lambda: node.log_dir in [file.resolve() for file in opened.iterdir()])
             yield
 
     def write(self, rounds: int = 2) -> None:
@@ -146,7 +147,7 @@ class Run:
 
     def follow(self, broker: int) -> None:
         """Write until that broker leads and its uploader has moved the watermark."""
-        until(LONG_S, lambda: self.leader == broker)
+        wait_until(lambda: self.leader == broker)
         began_s = old_s = time.monotonic()
         writing = threading.Thread(target=self.write)
         writing.start()
@@ -194,7 +195,7 @@ def move(run: Run, moves: int) -> None:
             run.move_to(1 + number % 2)
         run.write()
         leader = run.leader
-        until(LONG_S, lambda: run.is_shipped(leader))
+        wait_until(lambda: run.is_shipped(leader))
     watermark = watermark_of(run.store, run.partition)
     assert (watermark.holes, watermark.moved_back) == ((), ())
     run.tell()
@@ -219,14 +220,14 @@ def test_segments_of_a_dead_leader_are_shipped_by_the_next_though_no_disk_has_th
         run = Run(cluster, tmp_path, delay_ms=20_000)
         folder = cluster.brokers[2].log_dir / f"{TOPIC}-0"
         with run.uploader(2):
-            until(LONG_S, folder.exists)
+            wait_until(folder.exists)
             run.write(10)
-            until(LONG_S, lambda: not list(folder.glob(f"{0:020d}.log*")))
-            until(LONG_S, run.is_replicated)
+            wait_until(lambda: not list(folder.glob(f"{0:020d}.log*")))
+            wait_until(run.is_replicated)
             cluster.brokers[1].kill()
             run.follow(2)
             run.write()
-            until(LONG_S, lambda: run.is_shipped(2))
+            wait_until(lambda: run.is_shipped(2))
         watermark = watermark_of(run.store, run.partition)
         assert (watermark.holes, watermark.moved_back) == ((), ())
         run.check(run.active(2))
@@ -241,13 +242,13 @@ def test_by_zookeeper_leadership_that_moves_and_brokers_that_die_leave_one_linea
             with run.uploader(1), run.uploader(2):
                 for _ in range(2):
                     leader = run.leader
-                    until(LONG_S, run.is_replicated)
+                    wait_until(run.is_replicated)
                     cluster.brokers[leader].kill()
                     run.follow(3 - leader)
                     cluster.brokers[leader].start()
-                until(LONG_S, run.is_replicated)
+                wait_until(run.is_replicated)
                 run.write()
-                until(LONG_S, lambda: run.is_shipped(run.leader))
+                wait_until(lambda: run.is_shipped(run.leader))
             watermark = watermark_of(run.store, run.partition)
             assert (watermark.holes, watermark.moved_back) == ((), ())
             run.tell()
@@ -259,11 +260,11 @@ def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(t
         run = Run(cluster, tmp_path)
         with run.uploader(1):
             run.write()
-            until(LONG_S, lambda: run.is_shipped(1))
+            wait_until(lambda: run.is_shipped(1))
             cluster.brokers[2].kill()
             # Only the first broker has the next records. It leads alone, and its uploader ships them.
             run.write(3)
-            until(LONG_S, lambda: run.is_shipped(1))
+            wait_until(lambda: run.is_shipped(1))
         before = watermark_of(run.store, run.partition)
         cluster.brokers[1].kill()
         cluster.brokers[2].start()
@@ -273,7 +274,7 @@ def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(t
                 cluster.elect(TOPIC, 0, "UNCLEAN")
             return run.leader == 2
 
-        until(LONG_S, is_elected)
+        wait_until(is_elected)
         folder = cluster.brokers[2].log_dir / f"{TOPIC}-0"
         cut = parse_leader_epochs((folder / "leader-epoch-checkpoint").read_bytes())[-1][1]
         assert cut < before.next_offset, "nothing was lost: the test has no unclean election"
@@ -286,10 +287,10 @@ def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(t
         )
         with run.uploader(2):
             run.write(4)
-            until(LONG_S, lambda: run.is_shipped(2) and watermark_of(run.store, run.partition).broker_id == 2)
+            wait_until(lambda: run.is_shipped(2) and watermark_of(run.store, run.partition).broker_id == 2)
             cluster.brokers[1].start()
             run.write()
-            until(LONG_S, lambda: run.is_shipped(run.leader))
+            wait_until(lambda: run.is_shipped(run.leader))
         watermark = watermark_of(run.store, run.partition)
         assert [(move.from_offset, move.to_offset) for move in watermark.moved_back] == [(before.next_offset, cut)]
         assert watermark.holes == ()

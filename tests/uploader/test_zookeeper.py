@@ -19,6 +19,7 @@ from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
 from tests.support.servers.zookeeper import ZooKeeperServer, start_zookeeper, zookeeper_client
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, uploader_of
+from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import BrokerUnavailableError, ConfigError
@@ -66,16 +67,7 @@ def leadership_of(hosts: str, broker_id: int = 1, tls: ZooKeeperTls | None = Non
 
 
 def until_led(leadership: ZooKeeperLeadership, expected: Collection[TopicPartition]) -> None:
-    end = time.monotonic() + LONG_S
-    while True:
-        try:
-            led = leadership.led()
-        except BrokerUnavailableError:
-            led = None
-        if led == frozenset(expected):
-            return
-        assert time.monotonic() < end, f"{led} are led, and not {expected}"
-        time.sleep(0.02)
+    wait_until(lambda: leadership.led() == frozenset(expected), passing=(BrokerUnavailableError,), what=expected)
 
 
 def test_leaders_change_and_topics_come_and_go(zookeeper: ZooKeeperServer) -> None:

@@ -15,8 +15,8 @@ from tests.support.faulty_server.service import Cloud, Step
 from tests.support.faulty_server.way import Exchange, Must, Way
 from tests.support.faulty_server.ways import WAYS
 from tests.support.faulty_server.wire import Reply
-from tests.support.network.fault_proxy import wait_until
 from tests.support.stores.faulty_stores import PART_SIZES, SERVICES, store_on
+from tests.support.waiting import wait_until
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.cloud.store import BUCKET_REMEMBERED_S
 from tieredstore.backends.gcs.client import open_client
@@ -169,7 +169,7 @@ def test_an_answer_whose_lengths_cannot_be_understood_leaves_no_connection_open(
         try:
             with closing(store_on(server)) as store, pytest.raises(StoreError) as caught:
                 store.get("key", 1, 50)
-            assert wait_until(lambda: server.open_connections == 0, 20)
+            wait_until(lambda: server.open_connections == 0, 20)
         finally:
             gc.enable()
     assert not caught.value.retryable

@@ -18,8 +18,8 @@ from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.service import Cloud, Step
 from tests.support.faulty_server.way import Exchange, Must, Way
 from tests.support.faulty_server.wire import Answer
-from tests.support.network.fault_proxy import wait_until
 from tests.support.stores.faulty_stores import PART_SIZES, SERVICES, store_on
+from tests.support.waiting import wait_until
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.errors import StoreUnavailableError, TieredStoreError
 
@@ -66,9 +66,9 @@ def dripping(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, Obj
             store.head("object")
         yield server, store
         # A thread that has finished its work may take a moment to end.
-        assert wait_until(lambda: set(threads_of_ours()) <= before)
+        wait_until(lambda: set(threads_of_ours()) <= before)
         store.close()
-        assert wait_until(lambda: server.open_connections == 0)
+        wait_until(lambda: server.open_connections == 0)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
     server.service.objects.write("object", OBJECT, {})
     # Cut idle connections. An idle connection that the calls below do not reuse would stay open.
     server.cut_all()
-    assert wait_until(lambda: server.open_connections == 0)
+    wait_until(lambda: server.open_connections == 0)
     server.lie(way)
     verbs = [verb for verb in VERBS if _is_lied_to(verb, way, server.service.cloud)]
     with ThreadPoolExecutor(len(verbs)) as pool:
@@ -134,7 +134,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
         assert took_s < TIMEOUT_S + GRACE_S, verb
     if set(way.steps) == set(EVERY_STEP):
         # The store keeps no connection with an endless answer open for other requests.
-        assert wait_until(lambda: server.open_connections == 0)
+        wait_until(lambda: server.open_connections == 0)
 
 
 def test_pages_without_objects_are_passed_over(

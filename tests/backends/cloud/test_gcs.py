@@ -13,9 +13,10 @@ import google_crc32c
 import pytest
 import urllib3
 
-from tests.support.network.fault_proxy import Answer, FaultProxy, LoseAnswer, wait_until
+from tests.support.network.fault_proxy import Answer, FaultProxy, LoseAnswer
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.stores.clouds import LARGE, PART, make_gcs
+from tests.support.waiting import wait_until
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
@@ -84,7 +85,7 @@ def test_a_failed_upload_is_cancelled_at_the_server(proxy: FaultProxy, store: Gc
 
     with pytest.raises(KeyboardInterrupt):
         store.put("object", body())
-    assert wait_until(lambda: proxy.count("DELETE", "upload_id=") == 1)
+    wait_until(lambda: proxy.count("DELETE", "upload_id=") == 1)
     assert list(store.list()) == []
 
 
@@ -106,7 +107,7 @@ def test_conditions_go_to_the_server(proxy: FaultProxy, store: GcsObjectStore) -
         seen = [each.path.partition("ifGenerationMatch=")[2].partition("&")[0] for each in proxy.seen]
         return [condition for condition in seen if condition]
 
-    assert wait_until(lambda: conditions() == ["0", "0", etag])
+    wait_until(lambda: conditions() == ["0", "0", etag])
 
 
 def test_a_large_write_that_the_server_refuses_at_its_end_is_a_conflict(
@@ -219,7 +220,7 @@ def test_throttling_that_looks_like_a_denial_is_tried_again(proxy: FaultProxy, s
 def test_uploads_stay_at_the_endpoint_that_was_set(proxy: FaultProxy, store: GcsObjectStore) -> None:
     # The server is configured to return its own address, not the proxy's, for the upload session.
     store.put("object", LARGE)
-    assert wait_until(lambda: proxy.count("PUT", "upload_id=") == 4)
+    wait_until(lambda: proxy.count("PUT", "upload_id=") == 4)
 
 
 def test_settings_make_the_store(fake_gcs: GcsServer, bucket: str) -> None:

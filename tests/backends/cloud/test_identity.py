@@ -18,11 +18,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.auth.credentials import Credentials
 
-from tests.support.network.fault_proxy import Answer, FaultProxy, Seen, wait_until
+from tests.support.network.fault_proxy import Answer, FaultProxy, Seen
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.process import unanswered_port
 from tests.support.stores.clouds import quick
 from tests.support.stores.url_settings import settings_at
+from tests.support.waiting import wait_until
 from tieredstore.backends.azure.options import AccountKey, AzureDefault, AzureOptions, ConnectionString, SasToken
 from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.gcs.client import parse_credentials
@@ -59,7 +60,7 @@ def gcs(proxy: FaultProxy, bucket: str, credentials: GcsCredentials, **options: 
 
 
 def authorizations(proxy: FaultProxy, count: int = 1) -> list[str | None]:
-    assert wait_until(lambda: len(proxy.seen) >= count)
+    wait_until(lambda: len(proxy.seen) >= count)
     seen: list[Seen] = list(proxy.seen)
     return [{name.lower(): value for name, value in one.headers.items()}.get("authorization") for one in seen]
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.network.fault_proxy import Answer, CutResponse, Drip, FaultProxy, Stall, Trickle, wait_until
+from tests.support.network.fault_proxy import Answer, CutResponse, Drip, FaultProxy, Stall, Trickle
 from tests.support.stores.clouds import (
     LARGE,
     Cloud,
@@ -20,6 +20,7 @@ from tests.support.stores.clouds import (
     quick,
     until_answered,
 )
+from tests.support.waiting import wait_until
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.errors import StoreError, StoreUnavailableError
 

@@ -6,8 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.network.fault_proxy import CutRequest, FaultProxy, LoseAnswer, wait_until
+from tests.support.network.fault_proxy import CutRequest, FaultProxy, LoseAnswer
 from tests.support.stores.clouds import Cloud, OnEveryCloud, count, plan, quick
+from tests.support.waiting import wait_until
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.errors import PreconditionFailedError
 
@@ -27,7 +28,7 @@ class TestLostAnswers(OnEveryCloud):
         else:
             plan(proxy, cloud, LoseAnswer(), "finish")
         store.put("object", body, if_absent=if_absent)
-        assert wait_until(lambda: None in {seen.status for seen in list(proxy.seen)})
+        wait_until(lambda: None in {seen.status for seen in list(proxy.seen)})
         assert store.get("object") == body
         assert size == "large" or count(cloud, proxy, "single_write") == 2
         assert not [write for write in find_abandoned_writes(store, "object") if write.removable]
@@ -65,7 +66,7 @@ class TestLostAnswers(OnEveryCloud):
         etag = direct.head("object").etag or ""
         plan(proxy, cloud, LoseAnswer(), "single_write")
         assert store.replace("object", b"changed", etag) == direct.head("object").etag
-        assert wait_until(lambda: None in {seen.status for seen in list(proxy.seen)})
+        wait_until(lambda: None in {seen.status for seen in list(proxy.seen)})
         assert direct.get("object") == b"changed"
         assert direct.head("object").etag != etag
 

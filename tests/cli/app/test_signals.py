@@ -14,10 +14,11 @@ import pytest
 
 from tests.support.cli.cli_process import TXN, command, environment, tieredstore
 from tests.support.cli.forked_commands import Ended, ForkedCommands
-from tests.support.cli.signalled_commands import SOON_S, Case, Place, Stage, wait_for, write_cloud_settings
+from tests.support.cli.signalled_commands import SOON_S, Case, Place, Stage, write_cloud_settings
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.service import Cloud, Step
 from tests.support.paths import REPOSITORY
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -167,7 +168,7 @@ def test_a_signal_that_is_ignored_stays_so(stage: Stage, commands: ForkedCommand
         server.lie(LOG.way())
         settings = write_cloud_settings(tmp_path, server)
         running = commands.start("fetch", "txn", 0, 605, settings=settings, interruptible=False)
-        wait_for(lambda: LOG.is_reached(server))
+        wait_until(lambda: LOG.is_reached(server))
         running.send(signal.SIGINT)
         server.be_honest()
         ended = running.wait(SOON_S)
@@ -183,7 +184,7 @@ def test_an_output_that_nobody_reads_holds_up_no_end(
     with FaultyServer(stage.service) as server:
         settings = write_cloud_settings(tmp_path, server)
         running = commands.start(*arguments.split(), settings=settings, stdout=pipe)
-        wait_for(lambda: LOG.is_reached(server))
+        wait_until(lambda: LOG.is_reached(server))
         running.send(signal.SIGTERM)
         ended = running.wait(SOON_S)
     # Accept a report of left-out records, because timing decides how far the read gets before the signal.
@@ -200,7 +201,7 @@ def test_a_part_that_kill_9_left_goes_with_the_next_run_of_the_same_file_and_a_l
         server.lie(LOG.way())
         settings = write_cloud_settings(tmp_path, server)
         running = commands.start("fetch", "txn", 0, 605, "-o", target, settings=settings)
-        wait_for(lambda: LOG.is_reached(server))
+        wait_until(lambda: LOG.is_reached(server))
         (part,) = target.parent.iterdir()
         again = ("fetch", "-c", write_cloud_settings(tmp_path, honest), "txn", 0, 605, "-o", target)
         assert tieredstore(*again).stderr == ""
@@ -227,7 +228,7 @@ def test_a_signal_while_the_program_is_being_imported_ends_it_without_a_word(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     ) as running:
-        wait_for((tmp_path / "started").exists)
+        wait_until((tmp_path / "started").exists)
         running.send_signal(signum)
         # Without the signal the process would sleep for a minute.
         _, stderr = running.communicate()

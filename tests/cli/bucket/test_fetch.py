@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cli.cli_process import TXN, command, environment, stored_files, tieredstore, write_settings
+from tests.support.waiting import wait_until
 from tieredstore.cli.bucket.fetch import parse_range
 from tieredstore.cli.terminal.output_file import output_to
 from tieredstore.errors import ConfigError
@@ -160,9 +160,7 @@ def test_an_interrupted_fetch_leaves_no_file_and_exits_130(settings: Path, tmp_p
         stderr=subprocess.PIPE,
         env=environment(STUCK_MARK=str(started)),
     )
-    deadline = time.monotonic() + 120
-    while not started.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(started.exists)
     running.send_signal(signal.SIGINT)
     _, stderr = running.communicate(timeout=120)
     assert (running.returncode, stderr) == (130, b"")

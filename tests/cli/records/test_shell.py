@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.cli.forked_commands import ForkedCommands, Running
 from tests.support.cli.terminal import CTRL_C, Terminal
-from tests.support.network.fault_proxy import wait_until
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
+from tests.support.waiting import wait_until
 from tieredstore.cli.records import shell
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
@@ -84,12 +84,12 @@ def test_a_shell_completes_keeps_its_snapshot_and_outlives_errors(
         terminal.press(b"SELECT 1")
         terminal.wait_for(b"SELECT 1")
         # Python's line editor overlooks Ctrl-C until the next key, unless it waits for a key already.
-        assert wait_until(running.is_asleep)
+        wait_until(running.is_asleep)
         answer(terminal, CTRL_C, b"\r\n")
         answer(terminal, b"FROM kept;\n", b"\r\n42\r\n")
         # At the prompt, Ctrl-C would only drop the line, so wait until DuckDB is at work.
         terminal.press(b"COPY (" + ENDLESS + b") TO '" + bytes(tmp_path / "sum.csv") + b"';\n")
-        assert wait_until(lambda: any(tmp_path.glob("*sum.csv")))
+        wait_until(lambda: any(tmp_path.glob("*sum.csv")))
         answer(terminal, CTRL_C, b"the query was interrupted")
         terminal.press(CTRL_D)
         end = running.wait(60)

@@ -18,9 +18,10 @@ from tests.support.pubsub.pubsub_brokers import (
     message_of,
     write_of,
 )
-from tests.support.pubsub.pubsub_topics import eventually, orders_on, read_values, topics_on
+from tests.support.pubsub.pubsub_topics import orders_on, read_values, topics_on
 from tests.support.servers.zookeeper import ZooKeeperServer
 from tests.support.stores.doubles import Operation, ScriptedStore
+from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.health import Health
@@ -49,7 +50,7 @@ class Served:
         return assignment.serves("orders") and not self.health.reasons()
 
     def until(self, holds: Callable[[], bool]) -> None:
-        eventually(holds)
+        wait_until(holds)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,7 @@ def served(topics: Topics) -> Generator[Served]:
 
 def place_of(broker: Broker) -> str:
     """Wait until the broker listens, and return its address."""
-    eventually(lambda: broker._serving)  # pyright: ignore[reportPrivateUsage]
+    wait_until(lambda: broker._serving)  # pyright: ignore[reportPrivateUsage]
     return f"{broker.address.ip}:{broker.address.port}"
 
 
@@ -153,8 +154,8 @@ def two_brokers(topics: Topics) -> Generator[Two]:
             services.append(stack.enter_context(broker_service(broker, governor)))
             brokers.append(broker)
             places.append(place_of(broker))
-            eventually(broker.directory.all)
-            eventually(brokers[0].serves_any)
+            wait_until(broker.directory.all)
+            wait_until(brokers[0].serves_any)
         yield Two(services[0], services[1], places, brokers)
 
 
@@ -190,7 +191,7 @@ def stop_one_of_two(topics: Topics) -> None:
         assert two.brokers[1].counts.stored_messages + two.brokers[1].counts.message_bytes > 0
         busy.close()
         idle.close()
-        eventually(lambda: not two.brokers[0].connections)
+        wait_until(lambda: not two.brokers[0].connections)
     assert sorted(map(int, read_values(topics, number + 2))) == list(range(number + 2))
 
 

@@ -15,7 +15,6 @@ from tests.support.damage.planted_messages import store_messages
 from tests.support.pubsub.pubsub_brokers import message_of
 from tests.support.pubsub.pubsub_topics import (
     batch_keys,
-    eventually,
     fresh_topics,
     notified,
     orders_on,
@@ -25,6 +24,7 @@ from tests.support.pubsub.pubsub_topics import (
 )
 from tests.support.records.counted_checksums import counted_checksums
 from tests.support.stores.doubles import FaultyStore
+from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidRangeError
 from tieredstore.process.deadline import Deadline
@@ -105,7 +105,7 @@ def test_the_latest_and_a_time() -> None:
     publish(topics, [b"before"])
     late = BatchConsumer(topics, "orders", start="latest")
     between_ms = time.time_ns() // 1_000_000 + 1
-    eventually(lambda: time.time_ns() // 1_000_000 > between_ms)
+    wait_until(lambda: time.time_ns() // 1_000_000 > between_ms)
     publish(topics, [b"after"])
     assert values_of(late, at_least=1) == [b"after"]
     late.seek_to_time("1970-01-01")

@@ -21,6 +21,7 @@ import pytest
 
 from tests.support.pubsub.pubsub_topics import topics_in
 from tests.support.servers.kafka import KafkaServer
+from tests.support.waiting import wait_until
 from tieredstore.errors import FencedError, TieredStoreError
 from tieredstore.pubsub.consume import consumer as consuming
 from tieredstore.pubsub.produce.futures import RecordPlace
@@ -173,11 +174,11 @@ def play(topics: Topics, folder: Path, seed: int, faults: int, pause_s: float) -
             members.wake()
         with topics.queue(topics.get("orders")) as queue:
             ends = {partition: queue.end(partition) for partition in range(PARTITIONS)}
-            end_s = time.monotonic() + LONG_S
-            while any(queue.read(partition, latest.get(partition, Position(0)).offset) for partition in ends):
-                assert time.monotonic() < end_s, (latest, ends)
-                look()
-                time.sleep(0.2)
+            wait_until(
+                lambda: not any(queue.read(partition, latest.get(partition, Position(0)).offset) for partition in ends),
+                what=(latest, ends),
+                meanwhile=look,
+            )
     finally:
         for child in list(members.living):
             members.end(child)

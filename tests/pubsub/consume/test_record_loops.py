@@ -13,8 +13,9 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.support.kafka.mock_kafka import OFFSET_COMMIT, mock_kafka
-from tests.support.pubsub.pubsub_topics import eventually, fresh_topics, orders_on, records_of, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import fresh_topics, orders_on, records_of, topics_on, values_of
 from tests.support.simulated_time import SimulatedClock
+from tests.support.waiting import wait_until
 from tieredstore.errors import FencedError, InvalidRangeError, StoreUnavailableError
 from tieredstore.live.cluster import LiveCluster
 from tieredstore.pubsub.consume.consumer import BatchConsumer
@@ -304,7 +305,7 @@ def test_a_member_of_a_group_in_kafka_has_nothing_when_it_was_fenced(code: int) 
         properties = {"bootstrap.servers": kafka.bootstrap_servers}
         with LiveCluster(properties, isolation="read_uncommitted") as cluster:
             member = KafkaGroup(properties, "g", "notifications", cluster)
-            eventually(lambda: len(member.claims()) == 2, member.tick)
+            wait_until(lambda: len(member.claims()) == 2, meanwhile=member.tick)
             kafka.push_errors(OFFSET_COMMIT, code)
             with pytest.raises(FencedError):
                 member.commit({0: Position(1), 1: Position(1)})

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import eventually, orders_on, values_of
+from tests.support.pubsub.pubsub_topics import orders_on, values_of
 from tests.support.stores.doubles import CountingStore
+from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.process.deadline import Deadline
@@ -135,7 +136,7 @@ def test_behind_the_window_nothing_is_remembered() -> None:
     topics = orders_on(dedup_window_ms="1")
     notify_as_memq(topics, message(b"0", 0))
     written_ms = time.time_ns() // 1_000_000
-    eventually(lambda: time.time_ns() // 1_000_000 > written_ms + 1)
+    wait_until(lambda: time.time_ns() // 1_000_000 > written_ms + 1)
     notify_as_memq(topics, message(b"0", 0))
     assert values_of(once(topics), at_least=2) == [b"0", b"0"]
 

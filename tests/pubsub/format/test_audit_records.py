@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.cli.cli_process import tieredstore
 from tests.support.kafka.kafka_topics import make_topic
-from tests.support.pubsub.pubsub_topics import eventually, orders_on, values_of
+from tests.support.pubsub.pubsub_topics import orders_on, values_of
 from tests.support.servers.kafka import KafkaServer
+from tests.support.waiting import wait_until
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.pubsub.consume.consumer import BatchConsumer
@@ -220,7 +221,7 @@ def test_a_service_pairs_what_comes_and_ends_when_it_is_told_to(kafka: KafkaServ
         assert [finding.fault for finding in heard] == ["lost"]
         with BatchConsumer(topics, "orders") as consumer:
             assert values_of(consumer, at_least=1) == [b"v"]
-        eventually(lambda: pairs.counts.paired)
+        wait_until(lambda: pairs.counts.paired)
     assert service.failure is None
 
 

@@ -16,9 +16,10 @@ import pytest
 
 from tests.support.pubsub.broker_processes import BrokerProcess, broker_processes, store_properties
 from tests.support.pubsub.pubsub_brokers import LONG_S
-from tests.support.pubsub.pubsub_topics import eventually, values_of
+from tests.support.pubsub.pubsub_topics import values_of
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.zookeeper import ZooKeeperServer, zookeeper_client
+from tests.support.waiting import wait_until
 from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings, settings_from
 from tieredstore.pubsub.consume.consumer import BatchConsumer
@@ -106,15 +107,15 @@ def play(
     """
     took_s: list[float] = []
     for faults in rounds:
-        eventually(lambda: all(holders_of(brokers, topic) for topic in TOPICS), what="topics at brokers that are well")
+        wait_until(lambda: all(holders_of(brokers, topic) for topic in TOPICS), what="topics at brokers that are well")
         faulty: list[BrokerProcess] = []
         for how, which in faults:
             faulty.append(choose_broker(brokers, which, governor))
             afflict(faulty[-1], how)
         took_s.append(
-            eventually(lambda: all(holders_of(brokers, topic) for topic in TOPICS), what=f"{faults}: elsewhere")
+            wait_until(lambda: all(holders_of(brokers, topic) for topic in TOPICS), what=f"{faults}: elsewhere")
         )
-        clients_s = eventually(load.delivered_so_far(), what=f"{faults}: clients go on")
+        clients_s = wait_until(load.delivered_so_far(), what=f"{faults}: clients go on")
         _logger.info("%s: elsewhere after %.1f s, clients %.1f s later", faults, took_s[-1], clients_s)
         for broker in faulty:
             broker.recover()

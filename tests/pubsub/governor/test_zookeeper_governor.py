@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import eventually, topics_on
+from tests.support.pubsub.pubsub_topics import topics_on
 from tests.support.servers.zookeeper import ZooKeeperServer, end_session, zookeeper_client
+from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import BrokerUnavailableError, ConfigError, FencedError
@@ -140,7 +141,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
         candidate = old.governor._find_leader(old.governor._seat())  # pyright: ignore[reportPrivateUsage]
         assert candidate is not None
         old.expire(hosts)
-        eventually(lambda: candidate.rpartition("/")[2] not in client.get_children("/governor"))
+        wait_until(lambda: candidate.rpartition("/")[2] not in client.get_children("/governor"))
         tick([new], 2)
         assert (generation(new) or 0) > (generation(old) or 0)
         before = client.get("/brokers/10.0.0.1")
@@ -151,7 +152,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
         assert client.get("/brokers/10.0.0.1") == before
         served = {topic.name for topic in topics if old.governor.serves(topic.name)}
         assert served, "a broker keeps its topics until it learns of another assignment"
-        eventually(lambda: try_tick(old))
+        wait_until(lambda: try_tick(old))
         assert generation(old) is None
         tick(all_members)
         assert sum(member.governor.generation is not None for member in all_members) == 1

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, client_of, listening_anywhere, running_broker
-from tests.support.pubsub.pubsub_topics import eventually, orders_on, read_values, request_ids, topics_on
+from tests.support.pubsub.pubsub_topics import orders_on, read_values, request_ids, topics_on
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
+from tests.support.waiting import wait_until
 from tieredstore.config import Settings
 from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
@@ -244,7 +245,7 @@ def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> No
         settings = client_of(topics, cut_off.place, other.place, request_timeout_ms=500)
         with BatchProducer(settings, "orders") as producer:
             first = producer.send(b"v")
-            eventually(lambda: cut_off.requests)
+            wait_until(lambda: cut_off.requests)
             other.begin()
             first.result(LONG_S)
             # On a busy machine the other broker may be late too, and the producer asks both again.

@@ -13,9 +13,10 @@ from confluent_kafka import KafkaError, Message
 
 from tests.support.kafka.dead_controller import DeadController
 from tests.support.kafka.kafka_topics import Produced, make_topic, produce
-from tests.support.pubsub.pubsub_topics import eventually, orders_on, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import orders_on, topics_on, values_of
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import free_port
+from tests.support.waiting import wait_until
 from tieredstore.errors import ConfigError, FencedError, StoreUnavailableError, TopicNotFoundError
 from tieredstore.live.clients import LiveConsumer, LiveProducer
 from tieredstore.process.deadline import Deadline
@@ -167,16 +168,18 @@ def test_a_topic_in_kafka_from_end_to_end_with_its_group(kafka: KafkaServer) -> 
 
 def test_members_share_and_a_deposed_one_is_fenced(queue: KafkaQueue) -> None:
     first, second = queue.member("shared"), queue.member("shared")
-    eventually(lambda: len(first.claims()) == 2, first.tick)
+    wait_until(lambda: len(first.claims()) == 2, meanwhile=first.tick)
     first.commit({0: Position(3, 2, 1)})
-    eventually(lambda: len(first.claims()) == len(second.claims()) == 1, lambda: (first.tick(), second.tick()))
+    wait_until(
+        lambda: len(first.claims()) == len(second.claims()) == 1, meanwhile=lambda: (first.tick(), second.tick())
+    )
     claims = first.claims() | second.claims()
     assert {partition: claim.committed for partition, claim in claims.items()} == {0: Position(3, 2, 1), 1: None}
     (other,) = second.claims()
     with pytest.raises(FencedError, match="another member of group shared now owns"):
         first.commit({other: Position(9)})
     second.leave()
-    eventually(lambda: len(first.claims()) == 2, first.tick)
+    wait_until(lambda: len(first.claims()) == 2, meanwhile=first.tick)
     with pytest.raises(FencedError):
         second.commit({other: Position(9)})
     assert queue.groups()["shared"][0].position == Position(3, 2, 1)
@@ -185,7 +188,7 @@ def test_members_share_and_a_deposed_one_is_fenced(queue: KafkaQueue) -> None:
 
 def test_a_commit_of_memqs_own_consumer_is_the_batchs_beginning(kafka: KafkaServer, queue: KafkaQueue) -> None:
     member = queue.member("memq")
-    eventually(lambda: len(member.claims()) == 2, member.tick)
+    wait_until(lambda: len(member.claims()) == 2, meanwhile=member.tick)
     client = member._consumer  # pyright: ignore[reportPrivateUsage]
     assert client is not None
     from confluent_kafka import TopicPartition  # noqa: PLC0415
@@ -227,13 +230,13 @@ def test_a_topic_grows(kafka: KafkaServer) -> None:
     topics = topics_with_kafka(kafka)
     topics.grow("orders", 3)
     with topics.queue(topics.get("orders")) as queue:
-        eventually(lambda: queue.partitions == 3, lambda: queue.provide(3))
+        wait_until(lambda: queue.partitions == 3, meanwhile=lambda: queue.provide(3))
 
 
 def test_notifications_are_kept_as_long_as_the_kafka_topics_records(queue: KafkaQueue) -> None:
     for retention_ms, expected in (("5", 5), ("0", 0), ("-1", None)):
         queue._cluster.change_settings(queue._name, {"retention.ms": retention_ms})  # pyright: ignore[reportPrivateUsage]
-        eventually(lambda: queue.forgets_ms() == expected)  # noqa: B023  called in this turn
+        wait_until(lambda: queue.forgets_ms() == expected)  # noqa: B023  called in this turn
 
 
 def test_a_controller_that_died_is_not_waited_for_by_who_makes_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:

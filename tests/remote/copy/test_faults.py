@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.network.fault_proxy import wait_until
 from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
 from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, Operation
 from tests.support.stores.operation_sweep import OperationSweep
+from tests.support.waiting import wait_until
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AccessDeniedError, StoreUnavailableError, TieredStoreError
@@ -51,7 +51,7 @@ def _no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     # A thread that has finished its work may take a moment to end.
-    assert wait_until(lambda: set(threading.enumerate()) <= before)
+    wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 def manager_of(store: ObjectStore, mode: str) -> RemoteStorageManager:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.network.fault_proxy import wait_until
 from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
 from tests.support.stores.disk_cache_access import value_files
 from tests.support.stores.doubles import CountingStore
+from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import RemoteLogSegmentMetadata

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.examples import examples
-from tests.support.network.fault_proxy import wait_until
 from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
 from tests.support.stores.doubles import FaultyStore, Operation, ScriptedStore
+from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, SegmentCorruptError, StoreUnavailableError
@@ -213,7 +213,7 @@ def test_a_caller_that_gives_up_does_not_cancel_the_load(tmp_path: Path) -> None
                 return stream.read() == LOG[:50]
             return False
 
-        assert wait_until(is_read)
+        wait_until(is_read)
     assert store.requests["get_into"] == 1
 
 

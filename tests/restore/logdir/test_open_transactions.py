@@ -12,8 +12,8 @@ import tieredstore as ts
 from tests.restore.logdir.log_dirs import fresh_bucket, make_log_dir, prepared, restore, tree
 from tests.restore.logdir.test_real_broker import records
 from tests.support.cli.cli_process import tieredstore
-from tests.support.network.fault_proxy import wait_until
 from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, start_kafka_cluster
+from tests.support.waiting import wait_until
 from tieredstore.errors import IndexesCorruptError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
@@ -149,4 +149,4 @@ def test_a_broker_skips_the_aborted_records(bucket: ts.Bucket, tmp_path: Path, l
         writer.produce("orders", b"new", partition=0)
         writer.commit_transaction(60)
         # The broker answers before it has written the marker.
-        assert wait_until(lambda: records(server, "orders", 0, "read_committed")[-1][0] == 9)
+        wait_until(lambda: records(server, "orders", 0, "read_committed")[-1][0] == 9)

@@ -14,10 +14,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import tieredstore as ts
 from tests.support.cli.cli_process import tieredstore
-from tests.support.network.fault_proxy import wait_until
 from tests.support.paths import GOLDEN
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.waiting import wait_until
 from tieredstore.live.cluster import LiveCluster
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ def test_writers_go_on_at_the_next_offset(stage: Stage) -> None:
     transactional.produce("txn", b"new", partition=0)
     transactional.commit_transaction(60)
     # The broker answers before it has written the marker.
-    assert wait_until(
+    wait_until(
         lambda: [offset for offset, *_ in records(stage.server, "txn", 0, "read_committed")][-2:] == [3047, 3048]
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +18,7 @@ from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import GOLDEN
 from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, ClusterNode, KafkaCluster, start_kafka_cluster
 from tests.support.servers.process import ServerFailedError
+from tests.support.waiting import wait_until
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.logdir.log_directory import MARKER
 from tieredstore.restore.logdir.prepared import PreparedRestore
@@ -54,10 +54,7 @@ class Leaders:
         return {topic: (part.leader, len(part.isrs)) for topic, part in parts.items()}
 
     def wait(self, are_ready: Callable[[int, int], bool]) -> None:
-        end = time.monotonic() + _TIMEOUT_S
-        while not all(are_ready(*each) for each in self.now().values()):
-            assert time.monotonic() < end, self.now()
-            time.sleep(0.2)
+        wait_until(lambda: all(are_ready(*each) for each in self.now().values()))
 
 
 def write(cluster: KafkaCluster, value: bytes) -> list[int]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -25,19 +23,13 @@ from tests.support.kafka.kafka_topics import (
 from tests.support.network.connections import break_connections
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.servers.kafka_cluster import start_kafka_cluster
+from tests.support.waiting import wait_until
 from tieredstore.errors import BrokerUnavailableError, ConfigError, FencedError
 from tieredstore.model import Uuid
 from tieredstore.restore.produce.offset_map import OffsetMapFile, load_map
 from tieredstore.restore.produce.runs import CONTROL_TOPIC, OffsetRun
 from tieredstore.restore.produce.target import NewTopic, TargetCluster
 from tieredstore.restore.produce.transactions import Transactions
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -125,7 +117,7 @@ def test_brokers_killed_during_a_run(tmp_path: Path) -> None:
         start_kafka_cluster(3, **SAFE) as cluster,
         TargetCluster({"bootstrap.servers": cluster.bootstrap_servers}) as target,
     ):
-        wait_for(partial(has_replicas, target, target.control_topic().topic))
+        wait_until(partial(has_replicas, target, target.control_topic().topic))
         for victim, step in enumerate(("flush", "commit"), 1):
             source = mixed_topics(tmp_path / step, "orders")
             target.create(step, NewTopic({}, source.topics["orders"], 3))
@@ -144,7 +136,7 @@ def test_brokers_killed_during_a_run(tmp_path: Path) -> None:
             cluster.brokers[victim].start()
             # Wait until the broker has caught up, because two dead brokers would be too many.
             for topic in (step, CONTROL_TOPIC, "__transaction_state"):
-                wait_for(partial(has_replicas, target, topic))
+                wait_until(partial(has_replicas, target, topic))
 
 
 @pytest.mark.soak
@@ -244,7 +236,7 @@ def test_a_foreign_record_during_the_run_is_named(restore: Restore, kafka: Kafka
         if left == 0:
             left = -1
             # The fifth batch of the run is the second batch of this partition.
-            wait_for(lambda: end_offset(kafka, topic) >= 29)
+            wait_until(lambda: end_offset(kafka, topic) >= 29)
             produce(kafka, topic, [Produced(b"k", b"foreign")])
 
     with pytest.raises(ConfigError, match=rf"^{topic}-0 has a record at offset \d+ that this run has not written"):

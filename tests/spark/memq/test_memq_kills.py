@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.pubsub.pubsub_topics import topics_in, topics_later, values_of
 from tests.support.spark.spark_stream_runs import started
+from tests.support.waiting import wait_until
 from tieredstore.ops.steps import Outcome
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format.notifications import parse_notification
@@ -59,10 +60,7 @@ def epochs(folder: Path) -> int:
 
 
 def wait_for_epochs(folder: Path, count: int, process: subprocess.Popen[bytes]) -> None:
-    end_s = time.monotonic() + LONG_S
-    while epochs(folder) < count and process.poll() is None:
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
+    wait_until(lambda: epochs(folder) >= count or process.poll() is not None)
 
 
 def workers_of(group: int) -> list[int]:

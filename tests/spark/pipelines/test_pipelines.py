@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
+from tests.support.waiting import wait_until
 from tieredstore.errors import FencedError
 from tieredstore.metrics import REGISTRY
 from tieredstore.pipelines import Runner, load_pipeline
@@ -27,13 +27,6 @@ from tieredstore.spark.pipelines.window_sink import WindowSink
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ENDED_S = 300
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + ENDED_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def wait_for(condition: Callable[[], bool], query: StreamingQuery) -> None:

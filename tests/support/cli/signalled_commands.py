@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.support.faulty_server.wire import Answer, Pause, Piece
 from tests.support.records.disk_segments import write_segments
 from tests.support.records.small_segments import KEYS
 from tests.support.stores.faulty_stores import AZURE_KEY, PART_SIZES, SERVICES
+from tests.support.waiting import wait_until
 from tieredstore.process.interruption import TAKING_BACK_S
 from tieredstore.testing.segments import build_segment
 
@@ -128,14 +128,6 @@ def write_cloud_settings(folder: Path, server: FaultyServer, *, active_key: str 
     return path
 
 
-def wait_for(condition: Callable[[], bool], named: str = "the condition", timeout_s: float = 120.0) -> None:
-    """Wait until the condition holds; fail the test on timeout."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{named} did not come within {timeout_s} s"
-        time.sleep(0.02)
-
-
 @dataclass(frozen=True)
 class Case:
     """Command, the place where it waits, and the signal that it gets there."""
@@ -168,7 +160,7 @@ class Stage:
         with contextlib.ExitStack() as stack:
             started = [self._started(case, stack, taking_back_s) for case in cases]
             for case, server, _, _ in started:
-                wait_for(partial(case.place.is_reached, server), str(case))
+                wait_until(partial(case.place.is_reached, server), what=case)
             for case, _, running, _ in started:
                 running.send(case.signum)
             for case, _, running, folder in started:

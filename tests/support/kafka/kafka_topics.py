@@ -8,7 +8,6 @@ import importlib
 import itertools
 import os
 import random
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -19,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.waiting import wait_until
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMEOUT_S: Final = 60.0
@@ -75,12 +75,12 @@ def _wait_until_led(admin: Any, topic: str, partitions: int) -> None:
     """Wait until a broker knows all partitions of a topic. The broker may learn of them only after the controller has
     answered.
     """
-    give_up = time.monotonic() + TIMEOUT_S
-    known: Mapping[int, Any] = {}
-    while len(known) < partitions or any(each.leader < 0 for each in known.values()):
-        assert time.monotonic() < give_up, f"the broker does not know the partitions of {topic}"
-        time.sleep(0.001)
+
+    def is_led() -> bool:
         known = admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions
+        return len(known) >= partitions and all(each.leader >= 0 for each in known.values())
+
+    wait_until(is_led, what=f"a leader of each partition of {topic}")
 
 
 def delete_topic(server: KafkaServer, topic: str) -> None:
@@ -88,10 +88,7 @@ def delete_topic(server: KafkaServer, topic: str) -> None:
     admin = admin_of(server)
     _kept_producer.cache_clear()  # because a kept producer would continue the old topic's sequence numbers
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-    give_up = time.monotonic() + TIMEOUT_S
-    while topic in admin.list_topics(timeout=TIMEOUT_S).topics:
-        assert time.monotonic() < give_up, "the topic does not go"
-        time.sleep(0.01)
+    wait_until(lambda: topic not in admin.list_topics(timeout=TIMEOUT_S).topics)
 
 
 def add_partitions(server: KafkaServer, topic: str, partitions: int) -> None:
@@ -118,10 +115,7 @@ def create_acls(servers: str, *bindings: Any) -> None:
             each.restype, each.name, each.resource_pattern_type, each.principal, each.host, each.operation,
             each.permission_type,
         )  # fmt: skip
-        give_up = time.monotonic() + TIMEOUT_S
-        while not admin.describe_acls(wanted).result(TIMEOUT_S):
-            assert time.monotonic() < give_up, f"the broker does not apply {each}"
-            time.sleep(0.01)
+        wait_until(lambda: admin.describe_acls(wanted).result(TIMEOUT_S), what=each)  # noqa: B023
 
 
 def allow_to_read(server: KafkaServer, user: str, topic: str) -> None:
@@ -205,10 +199,9 @@ class Transaction:
         ends = {"commit": self._producer.commit_transaction, "abort": self._producer.abort_transaction}
         before = {place: end_offset(self._server, place[0], partition=place[1]) for place in self._places}
         ends[outcome](TIMEOUT_S)
-        give_up = time.monotonic() + TIMEOUT_S
-        while any(end_offset(self._server, topic, partition=number) == end for (topic, number), end in before.items()):
-            assert time.monotonic() < give_up, "the marker does not come"
-            time.sleep(0.01)
+        wait_until(
+            lambda: all(end_offset(self._server, name, partition=at) != end for (name, at), end in before.items())
+        )
 
 
 def produce_transaction(

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.block_thread import BlockThread
 from tests.support.kafka.kafka_topics import Produced, producer_of, send
 from tests.support.kafka.live_topics import TieredTopic
 from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.pipelines.pipeline_service import EXECUTORS, pipeline_service
 from tests.support.pipelines.seen_output import SeenOutput
 from tests.support.servers.kafka import KafkaServer
+from tests.support.waiting import BlockThread
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.stores import open_parts

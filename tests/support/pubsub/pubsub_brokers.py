@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-from tests.support.pubsub.pubsub_topics import eventually
 from tests.support.servers.process import free_port
+from tests.support.waiting import wait_until
 from tieredstore.config import Settings
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.broker.broker import Broker
@@ -59,7 +59,7 @@ class RunningBroker:
 
     def until(self, holds: Callable[[], object]) -> None:
         """Wait until ``holds`` is true on the loop, because the broker may first have to answer other clients."""
-        eventually(lambda: self.ask(holds))
+        wait_until(lambda: self.ask(holds))
 
     @property
     def place(self) -> str:

@@ -25,16 +25,6 @@ from tieredstore.pubsub.queue.queues import QueuedNotification
 from tieredstore.pubsub.queue.topics import Topics
 
 
-def eventually(holds: Callable[[], object], between: Callable[[], object] = lambda: None, what: object = "") -> float:
-    """Wait until the condition holds, for two minutes at most, and return the seconds it took."""
-    began_s = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began_s < 120, what
-        between()
-        time.sleep(0.01)
-    return time.monotonic() - began_s
-
-
 def topics_on(store: ObjectStore | None = None, **properties: str) -> Topics:
     """Return the topics of a store. ``properties`` are ``pubsub`` settings, with ``_`` for dots."""
     given = {f"pubsub.{name.replace('_', '.')}": text for name, text in properties.items()}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from tests.support.block_thread import END_S, BlockThread
 from tests.support.kafka.kafka_topics import Produced, consumed, end_offset, produce_transaction, producer_of
 from tests.support.kafka.live_topics import TieredTopic
 from tests.support.pipelines.pipeline_runs import listed, rows_of, verify_output
@@ -15,6 +14,7 @@ from tests.support.pubsub.broker_processes import store_properties
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.clouds import make_s3
+from tests.support.waiting import END_S, BlockThread
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -20,6 +19,7 @@ from tests.support.servers.azurite_server import AzureServer, start_azurite
 from tests.support.servers.fake_gcs import GcsServer, start_fake_gcs
 from tests.support.servers.minio import ACCESS_KEY, SECRET_KEY, start_minio
 from tests.support.servers.s3_server import REGION, S3Server
+from tests.support.waiting import wait_until
 from tieredstore.backends.azure.options import AccountKey, AzureOptions
 from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.base import ObjectStore
@@ -228,14 +228,7 @@ def until_answered(call: Callable[[], object]) -> None:
     """Repeat a call until the store is available. With a short deadline, the first calls may fail while they open a
     client.
     """
-    end = time.monotonic() + 60
-    while True:
-        try:
-            call()
-        except StoreUnavailableError:
-            assert time.monotonic() < end
-        else:
-            return
+    wait_until(lambda: [call()], passing=(StoreUnavailableError,))
 
 
 def plan(proxy: FaultProxy, cloud: Cloud, fault: Fault, request: str, times: int | None = 1) -> None:

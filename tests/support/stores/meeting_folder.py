@@ -7,7 +7,6 @@ empty file as its mark in the folder ``storage.marks``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
@@ -15,14 +14,13 @@ from typing import Any, Final
 from pyspark import TaskContext
 
 from tests.support.stores.doubles import DelegatingObjectStore
+from tests.support.waiting import wait_until
 from tieredstore.backends.base import Body, Prepared
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import Settings
 
 BOTH: Final[AbstractSet[str]] = {"prepared-0", "prepared-1"}
 """Names of the marks of the two attempts."""
-
-_DEADLINE_S: Final = 240
 
 
 class MeetingFolder(DelegatingObjectStore):
@@ -43,9 +41,5 @@ class MeetingFolder(DelegatingObjectStore):
         context = TaskContext.get()
         if context is not None and key.endswith(self._meeting):
             (self._marks / f"prepared-{context.attemptNumber()}").touch()
-            by = time.monotonic() + _DEADLINE_S
-            while not {mark.name for mark in self._marks.iterdir()} >= BOTH:
-                if time.monotonic() > by:
-                    raise TimeoutError("there is no second attempt")
-                time.sleep(0.05)
+            wait_until(lambda: {mark.name for mark in self._marks.iterdir()} >= BOTH, what="a second attempt")
         return prepared

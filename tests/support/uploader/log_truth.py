@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
-from tests.support.block_thread import BlockThread
+from tests.support.waiting import BlockThread
 from tieredstore.model import TopicIdPartition
 
 Rows = Sequence[tuple[int, bytes]]

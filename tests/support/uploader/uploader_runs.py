@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import time
 from collections import defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -76,10 +75,3 @@ def uploader_process(settings: Path, log: Path, *, measured: bool = False) -> Ge
         finally:
             process.kill()
             process.wait()
-
-
-def until(seconds: float, is_so: Any) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.05)

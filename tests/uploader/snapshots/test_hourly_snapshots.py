@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +15,7 @@ import pytest
 from tests.support.kafka.kafka_topics import make_topic
 from tests.support.servers.kafka import CLUSTER_ID, KafkaServer
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, uploader_of
+from tests.support.waiting import wait_until
 from tieredstore import schema_registry
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BrokerUnavailableError, ConfigError
@@ -122,10 +122,7 @@ def test_a_failure_is_counted_each_time_logged_once_and_stops_no_upload(
     monkeypatch.setattr("tieredstore.uploader.hourly_snapshots.write_hourly", fail)
     monkeypatch.setattr(module, "_SNAPSHOT_S", 0.01)
     with caplog.at_level(logging.WARNING), uploader_service(uploader):
-        end = time.monotonic() + 60
-        while not (uploader.counts.snapshots and uploader.counts.segments):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(lambda: uploader.counts.snapshots and uploader.counts.segments)
     assert extents(store)
     assert uploader.counts.failed_snapshots == 2
     assert [each.message for each in caplog.records if "snapshot" in each.message] == [

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.network.fault_proxy import wait_until
 from tests.support.records.topic_buckets import Bucket, values
 from tests.support.spark.spark_stream_runs import run_killed, started
+from tests.support.waiting import wait_until
 
 KILLS = 4
 WRITTEN = 20
@@ -54,7 +54,7 @@ def begin_checkpoint(job: Path) -> None:
     in part.
     """
     with started(job) as process:
-        assert wait_until((job.parent / "checkpoint" / "commits" / "0").exists, 120)
+        wait_until((job.parent / "checkpoint" / "commits" / "0").exists, 120)
         os.killpg(process.pid, signal.SIGKILL)
 
 

@@ -1,14 +1,40 @@
-"""A thread that works for as long as a ``with`` block lasts."""
+"""Waits for a condition, and for a thread that works for as long as a ``with`` block lasts."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
 END_S: Final = 300.0
 """Seconds that the work may take to end after ``stopped`` is set; generous, for a busy machine."""
+
+
+def wait_until(
+    condition: Callable[[], object],
+    timeout_s: float = 600.0,
+    *,
+    what: object = "it",
+    meanwhile: Callable[[], object] = lambda: None,
+    passing: tuple[type[Exception], ...] = (),
+) -> float:
+    """Wait until the condition holds, and return the seconds it took. Fail the test on timeout.
+
+    Use this only for other processes and for threads without an event to wait for. Call ``meanwhile`` after each try.
+    Errors of the kinds ``passing`` mean that the condition does not hold yet.
+    """
+    began_s = time.monotonic()
+    while True:
+        with contextlib.suppress(*passing):
+            if condition():
+                return time.monotonic() - began_s
+        assert time.monotonic() - began_s < timeout_s, f"{what} did not come within {timeout_s} s"
+        meanwhile()
+        time.sleep(0.01)
 
 
 class BlockThread(ABC):
