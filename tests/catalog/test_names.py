@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.backends.base import ObjectInfo
+from tests.catalog.test_listing_of_topics import PagedStore
+from tests.support.stores.doubles import ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.absence import absence, prefix_hint, ranges
 from tieredstore.catalog.names import base_offsets, partition_numbers, topic_ids, topic_names
@@ -20,17 +21,6 @@ from tieredstore.model import Uuid
 
 PREFIX = "tiered/"
 IDS = [Uuid(bytes([number]) * 16) for number in range(1, 9)]
-
-
-class PagedStore(MemoryObjectStore):
-    """A store that counts pages of a thousand keys, which are the requests of a listing."""
-
-    pages = 0
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        for number, info in enumerate(super().list(prefix, start_after)):
-            self.pages += number % 1000 == 0
-            yield info
 
 
 def add(store: MemoryObjectStore, topic: str, partition: int, offsets: Iterable[int], topic_id: Uuid = IDS[0]) -> None:
@@ -148,11 +138,8 @@ def test_a_large_bucket_is_asked_for_the_beginnings_of_the_prefix_alone() -> Non
 
 
 def test_a_store_that_refuses_other_prefixes_gives_no_hint() -> None:
-    class Refusing(MemoryObjectStore):
-        def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-            raise AccessDeniedError("no list")
-
-    assert prefix_hint(Refusing(), "tierd/") == ""
+    refusing = ScriptedStore(MemoryObjectStore()).on("list", do=AccessDeniedError("no list"))
+    assert prefix_hint(refusing, "tierd/") == ""
 
 
 def test_an_id_that_is_not_there_is_said_as_that(large: PagedStore) -> None:

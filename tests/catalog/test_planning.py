@@ -10,9 +10,16 @@ import pytest
 
 from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import metadata_of, settings_of
-from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, manager_of, partition_of, run_of
+from tests.support.stores.catalog_stores import (
+    OTHER_ID,
+    TOPIC_ID,
+    MadeSegment,
+    commit_between_pages,
+    manager_of,
+    partition_of,
+    run_of,
+)
 from tests.support.stores.doubles import CountingStore, Operation, ScriptedStore
-from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.planning import load_catalog
@@ -155,18 +162,11 @@ def test_a_segment_committed_between_two_pages_of_the_listing_is_whole() -> None
     """A page ends at a segment's log. Then this segment and the next one are committed, before the next page."""
     first, torn, last = run_of(3, EVENTS)
 
-    class Pages(MemoryObjectStore):
-        def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-            yield from list(super().list(prefix, start_after))
-            for segment in (torn, last):
-                segment.put(store)
-            yield from super().list(prefix, torn.key(Suffix.LOG))
-
-    store = Pages()
+    inner = MemoryObjectStore()
     for segment in (first, torn):
-        segment.put(store)
-    store.delete([torn.key(Suffix.INDEXES), torn.key(Suffix.MANIFEST)])
-    with manager_of(store) as manager:
+        segment.put(inner)
+    inner.delete([torn.key(Suffix.INDEXES), torn.key(Suffix.MANIFEST)])
+    with manager_of(commit_between_pages(ScriptedStore(inner), torn, last)) as manager:
         catalog = load_catalog(manager)
     assert extents(catalog) == [(0, 10), (10, 20), (20, 30)]
     assert catalog.problems == ()

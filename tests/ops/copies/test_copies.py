@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tests.support.records.small_segments import ENC, ZSTD
 from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
 from tests.support.stores.doubles import CountingStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
-from tieredstore.backends.base import ObjectInfo, ObjectStore
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, list_segments
@@ -98,12 +98,8 @@ def test_where_nothing_changes_the_same_bytes_stand_under_the_same_ids(case: str
 
 def test_a_segment_committed_between_two_pages_of_the_listing_is_copied() -> None:
     segment = MADE[0]
-
-    class Pages(MemoryObjectStore):
-        def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-            return (info for info in super().list(prefix, start_after) if info.key != segment.key(Suffix.INDEXES))
-
-    source, target = Pages(), MemoryObjectStore()
+    source, target = ScriptedStore(MemoryObjectStore()), MemoryObjectStore()
+    source.change("list", change=lambda infos: (info for info in infos if info.key != segment.key(Suffix.INDEXES)))
     segment.put(source)
     assert outcomes(run(bucket(source), bucket(target))) == {Outcome.COPIED: 1}
     assert {info.key for info in target.list()} == {segment.key(suffix) for suffix in Suffix}

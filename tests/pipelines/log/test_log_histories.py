@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-import threading
 import tracemalloc
 from contextlib import closing
 from pathlib import Path
@@ -28,7 +27,7 @@ from tests.support.pipelines.pipeline_runs import (
 )
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.transaction_scripts import STEPS, Partition, Segment, Step
-from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation, ScriptedStore
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation, ScriptedStore, gather
 from tieredstore.backends.base import Body, ObjectStore, Prepared
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -269,33 +268,6 @@ def test_who_begins_while_another_ends_begins_behind_it(topic: StoredTopic) -> N
 AT_ONCE = 4
 
 
-class Crowd(DelegatingObjectStore):
-    """Store that blocks reads of keys that contain ``text`` until ``AT_ONCE`` such reads are running."""
-
-    def __init__(self, inner: ObjectStore, text: str) -> None:
-        super().__init__(inner)
-        self._text = text
-        self._lock = threading.Lock()
-        self._begun = 0
-        self._is_crowded = threading.Event()
-
-    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        self._wait(key)
-        return super().get(key, start, stop)
-
-    def get_small(self, key: str, most: int) -> bytes | None:
-        self._wait(key)
-        return super().get_small(key, most)
-
-    def _wait(self, key: str) -> None:
-        if self._text in key:
-            with self._lock:
-                self._begun += 1
-                if self._begun == AT_ONCE:
-                    self._is_crowded.set()
-            assert self._is_crowded.wait(60), "one after the other"
-
-
 def test_entries_of_a_long_log_are_asked_for_many_at_once_and_come_in_order(
     topic: StoredTopic, store: ObjectStore
 ) -> None:
@@ -305,7 +277,8 @@ def test_entries_of_a_long_log_are_asked_for_many_at_once_and_come_in_order(
     log.read()
     for _ in range(40):
         log.append("begin", "f")
-    again = commit_log_of(pipeline, Crowd(store, f"commits/{'0' * 18}2"))
+    crowded = ScriptedStore(store).on("get", f"*commits/{'0' * 18}2*", gather(AT_ONCE))
+    again = commit_log_of(pipeline, crowded)
     assert again.read() == log.state
     assert [entry.number for entry in again.entries(5)] == list(range(5, log.state.number + 1))
 
@@ -320,7 +293,8 @@ def test_files_are_verified_many_at_once_and_told_in_order(topic: StoredTopic, s
         store.delete([key])
         store.put(key, bytes(size))
     store.delete(keys[5:6])
-    problems = list(verify_output(pipeline, Crowd(store, "/base_offset=")))
+    crowded = ScriptedStore(store).on("get", "*/base_offset=*", gather(AT_ONCE))
+    problems = list(verify_output(pipeline, crowded))
     wrong = [("content", key) for key in keys[3::7]] + [("missing", keys[5])]
     assert [(one.kind, one.subject) for one in problems] == sorted(wrong, key=lambda one: one[1])
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.pubsub.pubsub_brokers import PacketClient, RunningBroker, message_of, running_broker, write_of
 from tests.support.pubsub.pubsub_topics import orders_on, read_values
-from tests.support.stores.doubles import DelegatingObjectStore
+from tests.support.stores.doubles import ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.connection import (
@@ -94,37 +94,21 @@ def _send_quietly(client: PacketClient, data: bytes) -> None:
         return
 
 
-class Slow(DelegatingObjectStore):
-    """Store that holds lookups of the topic ``nobody`` until the test permits them."""
-
-    def __init__(self) -> None:
-        super().__init__(MemoryObjectStore())
-        self.may = threading.Event()
-        self.may.set()
-        self.asked = 0
-
-    def get_small(self, key: str, most: int) -> bytes | None:
-        if "/topics/nobody" in key:
-            self.asked += 1
-            assert self.may.wait(LONG_S)
-        return super().get_small(key, most)
-
-
 @pytest.mark.parametrize("kind", ["write", "metadata"])
 def test_a_client_that_makes_up_topics_has_few_looked_up_at_once(kind: str) -> None:
-    store = Slow()
+    may, store = threading.Event(), ScriptedStore(MemoryObjectStore())
+    store.on("get", "*/topics/nobody*", lambda _: may.wait(LONG_S))
     topics = orders_on(store, batch_ms="1")
     with running_broker(topics) as running, PacketClient(running.place) as client, PacketClient(running.place) as good:
         assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
-        store.may.clear()
         names = [f"nobody-{number}" for number in range(500)]
         payloads = [MetadataRequest((name,)) if kind == "metadata" else write_of(b"x", name) for name in names]
         client.socket.sendall(b"".join(request_bytes(Request(5, 0, payload)) for payload in payloads))
-        running.until(lambda: store.asked > 0)
+        running.until(lambda: any("nobody" in key for key in store.keys_of("get")))
         running.call(asyncio.sleep(0.2))
         assert running.ask(lambda: len(running.broker._tasks)) <= 32
         assert good.ask(write_of(message_of([b"w"], 1))).code is Code.OK
-        store.may.set()
+        may.set()
         assert {client.answer().code for _ in names} == {Code.NOT_FOUND}
         assert running.broker.room.taken == 0
 

@@ -20,8 +20,8 @@ from tests.support.pubsub.pubsub_topics import (
     topics_later,
     topics_on,
 )
-from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation, ScriptedStore
-from tests.support.stores.operation_sweep import DyingStore, Killed, kinds_of, numbers_to_sweep
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Moment, Operation, ScriptedStore
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
@@ -97,19 +97,28 @@ def test_an_epoch_without_records_leaves_no_trace() -> None:
     assert {info.key for info in topics.store.list("")} == before
 
 
+def written(*epochs: int) -> MemoryObjectStore:
+    """Return a new store with these epochs of the topic."""
+    store = MemoryObjectStore()
+    topics = orders_on(store, 2)
+    for epoch in epochs:
+        run_epoch(topics, epoch)
+    return store
+
+
+def commit(epoch: int, store: ObjectStore) -> None:
+    """Commit an epoch on a faulty store. Its batches are stored without faults."""
+    assert isinstance(store, FaultyStore)
+    commits_of(topics_on(store)).commit(epoch, batches_of(topics_on(store.inner), epoch))
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_driver_killed_at_any_operation_notifies_each_epoch_once(moment: str) -> None:
+def test_a_driver_killed_at_any_operation_notifies_each_epoch_once(moment: Moment) -> None:
     """The next driver repeats the epoch, or completes it from the sink's record."""
-    quiet = FaultyStore(MemoryObjectStore())
-    commits_of(orders_on(quiet, 2)).commit(4, batches_of(topics_on(quiet.inner), 4))
-    for number in numbers_to_sweep(kinds_of(quiet.operations)):
-        inner = MemoryObjectStore()
-        whole = orders_on(inner, 2)
-        run_epoch(whole, 3)
-        stored = batches_of(whole, 4)
-        dying = topics_on(DyingStore(inner, number, moment))  # type: ignore[arg-type]
+    for number, inner, dying in OperationSweep(partial(written, 3), partial(commit, 4)).die(moment):
         with contextlib.suppress(Killed):
-            commits_of(dying).commit(4, stored)
+            commit(4, dying)
+        whole = topics_on(inner)
         run_epoch(whole, 4)
         run_epoch(whole, 5)
         assert sorted_values(whole) == expected([3, 4, 5]), number
@@ -118,14 +127,10 @@ def test_a_driver_killed_at_any_operation_notifies_each_epoch_once(moment: str) 
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_lost_answers_and_failures_change_nothing(moment: str) -> None:
-    quiet = FaultyStore(MemoryObjectStore())
-    commits_of(orders_on(quiet, 2)).commit(0, batches_of(topics_on(quiet.inner), 0))
-    for number in [*numbers_to_sweep(kinds_of(quiet.operations)), None]:
-        inner = MemoryObjectStore()
-        whole = orders_on(inner, 2)
+def test_lost_answers_and_failures_change_nothing(moment: Moment) -> None:
+    for number, inner, store in OperationSweep(written, partial(commit, 0)).fail(moment):
+        whole = topics_on(inner)
         stored = batches_of(whole, 0)
-        store = FaultyStore(inner, fail_at=number, moment=moment)  # type: ignore[arg-type]
         try:
             commits_of(topics_on(store)).commit(0, stored)
         except Exception:  # noqa: BLE001  Spark aborts after any error
@@ -316,22 +321,16 @@ def test_what_retention_has_freed_meanwhile_is_not_guessed() -> None:
     inner = MemoryObjectStore()
     topics = orders_on(inner)
     stored = batches_of(topics, 0)
+    # The driver was killed after it appended all notifications, and before it recorded this.
+    dying = ScriptedStore(inner).on("replace", "*/sinks/*", Killed())
     with pytest.raises(Killed):
-        # The driver was killed after it appended all notifications, and before it recorded this.
-        commits_of(topics_on(_DyingAtSecondRecord(inner))).commit(0, stored)
+        commits_of(topics_on(dying)).commit(0, stored)
     queue = topics.queue(topics.get("orders"))
     queue.free(0, queue.end(0))
     with pytest.raises(
         DataLossError, match="it is unknown whether that queue got the batches of epoch 0 of query q: if it did, remove"
     ):
         run_epoch(topics, 0)
-
-
-class _DyingAtSecondRecord(DyingStore):
-    def replace(self, key: str, body: Body, etag: str) -> str:
-        if "/sinks/" in key:
-            raise Killed
-        return super().replace(key, body, etag)
 
 
 def test_a_damaged_record_is_named() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,10 @@ from tests.support.pubsub.pubsub_topics import (
 )
 from tests.support.servers.s3_server import S3Server
 from tests.support.simulated_time import SimulatedClock
-from tests.support.stores.doubles import CountingStore, DelegatingObjectStore, FaultyStore
+from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, ScriptedStore
+from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.stores.s3_stores import options_for
-from tieredstore.backends.base import Body
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.config.installed import QUEUES
@@ -96,15 +97,17 @@ def test_a_deleted_entry_is_neither_the_end_nor_an_empty_queue(gone: int) -> Non
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
-def test_whatever_fails_or_whose_answer_is_lost_an_entry_is_there_once(moment: str) -> None:
-    quiet = FaultyStore(MemoryObjectStore())
-    queue_on(orders_on(quiet)).append(0, [b"a"], soon())
-    for number in range(len(quiet.operations) + 1):
-        inner = MemoryObjectStore()
-        orders_on(inner)
-        store = FaultyStore(inner, fail_at=number, moment=moment)  # type: ignore[arg-type]
+def test_whatever_fails_or_whose_answer_is_lost_an_entry_is_there_once(moment: Moment) -> None:
+    def make() -> MemoryObjectStore:
+        orders_on(store := MemoryObjectStore())
+        return store
+
+    def append(store: ObjectStore) -> Sequence[int]:
         queue = StoreQueue(topics_on(store).folder, "orders", lambda: 1, sleep=lambda _: None)
-        (offset,) = queue.append(0, [b"a"], soon())
+        return queue.append(0, [b"a"], soon())
+
+    for _, inner, store in OperationSweep(make, append, numbers=slice(None, None, 1)).fail(moment):
+        (offset,) = append(store)
         assert [(entry.offset, entry.raw) for entry in read_all(queue_on(topics_on(inner)), 0)] == [(offset, b"a")]
 
 
@@ -388,33 +391,17 @@ def test_what_ends_in_time_is_tried_once_well_or_not() -> None:
     hedge.close()
 
 
-class HangingQueue(DelegatingObjectStore):
-    """Store where the first put of a queue entry takes effect, but its answer does not arrive."""
-
-    def __init__(self) -> None:
-        super().__init__(MemoryObjectStore())
-        self.released = threading.Event()
-        self.entries = 0
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        super().put(key, body, if_absent=if_absent)
-        if "/queues/" in key and "start" not in key.rpartition("/")[2]:
-            self.entries += 1
-            if self.entries == 1:
-                assert self.released.wait(LONG_S)
-
-
 @pytest.mark.slow
 def test_an_entry_whose_answer_hangs_keeps_no_ack_back_and_stands_once() -> None:
-    store = HangingQueue()
+    store, released = ScriptedStore(MemoryObjectStore()), threading.Event()
     topics = orders_on(store, batch_ms="10")
-    store.entries = 0
+    store.on("put", "*/queues/*", lambda _: released.wait(LONG_S), moment="after", times=1)
     with BatchProducer(topics, "orders") as producer:
         place = producer.send(b"v").result(LONG_S)
-        assert (place.offset, store.released.is_set()) == (0, False)
+        assert (place.offset, released.is_set()) == (0, False)
         with BatchConsumer(topics, "orders") as consumer:
             assert values_of(consumer, at_least=1) == [b"v"]
-        store.released.set()
+        released.set()
 
 
 class OnAServer(NotificationQueueTests):

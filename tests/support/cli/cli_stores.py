@@ -8,48 +8,35 @@ import time
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
-from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Moment
+from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
 from tieredstore import errors
-from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import Settings
 
 
-class StuckStore(DelegatingObjectStore):
+class StuckStore(ScriptedStore):
     """Store whose reads of data hang. Each read first creates the file that the variable STUCK_MARK names."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> StuckStore:
         """Return the file system store with this fault."""
-        return cls(FilesystemObjectStore.from_settings(settings))
 
-    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Create the file, then hang for a while."""
-        Path(os.environ["STUCK_MARK"]).touch()
-        time.sleep(5)
-        super().get_into(key, start, buffer)
+        def hang(_: Operation) -> None:
+            Path(os.environ["STUCK_MARK"]).touch()
+            time.sleep(5)
+
+        return cls(FilesystemObjectStore.from_settings(settings)).on("get_into", do=hang)
 
 
-class FailingPuts(DelegatingObjectStore):
+class FailingPuts(ScriptedStore):
     """Store whose puts fail from the n-th on, counted from 0. The variable FAILING_PUTS is ``<error class> <n>``."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> FailingPuts:
         """Return the file system store with this fault."""
-        return cls(FilesystemObjectStore.from_settings(settings))
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        error, left = os.environ["FAILING_PUTS"].split()
-        self._error: type[errors.TieredStoreError] = getattr(errors, error)
-        self._left = int(left)
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Pass the first puts on, then raise."""
-        if self._left <= 0:
-            raise self._error("no puts any more")
-        self._left -= 1
-        super().put(key, body, if_absent=if_absent)
+        error, count = os.environ["FAILING_PUTS"].split()
+        fault: errors.TieredStoreError = getattr(errors, error)("no puts any more")
+        return cls(FilesystemObjectStore.from_settings(settings)).on("put", do=fault, skip=int(count))
 
 
 def kill_this_process() -> NoReturn:

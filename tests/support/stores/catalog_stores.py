@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.support.records.small_segments import memory_settings
-from tieredstore.backends.base import ObjectStore
+from tests.support.stores.doubles import ScriptedStore
+from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.format.chunk_index import FixedChunkIndex
 from tieredstore.format.keys import Suffix, main_path, object_key
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest
@@ -94,3 +96,17 @@ def run_of(count: int, where: TopicIdPartition, *, size: int = 10, first: int = 
 
 def manager_of(store: ObjectStore, prefix: str = "") -> RemoteStorageManager:
     return RemoteStorageManager(memory_settings(1024, prefix={"key.prefix": prefix}), store=store)
+
+
+def commit_between_pages(store: ScriptedStore, torn: MadeSegment, last: MadeSegment) -> ScriptedStore:
+    """End a page of each listing at the log of ``torn``, and then commit both segments."""
+
+    def with_next_page(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        page = list(infos)
+        yield from page
+        if torn.key(Suffix.LOG) in {info.key for info in page}:
+            for segment in (torn, last):
+                segment.put(store.inner)
+            yield from store.inner.list("", torn.key(Suffix.LOG))
+
+    return store.change("list", change=with_next_page)

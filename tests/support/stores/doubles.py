@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
+from itertools import count as count_from
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from tieredstore.backends.base import (
@@ -297,6 +298,18 @@ class _ScriptedVersions(BucketVersions):
 
 CountingStore = ScriptedStore
 """The same store, under a name for tests that only count its operations."""
+
+
+def gather(count: int) -> Act:
+    """Return an act that blocks operations until ``count`` of them have come."""
+    numbers, are_there = count_from(1), threading.Event()
+
+    def wait(_: Operation) -> None:
+        if next(numbers) == count:
+            are_there.set()
+        assert are_there.wait(120), f"fewer than {count} at once"
+
+    return wait
 
 
 def _unavailable() -> Exception:
