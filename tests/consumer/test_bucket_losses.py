@@ -23,7 +23,7 @@ from tests.consumer.buckets import (
     reader_of,
     until,
 )
-from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.kafka.scripted_member import SELDOM, ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, value_of
 from tieredstore.consumer.partition import Bucket as InBucket
 from tieredstore.errors import DataLossError, ResourceNotFoundError, SegmentCorruptError, UnknownKeyError
@@ -191,10 +191,9 @@ def test_a_callback_of_a_loss_commits_only_what_was_returned(bucket: Bucket) -> 
 
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 30), OTHERS: ScriptedLog(20, 30)})
     own = {"mode": "remote_preferred", "on_data_loss": "report", "loss_cb": commit}
-    with broker.consumer(bucket, ORDERS, OTHERS, **own) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, OTHERS, client=SELDOM, **own) as (consumer, _):
         consumers.append(consumer)
         parts = parts_of(consumer)
-        parts.commits._due_at = float("inf")  # pyright: ignore[reportPrivateUsage]
         assert consumer.poll(0) is None  # assigns the partitions
         while not all(isinstance(one.phase, InBucket) and one.phase.stream.is_done for one in parts.core.readable) or (
             len(parts.core.readable) < 2

@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_END, OFFSET_STORED, KafkaError, KafkaExceptio
 
 from tests.consumer.buckets import ORDERS, OTHERS, offsets_of, raised, read, until
 from tests.support.kafka.fatal_errors import FATAL, raise_fatal
-from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.kafka.scripted_member import SELDOM, ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import Bucket
 from tieredstore.consumer import Consumer
 from tieredstore.model import TopicPartition as Where
@@ -119,7 +119,7 @@ def test_a_revocation_ends_only_after_the_commit(
     this call. The next owner of the partition then reads the group's commit.
     """
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
-    with broker.consumer(bucket, ORDERS) as (consumer, member):
+    with broker.consumer(bucket, ORDERS, client=SELDOM) as (consumer, member):
         unassign, committed = member.incremental_unassign, list[int | None]()
 
         def note(places: Any) -> None:
@@ -133,7 +133,6 @@ def test_a_revocation_ends_only_after_the_commit(
                 consumer.incremental_unassign(revoked)
 
         consumer.subscribe(["orders"], on_revoke=on_revoke)
-        parts_of(consumer).commits._due_at = float("inf")  # pyright: ignore[reportPrivateUsage]
         read(consumer, 20)
         member.revoke_by_group(ORDERS)
         until(consumer, lambda _: bool(committed))
@@ -146,7 +145,7 @@ def test_lost_partitions_are_not_committed_even_if_the_callback_gives_them_up(
 ) -> None:
     """The usual callback of cooperative rebalancing gives partitions up. Another member may own lost ones."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)}, is_eager=is_eager)
-    with broker.consumer(bucket, ORDERS) as (consumer, member):
+    with broker.consumer(bucket, ORDERS, client=SELDOM) as (consumer, member):
         called: list[int] = []
 
         def on_revoke(consumer: Consumer, lost: list[TopicPartition]) -> None:
@@ -157,7 +156,6 @@ def test_lost_partitions_are_not_committed_even_if_the_callback_gives_them_up(
                 consumer.incremental_unassign(lost)
 
         consumer.subscribe(["orders"], on_revoke=on_revoke)
-        parts_of(consumer).commits._due_at = float("inf")  # pyright: ignore[reportPrivateUsage]
         read(consumer, 20)
         member.revoke_by_group(ORDERS, are_lost=True)
         until(consumer, lambda _: bool(called))
@@ -350,8 +348,7 @@ def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket) -> No
     def committed(consumer: Consumer) -> dict[int, int]:
         return {place.partition: place.offset for place in consumer.commit(asynchronous=False)}
 
-    with broker.consumer(bucket, *BOTH) as (consumer, _):
-        parts_of(consumer).commits._auto_s = None  # pyright: ignore[reportPrivateUsage]
+    with broker.consumer(bucket, *BOTH, client={"enable.auto.commit": False}) as (consumer, _):
         assert code_of(lambda: consumer.commit(asynchronous=False)) == KafkaError._NO_OFFSET
         assert consumer.commit() is None
         read(consumer, 20)
@@ -366,8 +363,7 @@ def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket) -> No
 def test_a_commit_of_the_same_offset_after_another_member_went_back(bucket: Bucket) -> None:
     """Between the two commits, another member had the partition, and committed a lower offset."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
-    with broker.consumer(bucket, ORDERS) as (consumer, member):
-        parts_of(consumer).commits._auto_s = None  # pyright: ignore[reportPrivateUsage]
+    with broker.consumer(bucket, ORDERS, client={"enable.auto.commit": False}) as (consumer, member):
         read(consumer, 20)
         consumer.commit(asynchronous=False)
         member.revoke_by_group(ORDERS)
@@ -385,8 +381,7 @@ def test_a_commit_of_the_same_offset_after_an_asynchronous_commit(
 ) -> None:
     """The last commit that this member has waited for is not the group's last commit."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40)})
-    with broker.consumer(bucket, ORDERS) as (consumer, member):
-        parts_of(consumer).commits._due_at = float("inf")  # pyright: ignore[reportPrivateUsage]
+    with broker.consumer(bucket, ORDERS, client=SELDOM) as (consumer, member):
         until(consumer, lambda given: len(given) == 20, count=20)
         consumer.commit(asynchronous=False)
         until(consumer, lambda given: len(given) == 20, count=20)

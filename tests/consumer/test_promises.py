@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Message, TopicPartition
 
 from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, Fetches, offsets_of, read, reader_of, until
-from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.kafka.scripted_member import SELDOM, ScriptedBroker, ScriptedLog, parts_of
 from tests.support.paths import REPOSITORY
 from tests.support.records.topic_buckets import Bucket
 from tests.support.simulated_time import SimulatedClock
@@ -226,7 +226,7 @@ def test_what_is_kept_of_the_client_is_bounded_by_keys_and_headers_too(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, beside: dict[str, Any], call: str
 ) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 5000)})
-    with broker.consumer(bucket, ORDERS, makers={"held_bytes": 64_000}) as (consumer, member):
+    with broker.consumer(bucket, ORDERS, makers={"held_bytes": 64_000}, client=SELDOM) as (consumer, member):
         consume, asked = member.consume, list[int]()
 
         def with_more(count: int, timeout_s: float) -> list[Any]:
@@ -237,7 +237,6 @@ def test_what_is_kept_of_the_client_is_bounded_by_keys_and_headers_too(
             ]
 
         monkeypatch.setattr(member, "consume", with_more)
-        parts_of(consumer).commits._due_at = float("inf")  # pyright: ignore[reportPrivateUsage]
         until(consumer, bool, count=10)
         asked.clear()
         received: list[Any] = parts_of(consumer).core.live._received  # pyright: ignore[reportPrivateUsage]

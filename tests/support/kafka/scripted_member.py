@@ -28,6 +28,9 @@ from tieredstore.live.cluster import GroupCommit, LiveEnd, LiveTopic
 from tieredstore.live.epochs import EpochEnd
 from tieredstore.model import TopicPartition, Uuid
 
+SELDOM: Final[Mapping[str, object]] = MappingProxyType({"auto.commit.interval.ms": 86_400_000})
+"""Client properties with which no commit is due by time."""
+
 _NO_OFFSET: Final = -1001
 _ENDLESS: Final = 1 << 62
 
@@ -79,9 +82,14 @@ class ScriptedBroker:
 
     @contextmanager
     def consumer(
-        self, bucket: Bucket, *wheres: TopicPartition, makers: Any = MappingProxyType({}), **own: Any
+        self,
+        bucket: Bucket,
+        *wheres: TopicPartition,
+        makers: Any = MappingProxyType({}),
+        client: Mapping[str, object] = MappingProxyType({}),
+        **own: Any,
     ) -> Generator[tuple[Consumer, ScriptedMember]]:
-        """Yield a consumer and its member, with this assignment.
+        """Yield a consumer and its member, with this assignment, and with ``client`` properties.
 
         ``own`` has settings of ``tiered.storage``, such as ``refresh_ms`` for ``tiered.storage.refresh.ms``.
         """
@@ -91,6 +99,7 @@ class ScriptedBroker:
             "auto.commit.interval.ms": 0,
             "tiered.storage.refresh.ms": 50, "tiered.storage.settings": {**bucket.options, "chunk.size": "16384"},
             **{f"tiered.storage.{name if name == 'loss_cb' else name.replace('_', '.')}": own[name] for name in own},
+            **client,
         }  # fmt: skip
         with self.reader(given, **makers) as consumer:
             member = member_of(consumer)
