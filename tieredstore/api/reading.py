@@ -15,7 +15,7 @@ from tieredstore.api.reads import Read
 from tieredstore.api.scopes import check_keywords
 from tieredstore.config.nearest import did_you_mean
 from tieredstore.errors import ConfigError, TopicNotFoundError, quoted
-from tieredstore.model import Earliest, Isolation, Last, Latest, Place
+from tieredstore.model import DEFAULT_ISOLATION, Earliest, Isolation, Last, Latest, Place
 from tieredstore.process.closing import Closing
 from tieredstore.query.arguments import Partitions, TopicIdLike, partition_set, topic_id_of, topic_ids_of
 from tieredstore.query.conditions import Condition
@@ -224,7 +224,7 @@ def kind_of(
 
 def isolation_of(how: Mapping[str, object]) -> Isolation:
     """Return Kafka's isolation level: read_committed unless set."""
-    given = how.get("isolation", "read_committed")
+    given = how.get("isolation", DEFAULT_ISOLATION)
     if given not in get_args(Isolation):
         raise ConfigError(f"isolation is {given!r:.60}; it must be read_committed or read_uncommitted")
     return cast("Isolation", given)

@@ -11,7 +11,7 @@ from tieredstore.config.nearest import did_you_mean
 from tieredstore.config.pinterest import of_consumer
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.live.properties import member_configuration
-from tieredstore.model import Isolation, Uuid
+from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
 from tieredstore.query.arguments import topic_ids_of
 from tieredstore.remote.stores import StoreLike, settings_of
 
@@ -136,7 +136,7 @@ def parse_settings(properties: Mapping[str, object], store: StoreLike = None) ->
         partitions_at_once=_number(own, f"{PREFIX}partitions.at.once", 1, 1000, 4),
         timeout_s=_number(own, f"{PREFIX}timeout.ms", 1, 3_600_000, 60_000) / 1000,
         reset=_RESETS[_choice(client, "auto.offset.reset", tuple(_RESETS), "latest")],
-        isolation=cast("Isolation", _choice(client, "isolation.level", get_args(Isolation), "read_committed")),
+        isolation=cast("Isolation", _choice(client, "isolation.level", get_args(Isolation), DEFAULT_ISOLATION)),
         auto_commit_s=_number(client, "auto.commit.interval.ms", 0, 86_400_000, 5000) / 1000 if auto_commit else None,
         auto_store=_flag(client, "enable.auto.offset.store", default=True),
         emits_eof=_flag(client, "enable.partition.eof", default=False),
