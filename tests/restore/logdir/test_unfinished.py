@@ -149,6 +149,21 @@ def test_another_restore_does_not_end_it(bucket: ts.Bucket, tmp_path: Path, plan
     assert tree(log_dir) == before
 
 
+@pytest.mark.parametrize("damaged", [b"", b"[]", b'{"topics": {"id": 1}, "options": ""}', b"\xff"])
+def test_a_damaged_description_of_an_unfinished_restore_is_told(
+    bucket: ts.Bucket, tmp_path: Path, damaged: bytes
+) -> None:
+    log_dir = make_log_dir(tmp_path / "logs", TOPICS)
+    stop_after(1, bucket, log_dir, prepared(ORDERS))
+    (log_dir / MARKER / "work.json").write_bytes(damaged)
+    before = tree(log_dir)
+    with pytest.raises(
+        ConfigError, match=r"unfinished restore, but its description is damaged .* another log directory"
+    ):
+        restore(bucket, log_dir, prepared(ORDERS))
+    assert tree(log_dir) == before
+
+
 def replaced_ids(plan: PreparedRestore) -> PreparedRestore:
     """Return the plan with other topic ids."""
     ids = (str(Uuid(b"replacing%7d" % number)) for number in range(len(plan.topics)))

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pydantic import TypeAdapter, ValidationError
+
 from tieredstore.api.outcomes import Outcome, Status
 from tieredstore.catalog.lineage import Span
 from tieredstore.catalog.planning import load_catalog
@@ -30,6 +32,7 @@ from tieredstore.restore.logdir.partition_restore import (
     logs_in,
 )
 from tieredstore.restore.logdir.planning import OpenTransactions, log_size, plan_spans, producers_at_end
+from tieredstore.versions import fault_in
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
@@ -158,6 +161,15 @@ def _left_out(where: TopicIdPartition, log: PreparedPartition, spans: Sequence[S
             ).of(where)  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    topics: dict[str, str]
+    options: str
+
+
+_WORK: Final = TypeAdapter(_Work)
+
+
 def _work(prepared: PreparedRestore, options: RestoreOptions) -> bytes:
     """Return a description of this restore: the ids of its topics, and its options."""
     topics = {topic.topic_id: topic.topic for topic in prepared.topics}
@@ -169,7 +181,13 @@ def _check_work(target: _Target, prepared: PreparedRestore) -> None:
     this restore."""
     if target.work is None:
         return
-    topics: dict[str, str] = json.loads(target.work)["topics"]
+    try:
+        topics = _WORK.validate_json(target.work, strict=True).topics
+    except ValidationError as error:
+        raise ConfigError(
+            f"{target.path} has an unfinished restore, but its description is damaged ({fault_in(error)}): restore "
+            "into another log directory"
+        ) from error
     if topics.keys() != {topic.topic_id for topic in prepared.topics}:
         names = ", ".join(topics.values())
         raise ConfigError(
