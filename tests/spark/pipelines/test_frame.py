@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.pipelines import pipeline_frames
 from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
+from tests.support.spark.window_sinks import Frame
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -31,7 +31,7 @@ from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines.window_jobs import WindowJobs, join_results
 from tieredstore.spark.pipelines.window_sink import WindowSink
-from tieredstore.spark.pipelines.window_source import TASK, WindowReader
+from tieredstore.spark.pipelines.window_source import WindowReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -65,16 +65,6 @@ def test_rows_are_filed_by_windows_with_the_columns_that_the_function_gives(spar
     assert list(verify_output(pipeline, kept.store)) == []
     windows = [window for entry in commit_log_of(pipeline, kept.store).entries() for window in entry.windows]
     assert all(window.records + window.filtered == window.stop - window.start for window in windows)
-
-
-class Frame:
-    """Substitute for the source's batch, which is a DataFrame of planned tasks."""
-
-    def __init__(self, packed: Sequence[bytes]) -> None:
-        self._packed = packed
-
-    def collect(self) -> list[dict[str, Any]]:
-        return [{TASK: packed} for packed in self._packed]
 
 
 class Sink:

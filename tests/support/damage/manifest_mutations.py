@@ -11,12 +11,10 @@ import zstandard
 
 from tieredstore.format.chunk_index import FixedChunkIndex, VariableChunkIndex, encode_chunk_sizes
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest, WrappedDataKey
-from tieredstore.format.manifest_rules import KnownSegment
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 _CHUNK = 65_536
 _SEGMENT = RemoteLogSegmentId(TopicIdPartition(Uuid(b"partition of one"), "orders", 7), Uuid(b"a segment of it!"))
-KNOWN_SEGMENT = KnownSegment(_SEGMENT, 23, 200_000)
 _NUMBERS = (b"-1", b"-2", b"00", b"", b"2147483648", b"9223372036854775807", b"9223372036854775808", b"9" * 40, b"1e3")
 _SIZES = re.compile(rb'(?<="transformedChunks":")[^"]*')
 

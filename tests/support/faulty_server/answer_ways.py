@@ -17,7 +17,6 @@ CLOSED_HTML: Final = b"<html/>"
 
 _NOT_DELETIONS: Final = tuple(step for step in EVERY_STEP if step is not Step.DELETE)
 """All steps except single deletions, whose honest answer is empty."""
-_LISTED: Final = (Step.LIST, Step.UPLOADS)
 _WRITES: Final = (Step.WRITE, Step.COMPLETE)
 
 Change = Callable[[Reply], Reply]

@@ -12,7 +12,6 @@ from typing import Final
 
 from tests.support.network.loopback_server import LoopbackServer, RunningServer
 
-_BY_ADDRESS: Final = 1
 _BY_NAME: Final = 3
 _NO_LOGIN: Final = 0
 _LOGIN: Final = 2
