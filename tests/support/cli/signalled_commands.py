@@ -7,7 +7,6 @@ import itertools
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -159,10 +158,16 @@ class Stage:
         """Run all cases concurrently; yield how each ended, and the folder of its ``FILE``."""
         with contextlib.ExitStack() as stack:
             started = [self._started(case, stack, taking_back_s) for case in cases]
-            for case, server, _, _ in started:
-                wait_until(partial(case.place.is_reached, server), what=case)
-            for case, _, running, _ in started:
-                running.send(case.signum)
+            starting = list(started)
+
+            def send_to_waiting() -> bool:
+                """Send each signal at once, because a command does not wait long for a whole answer."""
+                for each in [each for each in starting if each[0].place.is_reached(each[1])]:
+                    each[2].send(each[0].signum)
+                    starting.remove(each)
+                return not starting
+
+            wait_until(send_to_waiting, what=starting)
             for case, _, running, folder in started:
                 yield case, running.wait(SOON_S), folder
 
