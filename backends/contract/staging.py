@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Callable, Generator, Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.contract.bodies import Digest, byte_view, closing_body
 from tieredstore.backends.contract.keys import checked_key
-from tieredstore.backends.values import Body, Buffer, ObjectInfo, Prepared
+from tieredstore.backends.values import Body, Buffer, Prepared
 from tieredstore.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -24,42 +24,16 @@ from tieredstore.errors import (
     StoreError,
 )
 
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+
 _MARK: Final = re.compile(r"[0-9a-f]{32}")
 
 PIECE: Final = 8 << 20
 """Bytes per request when an object is copied or compared."""
 
 
-class Verbs(Protocol):
-    """The methods of a store that staging needs."""
-
-    @property
-    def identity(self) -> str:
-        """See :class:`ObjectStore`."""
-        ...
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """See :class:`ObjectStore`."""
-        ...
-
-    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """See :class:`ObjectStore`."""
-        ...
-
-    def head(self, key: str) -> ObjectInfo:
-        """See :class:`ObjectStore`."""
-        ...
-
-    def delete(self, keys: list[str]) -> None:
-        """See :class:`ObjectStore`."""
-        ...
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """See :class:`ObjectStore`."""
-        ...
-
-
-def prepare(store: Verbs, key: str, body: Body, prefix: str) -> Prepared:
+def prepare(store: ObjectStore, key: str, body: Body, prefix: str) -> Prepared:
     """Write the object under a unique name that begins with ``prefix``."""
     mark = uuid.uuid4().hex
     digest = Digest()
@@ -70,7 +44,7 @@ def prepare(store: Verbs, key: str, body: Body, prefix: str) -> Prepared:
     return Prepared(key, digest.size, digest.sha256, place, (), mark)
 
 
-def publish(store: Verbs, prepared: Prepared, copy: Callable[[Prepared], None] | None = None) -> None:
+def publish(store: ObjectStore, prepared: Prepared, copy: Callable[[Prepared], None] | None = None) -> None:
     """Copy the staged object to its key (by ``copy``, if given), then delete the staged object."""
     what = f"{prepared.key!r} of {store.identity}"
     try:
@@ -87,7 +61,7 @@ def publish(store: Verbs, prepared: Prepared, copy: Callable[[Prepared], None] |
     store.delete([prepared.place])
 
 
-def discard(store: Verbs, prepared: Prepared) -> bool:
+def discard(store: ObjectStore, prepared: Prepared) -> bool:
     """Delete a staged object; return False if it does not exist."""
     is_there = any(info.key == prepared.place for info in store.list(prepared.place))
     if is_there:
@@ -95,7 +69,7 @@ def discard(store: Verbs, prepared: Prepared) -> bool:
     return is_there
 
 
-def holds(store: Verbs, prepared: Prepared) -> bool:
+def holds(store: ObjectStore, prepared: Prepared) -> bool:
     """Return True if the object under the key has the prepared bytes. This reads the whole object."""
     sha256 = hashlib.sha256()
     try:
@@ -120,7 +94,7 @@ def gone_error(what: str) -> PreparedGoneError:
     )
 
 
-def _copy(store: Verbs, prepared: Prepared) -> None:
+def _copy(store: ObjectStore, prepared: Prepared) -> None:
     digest = Digest()
 
     def body() -> Generator[bytes]:
@@ -136,7 +110,7 @@ def _copy(store: Verbs, prepared: Prepared) -> None:
     store.put(prepared.key, body(), if_absent=True)
 
 
-def _pieces(store: Verbs, key: str, size: int) -> Generator[bytes]:
+def _pieces(store: ObjectStore, key: str, size: int) -> Generator[bytes]:
     for start in range(0, size, PIECE):
         yield store.get(key, start, min(start + PIECE, size))
 
@@ -148,7 +122,7 @@ def check_mark(mark: str) -> str:
     return mark
 
 
-def holds_bytes(store: Verbs, key: str, body: Buffer) -> bool:
+def holds_bytes(store: ObjectStore, key: str, body: Buffer) -> bool:
     """Return True if the object under ``key`` has the content of ``body``."""
     with byte_view(body) as view:
         try:
