@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.cloud.options import CloudOptions, secret_text
 from tieredstore.errors import ConfigError
+from tieredstore.installation import Extra
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
@@ -106,3 +107,15 @@ def _credentials(aws: AwsCredentials) -> AccessKeys | Path | None:
     if key_id is None or secret is None:
         return aws.credentials_file
     return AccessKeys(key_id, secret, secret_text(aws.session_token))
+
+
+def region_of_profile(scheme: str) -> str | None:
+    """Return the region from ``AWS_DEFAULT_REGION`` or the SDK's profile; raise ConfigError without profile or SDK."""
+    with Extra(f"{scheme}://", "s3"):
+        import botocore.session  # noqa: PLC0415  other stores do not need it
+        from botocore.exceptions import ConfigParseError, ProfileNotFound  # noqa: PLC0415
+    try:
+        region = botocore.session.get_session().get_config_variable("region")
+    except (ConfigParseError, ProfileNotFound) as error:
+        raise ConfigError(f"the AWS profile cannot be read: {error}") from error
+    return region if isinstance(region, str) and region else None
