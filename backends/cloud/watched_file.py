@@ -38,9 +38,6 @@ class WatchedFile(Generic[Value]):
         self._parse = parse
         self._interval_s = interval_s
         self._monotonic = monotonic
-        self._reset()
-
-    def _reset(self) -> None:
         self._lock = ForkSafeLock()
         self._read: tuple[_Stamp, Value] | None = None
         self._looked_at_s = 0.0
@@ -89,15 +86,3 @@ class WatchedFile(Generic[Value]):
 
     def _unreadable(self, error: OSError) -> ConfigError:
         return ConfigError(f"the credentials file {self.path} cannot be read: {error.strerror}")
-
-    def __getstate__(self) -> dict[str, object]:
-        return {
-            "path": self.path,
-            "_parse": self._parse,
-            "_interval_s": self._interval_s,
-            "_monotonic": self._monotonic,
-        }
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._reset()

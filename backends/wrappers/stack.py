@@ -44,8 +44,6 @@ class TokenBucket:
 
     A caller may take more bytes than are available. The balance then becomes negative, and the caller waits until it is
     zero again. So a take larger than the burst passes too, and later callers wait longer.
-
-    Unpickling makes a new full bucket, because each process has its own limit.
     """
 
     def __init__(
@@ -74,9 +72,6 @@ class TokenBucket:
             wait_s = -self._tokens / self.bytes_per_s
         if wait_s > 0:
             self._sleep(wait_s)
-
-    def __reduce__(self) -> tuple[type[TokenBucket], tuple[int]]:
-        return TokenBucket, (self.bytes_per_s,)
 
 
 def limit_rate(body: Body, bucket: TokenBucket) -> Generator[Buffer, None, None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 
 import pytest
@@ -104,11 +103,3 @@ def test_a_file_that_comes_back_is_read(path: Path, clock: Clock, watched: Watch
         watched.get()
     path.write_text("three")
     assert watched.get() == "three"
-
-
-def test_a_pickled_file_is_read_anew(path: Path) -> None:
-    watched = WatchedFile(path, parse)
-    watched.get()
-    path.write_text("changed")
-    copy: WatchedFile[str] = pickle.loads(pickle.dumps(watched))
-    assert copy.get() == "changed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from dataclasses import dataclass, field
 
@@ -86,8 +85,3 @@ def test_threads_wait_for_each_other_s_bytes() -> None:
 def test_a_rate_that_lets_nothing_pass_is_refused(rate: int) -> None:
     with pytest.raises(ConfigError):
         TokenBucket(rate)
-
-
-def test_a_bucket_is_picklable() -> None:
-    copy: TokenBucket = pickle.loads(pickle.dumps(TokenBucket(7)))
-    assert copy.bytes_per_s == 7
