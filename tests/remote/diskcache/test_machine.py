@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
 from pathlib import Path
 
@@ -72,12 +71,6 @@ class DiskCacheMachine(RuleBasedStateMachine):
     def restart(self, who: int) -> None:
         self.caches[who].close()
         self.caches[who] = self.opened()
-
-    @rule(who=st.integers(0, 1))
-    def move_to_another_process(self, who: int) -> None:
-        copy = pickle.loads(pickle.dumps(self.caches[who]))
-        self.caches[who].close()
-        self.caches[who] = copy
 
     @rule(seconds=st.sampled_from([1, 30, 61]))
     def wait(self, seconds: int) -> None:

@@ -1,9 +1,8 @@
-"""The disk cache with several processes on one folder, after forks, and after a pickle of the cache object itself."""
+"""The disk cache with several processes on one folder, and after forks."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import random
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from tests.support.fresh_python import run_fresh
 from tests.support.paths import REPOSITORY
 from tests.support.stores.disk_cache_access import CHUNKS, KEY, got, opened, value_files
 from tieredstore.remote.diskcache.values import HEADER_SIZE
-from tieredstore.remote.fetch.chunk_cache import CacheStats, ChunkCache, ChunkKey
+from tieredstore.remote.fetch.chunk_cache import CacheStats, ChunkKey
 
 pytestmark = pytest.mark.slow
 LIMIT = 150_000
@@ -71,27 +70,6 @@ def test_a_process_sees_what_another_one_put(tmp_path: Path) -> None:
             tmp_path,
         )
         assert got(cache, KEY, 5) == b"chunk"
-
-
-def test_a_pickled_cache_opens_the_same_folder(tmp_path: Path) -> None:
-    with opened(tmp_path, 1000, retention_ms=60_000, encrypted=True) as cache:
-        cache.put(KEY, b"chunk")
-        copy: ChunkCache = pickle.loads(pickle.dumps(cache))
-        try:
-            assert copy.encrypted
-            assert got(copy, KEY, 5) == b"chunk"
-            copy.put(KEY, bytes(1001))
-            assert got(copy, KEY, 5) == b"chunk", "the limit did not come along"
-            assert cache.stats.hits == 0
-        finally:
-            copy.close()
-        assert got(cache, KEY, 5) == b"chunk"
-
-
-def test_a_pickled_cache_holds_neither_connections_nor_entries(tmp_path: Path) -> None:
-    with opened(tmp_path) as cache:
-        cache.put(KEY, bytes(10_000))
-        assert len(pickle.dumps(cache)) < 1000
 
 
 FORK = """

@@ -7,11 +7,9 @@ folder, which must be on a local disk.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import stat
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -37,8 +35,8 @@ class DiskChunkCache(ChunkCache):
     millisecond. A read never waits for transactions.
 
     The cache removes only its own files. Plaintext and ``encrypted`` chunks may share a folder, because their keys
-    differ. Raise ConfigError if the folder cannot be made. Safe after fork and picklable, because each process opens
-    the folder for itself.
+    differ. Raise ConfigError if the folder cannot be made. Safe after fork, because each process opens the folder for
+    itself.
     """
 
     is_worth_threads = True
@@ -53,18 +51,7 @@ class DiskChunkCache(ChunkCache):
         lock_timeout_s: float = 1.0,
     ) -> None:
         self.encrypted = encrypted
-        self._copy = functools.partial(
-            DiskChunkCache,
-            path,
-            size_bytes,
-            retention_ms=retention_ms,
-            encrypted=encrypted,
-            lock_timeout_s=lock_timeout_s,
-        )
         self._table = DiskTable(_make_private_folder(path), size_bytes, retention_ms, lock_timeout_s)
-
-    def __reduce__(self) -> tuple[Callable[[], DiskChunkCache], tuple[()]]:
-        return self._copy, ()
 
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
         """See the base class. Opens one file, and reads the bytes once to check them."""
