@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -330,8 +329,6 @@ def _before_surrogates(key: str) -> str:
     return key[:at]
 
 
-_logger: Final = logging.getLogger(__name__)
-
 WRITE_MARK: Final = "tieredstore_write"
 """Metadata name of the mark: the random id of the write that made the blob. Azure allows only identifiers, so this name
 has an underscore where other clouds have a hyphen.
@@ -383,13 +380,9 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()
         return Stored(plain_etag(properties.etag or ""), require_size(properties.size), digest, mark)
 
-    def take_back(self, client: AzureClient, stored: Stored) -> None:
-        """Delete the object if it still has the etag of ``stored``."""
-        try:
-            with translate_errors(self.what):
-                client.blob(self.key).delete_blob(**_condition(Condition(etag=stored.etag)))
-        except (PreconditionFailedError, ObjectNotFoundError):
-            _logger.info("%s: the damaged object was gone already", self.what)
+    def delete_unchanged(self, client: AzureClient, etag: str) -> None:
+        """Delete the object if it still has the etag."""
+        client.blob(self.key).delete_blob(**_condition(Condition(etag=etag)))
 
     def _by_one_request(self, whole: bytes) -> str:
         def send(client: AzureClient) -> Stored:

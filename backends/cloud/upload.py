@@ -138,9 +138,17 @@ class Upload(ABC, Generic[Client, Options]):
     def look_up(self, client: Client) -> Stored:
         """Return the object under the key, with one request without a body."""
 
-    @abstractmethod
     def take_back(self, client: Client, stored: Stored) -> None:
         """Delete the object if it is still the one that ``stored`` describes; an absent object is no error."""
+        try:
+            with understood(self.what), self.store.translate_errors(self.what):
+                self.delete_unchanged(client, stored.etag)
+        except (PreconditionFailedError, ObjectNotFoundError):
+            _logger.info("%s: the damaged object was gone already", self.what)
+
+    @abstractmethod
+    def delete_unchanged(self, client: Client, etag: str) -> None:
+        """Delete the object if it still has the etag, with one request."""
 
     def step(
         self, request: Callable[[Client], Result], what: str | None = None, deadline: Deadline | None = None
@@ -231,8 +239,7 @@ class Upload(ABC, Generic[Client, Options]):
         if is_marked and stored.size != size and stored.etag and can_take_back:
             # Remove the damaged object that this write made, because the object would make every later write with
             # ``if_absent`` fail.
-            with understood(self.what), self.store.translate_errors(self.what):
-                self.take_back(client, stored)
+            self.take_back(client, stored)
             raise StoreUnavailableError(
                 f"{self.what}: the store has {stored.size} bytes of a write of {size}: the body was damaged in transit"
             )

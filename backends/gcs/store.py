@@ -44,7 +44,6 @@ from tieredstore.backends.http.session import Buffers
 from tieredstore.errors import (
     InvalidKeyError,
     ObjectNotFoundError,
-    PreconditionFailedError,
     StoreError,
     StoreUnavailableError,
     TieredStoreError,
@@ -153,13 +152,9 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
     def _damage_error(self) -> StoreUnavailableError:
         return StoreUnavailableError(f"{self.what}: the object was damaged on its way to the server")
 
-    def take_back(self, client: GcsClient, stored: Stored) -> None:
-        """Delete the object if it still has the generation of ``stored``."""
-        try:
-            with translate_errors(self.what):
-                delete_object(client, self.what, self.key, int(stored.etag))
-        except (PreconditionFailedError, ObjectNotFoundError):
-            _logger.info("%s: the damaged object was gone already", self.what)
+    def delete_unchanged(self, client: GcsClient, etag: str) -> None:
+        """Delete the object if it still has the generation."""
+        delete_object(client, self.what, self.key, int(etag))
 
 
 class _Session:
@@ -372,10 +367,6 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002
         """Yield nothing, because the service does not list unfinished uploads. It drops them after a week."""
         return iter(())
-
-    def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Delete a staged object."""
-        return isinstance(write, Prepared) and staging.discard(self, write)
 
     def _copy(self, prepared: Prepared) -> None:
         # Check that the key is free before the copy, because some servers ignore the condition of a copy and would

@@ -24,7 +24,7 @@ from tieredstore.backends.s3.body import sendable
 from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.backends.s3.options import Compatibility, S3Options
 from tieredstore.backends.values import Prepared
-from tieredstore.errors import ObjectNotFoundError, PreconditionFailedError, StoreError
+from tieredstore.errors import ObjectNotFoundError, StoreError
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -146,13 +146,9 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         size = require_size(metadata["ContentLength"])
         return Stored(metadata["ETag"], size, mark=metadata["Metadata"].get(WRITE_MARK))
 
-    def take_back(self, client: S3Client, stored: Stored) -> None:
-        """Delete the object if it still has the etag of ``stored`` and the server supports the condition."""
-        try:
-            with translate_errors(self.what):
-                client.delete_object(**self._target(), IfMatch=stored.etag)
-        except (PreconditionFailedError, ObjectNotFoundError):
-            _logger.info("%s: the damaged object was gone already", self.what)
+    def delete_unchanged(self, client: S3Client, etag: str) -> None:
+        """Delete the object if it still has the etag and the server supports the condition."""
+        client.delete_object(**self._target(), IfMatch=etag)
 
     @contextmanager
     def _multipart_upload(self) -> Generator[str]:
