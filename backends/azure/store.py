@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar
 
 from azure.core import MatchConditions
 from azure.core.paging import PageIterator
@@ -41,8 +41,6 @@ from tieredstore.process.retry import RetryPolicy
 if TYPE_CHECKING:
     from azure.core.pipeline.transport import HttpRequest, HttpResponse
 
-    from tieredstore.config import Settings
-
 Result = TypeVar("Result")
 
 
@@ -58,6 +56,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
 
     keys_per_deletion: ClassVar = 256
 
+    _read_options = staticmethod(AzureOptions.from_settings)
     _open = staticmethod(open_client)
     translate_errors = staticmethod(translate_errors)
 
@@ -65,11 +64,6 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         """Make the store; raise ConfigError for an invalid connection string."""
         super().__init__(options, retries=retries)
         self._url = container_url(options)
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Self:
-        """Make the store from ``storage.azure.*`` and ``storage.proxy.*``."""
-        return cls(AzureOptions.from_settings(settings))
 
     @property
     def identity(self) -> str:
@@ -251,7 +245,7 @@ _FIRST_SURROGATE: Final = 0xD800
 
 
 def page(
-    client: AzureClient, token: str | None, *, prefix: str, size: int, with_uncommitted: bool = False
+    token: str | None, client: AzureClient, *, prefix: str, size: int, with_uncommitted: bool = False
 ) -> tuple[Sequence[BlobProperties], str | None]:
     """Return one page of a listing, and the token of the next page.
 
@@ -270,10 +264,10 @@ def page(
 
 
 def info_page(
-    client: AzureClient, token: str | None, *, prefix: str, size: int
+    token: str | None, client: AzureClient, *, prefix: str, size: int
 ) -> tuple[Sequence[ObjectInfo], str | None]:
     """Return one page of objects, and the token of the next page."""
-    blobs, following = page(client, token, prefix=prefix, size=size)
+    blobs, following = page(token, client, prefix=prefix, size=size)
     return [object_info(blob, blob.name or "") for blob in blobs], following
 
 

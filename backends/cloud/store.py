@@ -108,11 +108,16 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         self._bucket_stands_until_s = 0.0
 
     @classmethod
-    @abstractmethod
     def from_settings(cls, settings: Settings) -> Self:
         """Make the store from ``storage.*``; raise ConfigError if a setting is missing or invalid."""
+        return cls(cls._read_options(settings))
 
     # Differences between clouds
+
+    @staticmethod
+    @abstractmethod
+    def _read_options(settings: Settings) -> Options:
+        """Make the options from the cloud's settings; raise ConfigError as ``from_settings`` does."""
 
     @staticmethod
     @abstractmethod
@@ -445,7 +450,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return Stall(self.retries.timeout_s, self.retries.monotonic)
 
     def pages(
-        self, what: str, page: Callable[[Client, Token | None], tuple[Sequence[Item], Token | None]]
+        self, what: str, page: Callable[[Token | None, Client], tuple[Sequence[Item], Token | None]]
     ) -> Iterator[Item]:
         """Yield the items of all pages, lazily. ``page`` requests the page for a token, which the previous page
         contained.
@@ -458,7 +463,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         token = landmark = None
         for number in count(1):
             with stall.under_way() as deadline:
-                items, token = self.call("list", what, partial(_page_at, page, token), deadline=deadline)
+                items, token = self.call("list", what, partial(page, token), deadline=deadline)
                 if items:
                     stall.progress()
             yield from items
@@ -470,12 +475,6 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             # A cycle repeats one of these tokens.
             if number.bit_count() == 1:
                 landmark = token
-
-
-def _page_at(
-    page: Callable[[Client, Token | None], tuple[Sequence[Item], Token | None]], token: Token | None, client: Client
-) -> tuple[Sequence[Item], Token | None]:
-    return page(client, token)
 
 
 def _restore(

@@ -13,7 +13,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import requests
 from crc32c import crc32c
@@ -51,9 +51,6 @@ from tieredstore.errors import (
 )
 from tieredstore.limits import MAX_INT64
 from tieredstore.process.deadline import Deadline
-
-if TYPE_CHECKING:
-    from tieredstore.config import Settings
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -328,13 +325,9 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
     bucket_setting: ClassVar = "storage.gcs.bucket.name"
 
+    _read_options = staticmethod(GcsOptions.from_settings)
     _open = staticmethod(open_client)
     translate_errors = staticmethod(translate_errors)
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Self:
-        """Make the store from ``storage.gcs.*`` and ``storage.proxy.*``."""
-        return cls(GcsOptions.from_settings(settings))
 
     @property
     def identity(self) -> str:
@@ -417,7 +410,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     def _list_objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         return self.pages(
             self.identity,
-            lambda client, token: client.page(
+            lambda token, client: client.page(
                 prefix=prefix, start=start_after, token=token, size=self.options.page_size
             ),
         )

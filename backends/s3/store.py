@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
 from tieredstore.backends.cloud.answers import require_ms, require_size, require_text
@@ -26,8 +26,6 @@ from tieredstore.process.deadline import Deadline
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client, type_defs
 
-    from tieredstore.config import Settings
-
 Result = TypeVar("Result")
 
 
@@ -45,13 +43,9 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     # Some do not support it for the completion of a multipart upload.
     replaces_whole: ClassVar = True
 
+    _read_options = staticmethod(S3Options.from_settings)
     _open = staticmethod(open_client)
     translate_errors = staticmethod(translate_errors)
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Self:
-        """Make the store from ``storage.s3.*``, ``storage.aws.*`` and ``storage.proxy.*``."""
-        return cls(S3Options.from_settings(settings))
 
     @property
     def identity(self) -> str:
@@ -166,7 +160,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     def _pages(self, prefix: str, *, start_after: str = "", delimiter: str = "") -> Iterator[_Page]:
         what = f"listing {self.options.bucket}{f' under {prefix!r}' if prefix else ''}"
 
-        def page(client: S3Client, token: str | None) -> tuple[list[_Page], str | None]:
+        def page(token: str | None, client: S3Client) -> tuple[list[_Page], str | None]:
             asked: type_defs.ListObjectsV2RequestTypeDef = {"Bucket": self.options.bucket, "Prefix": prefix}
             asked["MaxKeys"] = self.options.page_size
             if delimiter:
@@ -209,7 +203,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
                 yield from (write for write in self._uploads("") if write.key.startswith(prefix))
 
     def _uploads(self, prefix: str) -> Iterator[AbandonedWrite]:
-        uploads = self.pages(self.identity, lambda client, at: abandoned_page(client, self.options.bucket, prefix, at))
+        uploads = self.pages(self.identity, lambda at, client: abandoned_page(client, self.options.bucket, prefix, at))
         return (write for write in uploads if write.key.startswith(prefix))
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:

@@ -81,7 +81,7 @@ class S3Versions(BucketVersions):
         return None if status == "Enabled" else _SUSPENDED
 
     def _page(
-        self, prefix: str, client: S3Client, markers: tuple[str, str] | None
+        self, prefix: str, markers: tuple[str, str] | None, client: S3Client
     ) -> tuple[Sequence[ObjectVersion], tuple[str, str] | None]:
         asked: type_defs.ListObjectVersionsRequestTypeDef = {"Bucket": self._bucket, "Prefix": prefix}
         asked["MaxKeys"] = self._store.options.page_size
