@@ -9,9 +9,8 @@ import base64
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, TypedDict, cast
 
 import crc32c
@@ -62,36 +61,6 @@ class _Headers(TypedDict, total=False):
     IfNoneMatch: str
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """Size and digest of the content that an upload wrote, for comparison with the answer to a HEAD."""
-
-    size: int
-    etag: Callable[[], str | None]
-
-    @classmethod
-    def of_bytes(cls, data: memoryview) -> Content:
-        """Describe the content of one PUT, whose etag is the MD5 of the bytes."""
-        return cls(len(data), lambda: hashlib.md5(data, usedforsecurity=False).hexdigest())
-
-    @classmethod
-    def of_parts(cls, size: int, etags: Sequence[str]) -> Content:
-        """Describe the content of a multipart upload. Its etag is an MD5 of the MD5s in the parts' etags."""
-
-        def etag() -> str | None:
-            digests = [etag.strip('"') for etag in etags]
-            if not all(map(_MD5.fullmatch, digests)):
-                return None
-            return f"{hashlib.md5(bytes.fromhex(''.join(digests)), usedforsecurity=False).hexdigest()}-{len(etags)}"
-
-        return cls(size, etag)
-
-    def is_in(self, size: int, etag: str) -> bool:
-        """Return True if an object of this size and etag has this content. If the etag is no digest, return False."""
-        expected = self.etag()
-        return size == self.size and expected is not None and etag.strip('"') == expected
-
-
 class S3Upload(HeldUpload["S3Client", S3Options]):
     """One write to S3. S3 checks the condition of a multipart upload when the upload is completed."""
 
@@ -102,7 +71,6 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
     def write_whole(self, data: memoryview) -> str:
         """Write by one PUT."""
         about, checksum, headers = self._about_object(), self._checksum(data), _headers(self.condition)
-        content = Content.of_bytes(data)
 
         def send(client: S3Client) -> Stored:
             body = sendable(data, self.what)
@@ -111,11 +79,11 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             # One of two things proves that the server has the bytes: our checksum, or an etag that is the MD5 of the
             # bytes. Other etags, such as those of encrypted objects, prove nothing.
             is_proved = bool(checksum) and answer.get("ChecksumCRC32C") == checksum.get("ChecksumCRC32C")
-            if not is_proved and not content.is_in(len(data), etag):
+            if not is_proved and not _is_md5_of(data, etag):
                 raise MalformedAnswerError(f"{self.what}: the store answered with an etag of {etag!r:.80}")
             return Stored(etag)
 
-        return self.finish(send, len(data), lambda _, stored: content.is_in(stored.size, stored.etag)).etag
+        return self.finish(send, len(data), lambda _, stored: _is_md5_of(data, stored.etag)).etag
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
         """Write the object by a multipart upload; abort that upload on failure."""
@@ -183,7 +151,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         return (self.step(send, what), checksum.get("ChecksumCRC32C", "")), len(part.data)
 
     def _complete(self, upload_id: str, parts: Sequence[_Sent], size: int, *, is_publication: bool = False) -> Stored:
-        content = Content.of_parts(size, [etag for etag, _ in parts])
+        etags = [etag for etag, _ in parts]
         entries = [_part_entry(number, *part) for number, part in enumerate(parts, 1)]
 
         def send(client: S3Client) -> Stored:
@@ -191,14 +159,11 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
                 **self._target(), **_headers(self.condition), UploadId=upload_id, MultipartUpload={"Parts": entries}
             )
             etag = require_text("the etag", answer["ETag"])
-            if not content.is_in(size, etag):
+            if not is_of_parts(etags, etag):
                 raise MalformedAnswerError(f"{self.what}: the store answered with an etag of {etag!r:.80}")
             return Stored(etag)
 
-        def is_content(_: S3Client, stored: Stored) -> bool:
-            return content.is_in(stored.size, stored.etag)
-
-        return self.finish(send, size, is_content, is_publication=is_publication)
+        return self.finish(send, size, lambda _, stored: is_of_parts(etags, stored.etag), is_publication=is_publication)
 
     def _abort(self, upload_id: str) -> None:
         """Abort the upload. Only log a failure, because the original error is raised afterwards."""
@@ -235,6 +200,21 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         if not self._sends_checksums:
             return {}
         return {"ChecksumCRC32C": base64.b64encode(crc32c.crc32c(data).to_bytes(4, "big")).decode("ascii")}
+
+
+def _is_md5_of(data: memoryview, etag: str) -> bool:
+    """Return True if the etag is the MD5 of the bytes, as after one PUT without encryption."""
+    return etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def is_of_parts(part_etags: Sequence[str], etag: str) -> bool:
+    """Return True if the etag is that of a multipart upload: an MD5 of the MD5s in the parts' etags. If a part's etag
+    is no digest, return False."""
+    digests = [one.strip('"') for one in part_etags]
+    if not all(map(_MD5.fullmatch, digests)):
+        return False
+    whole = hashlib.md5(bytes.fromhex("".join(digests)), usedforsecurity=False).hexdigest()
+    return etag.strip('"') == f"{whole}-{len(digests)}"
 
 
 def _headers(condition: Condition) -> _Headers:
