@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Protocol
@@ -37,50 +37,37 @@ class HttpAnswer:
     check: Callable[[bytes | memoryview], None]
 
     def read(self) -> bytes:
-        """Return the body."""
-        data = read_bytes(self.raw, self.size, self.what)
+        """Return the body; raise StoreUnavailableError if it ends early, or at the deadline."""
+        # The buffer grows as bytes arrive, so that a false length from the server cannot make this process allocate too
+        # much.
+        kept = BytesIO()
+        for piece in self._pieces():
+            kept.write(piece)
+        data = kept.getvalue()
         self.check(data)
         return data
 
     def fill(self, buffer: memoryview) -> None:
-        """Read the body into ``buffer``, which must have the body's size."""
-        read_into(self.raw, buffer, self.what)
+        """Read the body into ``buffer``, which must have the body's size. Raise the errors of ``read``."""
+        filled = 0
+        for piece in self._pieces():
+            buffer[filled : filled + len(piece)] = piece
+            filled += len(piece)
         self.check(buffer)
 
-
-def read_into(raw: RawBody, buffer: memoryview, what: str) -> None:
-    """Fill all of ``buffer``; raise StoreUnavailableError if the body ends early, or at the deadline."""
-    filled = 0
-
-    def keep(piece: bytes) -> None:
-        nonlocal filled
-        buffer[filled : filled + len(piece)] = piece
-        filled += len(piece)
-
-    _read(raw, len(buffer), keep, what)
-
-
-def read_bytes(raw: RawBody, size: int, what: str) -> bytes:
-    """Return the ``size`` bytes of the body; raise StoreUnavailableError if it ends early, or at the deadline."""
-    # The buffer grows as bytes arrive, so that a false length from the server cannot make this process allocate too
-    # much.
-    kept = BytesIO()
-    _read(raw, size, kept.write, what)
-    return kept.getvalue()
-
-
-def _read(raw: RawBody, size: int, keep: Callable[[bytes], object], what: str) -> None:
-    # Read the socket once per round, then check the deadline, because a server may send single bytes. Reads are small,
-    # so that the memory they fill stays in the processor's cache.
-    left = size
-    try:
-        while left:
-            piece = raw.read1(min(left, PIECE_BYTES), decode_content=False)
-            if not piece:
-                raise StoreUnavailableError(f"{what}: the answer ended after {size - left} of {size} bytes")
-            keep(piece)
-            left -= len(piece)
-            check_deadline(what)
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise connection_failure(error) from None
-    raw.release_conn()
+    def _pieces(self) -> Iterator[bytes]:
+        # Read the socket once per round, then check the deadline, because a server may send single bytes. Reads are
+        # small, so that the memory they fill stays in the processor's cache.
+        left = self.size
+        try:
+            while left:
+                piece = self.raw.read1(min(left, PIECE_BYTES), decode_content=False)
+                if not piece:
+                    ended = f"the answer ended after {self.size - left} of {self.size} bytes"
+                    raise StoreUnavailableError(f"{self.what}: {ended}")
+                yield piece
+                left -= len(piece)
+                check_deadline(self.what)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise connection_failure(error) from None
+        self.raw.release_conn()

@@ -9,7 +9,7 @@ import urllib3.exceptions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.backends.http.body import read_bytes, read_into
+from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.deadlines import PIECE_BYTES, within
 from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
 from tieredstore.errors import RangeNotSatisfiableError, StoreError, StoreUnavailableError
@@ -38,6 +38,10 @@ class Wire:
         self.released = True
 
 
+def answer_of(wire: Wire, size: int) -> HttpAnswer:
+    return HttpAnswer(size, wire, "object", lambda _: None)
+
+
 sizes = st.lists(st.integers(1, 50), max_size=30)
 
 
@@ -47,10 +51,10 @@ def test_exactly_the_bytes_are_read_in_whatever_pieces_they_come(
 ) -> None:
     size = data.draw(st.integers(0, len(body)))
     wire = Wire(body, pieces)
-    assert read_bytes(wire, size, "object") == body[:size]
+    assert answer_of(wire, size).read() == body[:size]
     assert wire.released
     buffer = bytearray(b"-" * (size + 2))
-    read_into(Wire(body, pieces), memoryview(buffer)[1:-1], "object")
+    answer_of(Wire(body, pieces), size).fill(memoryview(buffer)[1:-1])
     assert buffer == b"-" + body[:size] + b"-"
 
 
@@ -58,7 +62,7 @@ def test_exactly_the_bytes_are_read_in_whatever_pieces_they_come(
 def test_a_body_that_ends_early_is_never_short(body: bytes, missing: int, pieces: list[int]) -> None:
     wire = Wire(body, pieces)
     with pytest.raises(StoreUnavailableError, match=f"after {len(body)} of {len(body) + missing} bytes"):
-        read_bytes(wire, len(body) + missing, "object")
+        answer_of(wire, len(body) + missing).read()
     assert not wire.released
 
 
@@ -67,13 +71,13 @@ def test_a_body_that_ends_early_is_never_short(body: bytes, missing: int, pieces
 )
 def test_a_failing_connection_is_a_passing_failure(error: Exception) -> None:
     with pytest.raises(StoreUnavailableError):
-        read_bytes(Wire(b"abc", error=error), 10, "object")
+        answer_of(Wire(b"abc", error=error), 10).read()
 
 
 def test_the_deadline_holds_between_pieces() -> None:
     clock = iter(range(1000))
     with within(Deadline(5.0, lambda: next(clock))), pytest.raises(StoreUnavailableError, match="deadline"):
-        read_bytes(Wire(b"x" * 100, [1] * 100), 100, "object")
+        answer_of(Wire(b"x" * 100, [1] * 100), 100).read()
 
 
 def served(body: bytes, start: int, stop: int | None) -> tuple[dict[str, str], int] | None:
