@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.errors import ConfigError
 from tieredstore.process.deadline import CALL_TIMEOUT_S, seconds
 from tieredstore.redaction import redacted
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from tieredstore.config import Settings
     from tieredstore.config.clouds import AzureSettings, GcsSettings, S3Settings
+    from tieredstore.config.storage import ProxySettings
 
 
 _NO_NAME: Final = re.compile(r"[@?#\s]|//")
@@ -42,7 +42,7 @@ class CloudOptions:
     stall_timeout_s: float = 600.0
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 30.0
-    proxy: SocksProxy | None = None
+    proxy: ProxySettings | None = None
 
     @classmethod
     def of_group(cls, settings: Settings, group: S3Settings | GcsSettings | AzureSettings, **own: object) -> Self:
@@ -59,7 +59,7 @@ class CloudOptions:
             call_timeout_s=seconds(group.api_call_timeout_ms) or CALL_TIMEOUT_S,
             attempt_timeout_s=seconds(group.api_call_attempt_timeout_ms),
             stall_timeout_s=settings.upload_stall_timeout_ms / 1000,
-            proxy=SocksProxy.from_settings(settings.proxy),
+            proxy=settings.proxy,
             **options,
         )
 

@@ -1,1 +1,1 @@
-"""HTTP code that several clouds' clients share: sessions, bodies, proxies."""
+"""HTTP code that several clouds' clients share: sessions, bodies, sockets."""

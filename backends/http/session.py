@@ -9,7 +9,7 @@ import os
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -17,10 +17,12 @@ from requests.adapters import HTTPAdapter
 from tieredstore.backends.base import Buffer
 from tieredstore.backends.contract.bodies import byte_view
 from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, current_deadline, note_sent
-from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.http.sockets import BOUNDED_POOLS, close_pools
 from tieredstore.errors import StoreError, StoreUnavailableError, excerpt
 from tieredstore.redaction import redacted
+
+if TYPE_CHECKING:
+    from tieredstore.config.storage import ProxySettings
 
 _METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
 """Hosts of metadata servers, which report the identity of the machine that asks. They are never asked through the
@@ -170,7 +172,7 @@ class _PiecewiseBody:
         return piece
 
 
-def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | None) -> AnySession:
+def configure(session: AnySession, adapter: HTTPAdapter, proxy: ProxySettings | None) -> AnySession:
     """Mount ``adapter`` for all URLs. Use ``proxy`` or, if it is None, the environment's proxy."""
     session.mount("https://", adapter)
     session.mount("http://", adapter)
@@ -189,7 +191,7 @@ def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | Non
     return session
 
 
-def proxies_of(proxy: SocksProxy) -> dict[str, str]:
+def proxies_of(proxy: ProxySettings) -> dict[str, str]:
     """Return the proxy table of ``requests``: all hosts use ``proxy``, except the metadata servers."""
     return {"http": proxy.url, "https": proxy.url, **{f"http://{host}": "" for host in _METADATA_HOSTS}}
 

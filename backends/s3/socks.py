@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore.awsrequest import AWSConnection
 from urllib3.contrib.socks import SOCKSConnection, SOCKSHTTPSConnection, SOCKSProxyManager
 
-from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.http.sockets import BoundedConnection, pools
 from tieredstore.backends.http.socks_sockets import BoundedSocksConnection
 from tieredstore.backends.s3.connections import BoundedHttpSession, WholeContinue, endpoint_of
@@ -23,6 +22,8 @@ from tieredstore.backends.s3.options import S3Options
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
+    from tieredstore.config.storage import ProxySettings
+
 _BEFORE: Final = (WholeContinue, BoundedSocksConnection, BoundedConnection, AWSConnection)
 _POOLS: Final = pools(SOCKSConnection, SOCKSHTTPSConnection, _BEFORE)
 
@@ -30,13 +31,13 @@ _POOLS: Final = pools(SOCKSConnection, SOCKSHTTPSConnection, _BEFORE)
 class SocksHttpSession(BoundedHttpSession):
     """botocore's HTTP session, with connections through a SOCKS proxy."""
 
-    def __init__(self, proxy: SocksProxy, **options: Any) -> None:
+    def __init__(self, proxy: ProxySettings, **options: Any) -> None:
         super().__init__(**options)
         self._manager = SOCKSProxyManager(proxy.url, **self._get_pool_manager_kwargs())
         self.use_pools(_POOLS)
 
 
-def send_through(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
+def send_through(client: S3Client, options: S3Options, proxy: ProxySettings) -> None:
     """Send all requests of ``client`` through ``proxy``.
 
     Raise StoreError if this botocore differs from the tested one, so that the proxy is never bypassed.

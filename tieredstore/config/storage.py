@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Final
+from urllib.parse import quote
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -63,7 +64,7 @@ def require_both(first: tuple[str, object], second: tuple[str, object]) -> None:
 
 
 class ProxySettings(SettingsGroup):
-    """A SOCKS5 proxy in front of the object store."""
+    """A SOCKS5 proxy in front of the object store. The proxy resolves host names."""
 
     host: Annotated[str, NAME] = Field(alias="storage.proxy.host", description="Host name of the SOCKS5 proxy.")
     port: Annotated[int, integer(1, 65535)] = Field(alias="storage.proxy.port", description="Port of the SOCKS5 proxy.")
@@ -77,6 +78,15 @@ class ProxySettings(SettingsGroup):
         alias="storage.proxy.password",
         description="Password at the proxy. If you set it, also set storage.proxy.username.",
     )
+
+    @property
+    def url(self) -> str:
+        """The proxy's URL for HTTP libraries, with the password. ``socks5h`` lets the proxy resolve host names."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        if not self.username or self.password is None:
+            return f"socks5h://{host}:{self.port}"
+        login = (quote(secret.get_secret_value(), safe="") for secret in (self.username, self.password))
+        return f"socks5h://{':'.join(login)}@{host}:{self.port}"
 
     @model_validator(mode="after")
     def _both_or_neither(self) -> ProxySettings:

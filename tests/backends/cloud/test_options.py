@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.network.socks_proxy import proxy_at
 from tests.support.stores.url_settings import settings_at
 from tieredstore.backends.azure.options import AzureDefault, AzureOptions
 from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.backends.gcs.options import ApplicationDefault, GcsOptions
-from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.backends.s3.options import S3Options
 from tieredstore.config import Settings, settings_from
@@ -67,7 +67,7 @@ def test_there_are_connections_for_all_requests_that_a_reader_makes_at_once(clou
 def test_the_settings_name_the_proxy(cloud: str) -> None:
     proxy = {"host": "proxy", "port": "1080", "username": "u", "password": "p"}
     settings = settings_of(cloud, {f"storage.proxy.{name}": text for name, text in proxy.items()})
-    assert OPTIONS[cloud].from_settings(settings).proxy == SocksProxy("proxy", 1080, "u", "p")
+    assert OPTIONS[cloud].from_settings(settings).proxy == proxy_at("proxy", 1080, "u", "p")
 
 
 @pytest.mark.parametrize(

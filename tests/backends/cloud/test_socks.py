@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.network.socks_proxy import Asked, SocksServer
+from tests.support.network.socks_proxy import Asked, SocksServer, proxy_at
 from tests.support.stores.clouds import ATTEMPTS, Cloud, OnEveryCloud
-from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.s3.socks import send_through
 from tieredstore.errors import StoreError, StoreUnavailableError
 
@@ -54,7 +53,7 @@ class TestSocks(OnEveryCloud):
     ) -> None:
         names = {NAMES[cloud.name]: urlsplit(cloud.endpoint_url).port or 0}
         with SocksServer(names, login=LOGIN if login[0] else None) as socks:
-            proxy = SocksProxy("127.0.0.1", socks.port, *login)
+            proxy = proxy_at("127.0.0.1", socks.port, *login)
             with closing(cloud.make(named(cloud), place, proxy=proxy)) as store:
                 store.put("object", cloud.large)
                 assert store.get("object", 3) == cloud.large[3:]
@@ -65,7 +64,7 @@ class TestSocks(OnEveryCloud):
         assert set(socks.asked) == {Asked(NAMES[cloud.name], 80, by_name=True, username=login[0])}
 
     def test_a_refused_login_is_told_without_the_password(self, cloud: Cloud, place: str, socks: SocksServer) -> None:
-        proxy = SocksProxy("127.0.0.1", socks.port, LOGIN[0], "wrong-password")
+        proxy = proxy_at("127.0.0.1", socks.port, LOGIN[0], "wrong-password")
         with closing(cloud.make(named(cloud), place, proxy=proxy)) as store:
             with pytest.raises(StoreUnavailableError) as caught:
                 store.get("object")
@@ -75,13 +74,13 @@ class TestSocks(OnEveryCloud):
 
     def test_a_name_that_the_proxy_does_not_know_is_retryable(self, cloud: Cloud, place: str) -> None:
         with SocksServer({}) as socks:
-            proxy = SocksProxy("127.0.0.1", socks.port)
+            proxy = proxy_at("127.0.0.1", socks.port)
             with closing(cloud.make(named(cloud), place, proxy=proxy)) as store, pytest.raises(StoreUnavailableError):
                 store.head("object")
         assert len(socks.asked) == ATTEMPTS
 
     def test_without_the_proxy_nothing_goes_elsewhere(self, cloud: Cloud, place: str) -> None:
-        proxy = SocksProxy("127.0.0.1", 1)
+        proxy = proxy_at("127.0.0.1", 1)
         with closing(cloud.make(cloud.endpoint_url, place, proxy=proxy)) as store, pytest.raises(StoreUnavailableError):
             store.get("object")
 
@@ -90,4 +89,4 @@ def test_a_release_of_botocore_built_otherwise_is_refused() -> None:
     rebuilt: Any = object()
     options: Any = None
     with pytest.raises(StoreError, match="botocore"):
-        send_through(rebuilt, options, SocksProxy("127.0.0.1", 1))
+        send_through(rebuilt, options, proxy_at("127.0.0.1", 1))

@@ -17,16 +17,17 @@ from typing import Any
 import pytest
 import requests
 
+from tests.support.network.socks_proxy import proxy_at
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.backends.http.deadlines import within
-from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.http.sockets import BoundedConnection, bound_socket, first_connected
 from tieredstore.backends.s3.connections import BoundedSession, WholeContinue, bound_chain, endpoint_of
 from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
+from tieredstore.config.storage import ProxySettings
 from tieredstore.errors import StoreError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.retry import RetryPolicy
@@ -73,7 +74,7 @@ class Trickle:
         self._listener.close()
 
 
-def make_s3(url: str, proxy: SocksProxy | None = None, *, certificate_check: bool = True) -> S3ObjectStore:
+def make_s3(url: str, proxy: ProxySettings | None = None, *, certificate_check: bool = True) -> S3ObjectStore:
     keys = AccessKeys("key", "secret")
     options = S3Options(
         "bucket", "us-east-1", url, path_style=True, credentials=keys, proxy=proxy, certificate_check=certificate_check
@@ -81,7 +82,7 @@ def make_s3(url: str, proxy: SocksProxy | None = None, *, certificate_check: boo
     return S3ObjectStore(options, retries=RetryPolicy(timeout_s=TIMEOUT_S))
 
 
-def make_gcs(url: str, proxy: SocksProxy | None = None) -> GcsObjectStore:
+def make_gcs(url: str, proxy: ProxySettings | None = None) -> GcsObjectStore:
     return GcsObjectStore(GcsOptions("bucket", Anonymous(), url, proxy=proxy), retries=RetryPolicy(timeout_s=TIMEOUT_S))
 
 
@@ -130,7 +131,7 @@ class TestBetweenHereAndTheStore:
     def test_a_socks_proxy_s_answer(self, cloud: str) -> None:
         # The proxy reports a host name of 255 letters, and sends each letter before the read timeout ends.
         with closing(Trickle(b"\x05\x00\x05\x00\x00\x03\xff", b"x")) as proxy:
-            assert_given_up(STORES[cloud]("http://store.invalid", SocksProxy("127.0.0.1", proxy.port)))
+            assert_given_up(STORES[cloud]("http://store.invalid", proxy_at("127.0.0.1", proxy.port)))
 
 
 @pytest.mark.parametrize("at", ["AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_EC2_METADATA_SERVICE_ENDPOINT"])

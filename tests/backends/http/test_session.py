@@ -15,9 +15,9 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.network.socks_proxy import proxy_at
 from tests.support.servers.process import unanswered_port
 from tieredstore.backends.http.deadlines import PIECE_BYTES, within
-from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.http.session import (
     Buffers,
     HttpLimits,
@@ -27,6 +27,7 @@ from tieredstore.backends.http.session import (
     connection_failure,
     proxies_of,
 )
+from tieredstore.config.storage import ProxySettings
 from tieredstore.errors import StoreError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
 from tieredstore.redaction import redacted
@@ -73,7 +74,7 @@ def echo() -> Iterator[Echo]:
 
 
 @contextmanager
-def session_of(limits: HttpLimits | None = None, proxy: SocksProxy | None = None) -> Generator[requests.Session]:
+def session_of(limits: HttpLimits | None = None, proxy: ProxySettings | None = None) -> Generator[requests.Session]:
     with configure(requests.Session(), StoreAdapter(limits or HttpLimits()), proxy) as session:
         yield session
 
@@ -157,14 +158,14 @@ def test_a_password_for_the_host_elsewhere_does_not_replace_the_credentials(
 def test_the_proxy_of_the_environment_does_not_replace_the_one_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/etc/bundle.pem")
-    with session_of(proxy=SocksProxy("proxy", 1080)) as session:
+    with session_of(proxy=proxy_at("proxy", 1080)) as session:
         merged = session.merge_environment_settings("https://storage", {}, None, None, None)
         assert session.verify == certificates() == "/etc/bundle.pem"
     assert merged["proxies"]["https"] == "socks5h://proxy:1080"
 
 
 def test_a_machine_s_own_identity_is_not_asked_for_through_the_proxy() -> None:
-    proxies = proxies_of(SocksProxy("proxy", 1080))
+    proxies = proxies_of(proxy_at("proxy", 1080))
     for url in ("http://169.254.169.254/metadata/identity", "http://metadata.google.internal/computeMetadata/v1"):
         assert not requests.utils.select_proxy(url, proxies)
     assert requests.utils.select_proxy("https://storage", proxies) == "socks5h://proxy:1080"
@@ -173,12 +174,12 @@ def test_a_machine_s_own_identity_is_not_asked_for_through_the_proxy() -> None:
 @pytest.mark.parametrize(
     ("proxy", "url"),
     [
-        (SocksProxy("proxy", 1080), "socks5h://proxy:1080"),
-        (SocksProxy("proxy", 1080, "me@home", "p:w/d?"), "socks5h://me%40home:p%3Aw%2Fd%3F@proxy:1080"),
-        (SocksProxy("::1", 1080, "u", "p"), "socks5h://u:p@[::1]:1080"),
+        (proxy_at("proxy", 1080), "socks5h://proxy:1080"),
+        (proxy_at("proxy", 1080, "me@home", "p:w/d?"), "socks5h://me%40home:p%3Aw%2Fd%3F@proxy:1080"),
+        (proxy_at("::1", 1080, "u", "p"), "socks5h://u:p@[::1]:1080"),
     ],
 )
-def test_a_proxy_s_url_resolves_names_at_the_proxy(proxy: SocksProxy, url: str) -> None:
+def test_a_proxy_s_url_resolves_names_at_the_proxy(proxy: ProxySettings, url: str) -> None:
     assert proxy.url == url
     assert "p:w" not in repr(proxy)
     assert "me@home" not in repr(proxy)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.support.network.loopback_server import LoopbackServer, RunningServer
+from tieredstore.config.storage import ProxySettings
 
 _BY_NAME: Final = 3
 _NO_LOGIN: Final = 0
@@ -26,6 +27,12 @@ class Asked:
     port: int
     by_name: bool
     username: str | None
+
+
+def proxy_at(host: str, port: int, username: str | None = None, password: str | None = None) -> ProxySettings:
+    """Return the settings of a proxy."""
+    texts = {"host": host, "port": str(port), "username": username, "password": password}
+    return ProxySettings.model_validate({f"storage.proxy.{name}": text for name, text in texts.items() if text})
 
 
 class SocksServer(RunningServer):
