@@ -14,7 +14,6 @@ from tieredstore.errors import ConfigError
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote import manager as manager_module
 from tieredstore.remote.pools import Pools
-from tieredstore.remote.source import SegmentSource
 
 
 class ClosingStore(MemoryObjectStore):
@@ -78,7 +77,6 @@ def test_a_manager_is_a_source_of_segments(store: ClosingStore, tmp_path: Path) 
     metadata = new_metadata(100)
     with RemoteStorageManager(memory_settings(), store=store) as manager:
         manager.copy_log_segment_data(metadata, write_segment(tmp_path, b"x" * 100))
-        source: SegmentSource = manager
-        assert source.store.identity == store.identity
-        assert source.open(metadata).read() == b"x" * 100
-        assert source.fetch_manifest(metadata).chunk_index.original_file_size == 100
+        assert manager.store.identity == store.identity
+        assert manager.open(metadata).read() == b"x" * 100
+        assert manager.fetch_manifest(metadata).chunk_index.original_file_size == 100
