@@ -61,7 +61,7 @@ class SegmentLogs:
         """
         stream = self._take_prepared(metadata, byte_range) or self._open(metadata, byte_range)
         if next_segment is not None:
-            stream.continuation = _NextSegment(self, next_segment)
+            stream.continuation = Continuation(self, next_segment)
         return stream
 
     def prepare(self, metadata: RemoteLogSegmentMetadata) -> PreparedSegment:
@@ -174,8 +174,8 @@ def _close(opening: Future[SegmentStream]) -> None:
         outcome(opening).close()
 
 
-class _NextSegment:
-    """Continuation of a stream into the segment that ``next_segment`` returns."""
+class Continuation:
+    """The log of the segment that ``next_segment`` returns, prepared while the end of the present segment is read."""
 
     def __init__(self, logs: SegmentLogs, next_segment: NextSegment) -> None:
         self._logs = logs
@@ -185,6 +185,7 @@ class _NextSegment:
         self._prepared: PreparedSegment | None = None
 
     def prepare(self, byte_count: int) -> None:
+        """Start loading the next segment's first ``byte_count`` bytes, without waiting."""
         if not self._asked:
             self._asked = True
             self._following = self._next_segment()
@@ -194,6 +195,7 @@ class _NextSegment:
             self._prepared.prefetch(byte_count)
 
     def drop(self) -> None:
+        """Drop the prepared segment, because no read follows."""
         if self._following is not None:
             self._logs.drop(self._following.remote_log_segment_id)
 

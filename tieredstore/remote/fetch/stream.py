@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from tieredstore.errors import AlreadyClosedError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tieredstore.remote.fetch.chunk_loader import ChunkLoader
     from tieredstore.remote.fetch.chunk_loads import Load, OpenSegment, Scheduled
+    from tieredstore.remote.fetch.segment_logs import Continuation
 
 _TAKE_BACK_S: Final = 0.5
 """After a failed read, wait this many seconds at a time for loads that still write into the buffer."""
@@ -83,18 +84,6 @@ class ReadOptions:
 
     read_ahead: ReadAhead
     timeout_s: float | None = None
-
-
-class Continuation(Protocol):
-    """The next segment's log, prepared while the end of the present segment is being read."""
-
-    def prepare(self, byte_count: int) -> None:
-        """Start loading the next segment's first ``byte_count`` bytes, without waiting."""
-        ...
-
-    def drop(self) -> None:
-        """Drop the prepared segment, because no read follows."""
-        ...
 
 
 class SegmentStream(io.RawIOBase):
