@@ -30,6 +30,7 @@ from tieredstore.remote.fetch.chunk_runs import greedy_run
 
 if TYPE_CHECKING:
     from tieredstore.remote.fetch.manifests import Manifests
+    from tieredstore.remote.fetch.stream import ReadAhead
     from tieredstore.remote.pools import Pools
     from tieredstore.remote.statistics import FetchCounters
 
@@ -127,6 +128,9 @@ class ChunkLoader:
     """Loader of chunks, which returns cached chunks and loads missing chunks. Thread-safe.
 
     With a cache, readers share loads: a chunk is fetched once, even if several readers wait for it.
+
+    ``read_ahead`` limits the original bytes that readers load beyond their requests. ``timeout_s`` limits the wait for
+    one chunk; with None, a read waits as long as the store does.
     """
 
     def __init__(
@@ -136,6 +140,8 @@ class ChunkLoader:
         pools: Pools,
         cache: ChunkCache | None,
         coalesce_max_bytes: int,
+        read_ahead: ReadAhead,
+        timeout_s: float | None,
         life: Lifetime,
     ) -> None:
         self._manifests = manifests
@@ -145,6 +151,8 @@ class ChunkLoader:
         self._identity = manifests.store.identity  # read once, because it is part of every chunk's key
         self._cached = None if cache is None else CachedChunks(cache, self._identity, self._pools.transform, life)
         self.coalesce_max_bytes = coalesce_max_bytes
+        self.read_ahead = read_ahead
+        self._timeout_s = timeout_s
         self.counters: FetchCounters = manifests.counters
         self.begin_again()
         begin_again_after_fork(self)
@@ -240,7 +248,7 @@ class ChunkLoader:
             for chunk in chunks
         ]
 
-    def original(self, scheduled: Scheduled, timeout_s: float | None) -> Original:
+    def original(self, scheduled: Scheduled) -> Original:
         """Return a scheduled chunk's original bytes. Wait for its load if it has one."""
         if scheduled.cached is not None:
             return scheduled.cached
@@ -248,13 +256,11 @@ class ChunkLoader:
         assert load is not None
         started = monotonic()
         try:
-            return load.chunk(scheduled.chunk, timeout_s)
+            return load.chunk(scheduled.chunk, self._timeout_s)
         finally:
             self.counters.add(chunk_misses=1, wait_seconds=monotonic() - started)
 
-    def whole(
-        self, segment: OpenSegment, scheduled: Scheduled, buffers: StreamBuffers, timeout_s: float | None
-    ) -> Original:
+    def whole(self, segment: OpenSegment, scheduled: Scheduled, buffers: StreamBuffers) -> Original:
         """Decode all of a chunk that was decoded only in part. Use the bytes already fetched."""
         load, chunk = scheduled.load, scheduled.chunk
         assert load is not None
@@ -263,7 +269,7 @@ class ChunkLoader:
         job = Job(segment, range(chunk, chunk + 1), buffers)
         arrived: Future[Arrived] = Future()
         arrived.set_result(Arrived([self._pools.transform.submit(self._decode, job, chunk, stored)]))
-        return Load(job.run, arrived).chunk(chunk, timeout_s)
+        return Load(job.run, arrived).chunk(chunk, self._timeout_s)
 
     def _load_after_all(self, segment: OpenSegment, chunk: int, buffers: StreamBuffers) -> Load:
         with self._lock:

@@ -17,7 +17,7 @@ from tieredstore.remote.fetch.chunk_loader import ChunkLoader
 from tieredstore.remote.fetch.indexes import Indexes, weight_of_indexes
 from tieredstore.remote.fetch.manifests import Manifests, weight_of_manifest
 from tieredstore.remote.fetch.segment_logs import SegmentLogs
-from tieredstore.remote.fetch.stream import ReadAhead, ReadOptions
+from tieredstore.remote.fetch.stream import ReadAhead
 from tieredstore.remote.pools import Pools
 from tieredstore.remote.statistics import FetchCounters
 
@@ -62,14 +62,15 @@ class Fetcher:
             settings.index_cache, weight_of_indexes, "the segment's indexes", pool=pools.lookup, life=life
         )
         indexes = Indexes(manifests, loads=plain, disk=disk)
-        coalesce_max_bytes = settings.coalesce_max_bytes
-        loader = ChunkLoader(manifests, pools=pools, cache=cache, coalesce_max_bytes=coalesce_max_bytes, life=life)
         # Take the timeout of reads from the chunk cache's settings. Without these settings, a read waits as long as the
         # store does.
         timeout_s = None if settings.chunk_cache is None else settings.chunk_cache.get_timeout_ms / 1000
-        options = ReadOptions(ReadAhead(settings.read_ahead_bytes, is_shared=shares_read_ahead), timeout_s)
-        logs = SegmentLogs(manifests, loader, options, pools.fetch)
-        return cls(manifests, indexes, logs, manifests.counters, cache)
+        read_ahead = ReadAhead(settings.read_ahead_bytes, is_shared=shares_read_ahead)
+        loader = ChunkLoader(
+            manifests, pools=pools, cache=cache, coalesce_max_bytes=settings.coalesce_max_bytes, read_ahead=read_ahead,
+            timeout_s=timeout_s, life=life,
+        )  # fmt: skip
+        return cls(manifests, indexes, SegmentLogs(manifests, loader, pools.fetch), manifests.counters, cache)
 
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Drop a segment from the caches in memory, before its deletion."""

@@ -15,7 +15,7 @@ from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.futures import outcome
 from tieredstore.remote.fetch.chunk_cache import layout_digest
 from tieredstore.remote.fetch.chunk_loads import OpenSegment
-from tieredstore.remote.fetch.stream import ReadOptions, SegmentStream
+from tieredstore.remote.fetch.stream import SegmentStream
 from tieredstore.remote.source import NextSegment
 from tieredstore.transform.chunks import ChunkDecoder
 
@@ -34,10 +34,9 @@ MAX_PREPARED: Final = 4
 class SegmentLogs:
     """Logs of a store's segments, opened as streams. Safe from several threads."""
 
-    def __init__(self, manifests: Manifests, loader: ChunkLoader, options: ReadOptions, pool: Executor) -> None:
+    def __init__(self, manifests: Manifests, loader: ChunkLoader, pool: Executor) -> None:
         self._manifests = manifests
         self._loader = loader
-        self._options = options
         self._pool = pool
         self.begin_again()
         begin_again_after_fork(self)
@@ -120,7 +119,7 @@ class SegmentLogs:
             decoder=ChunkDecoder(manifest.compression, opened.cipher),
             layout=layout_digest(manifest),
         )
-        return SegmentStream(segment, log_range, self._loader, self._options)
+        return SegmentStream(segment, log_range, self._loader)
 
 
 class PreparedSegment:

@@ -7,7 +7,6 @@ import io
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -74,18 +73,6 @@ class ReadAhead:
                 self._held.pop(reader, None)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """Options of a stream.
-
-    ``read_ahead`` limits original bytes loaded beyond the request. ``timeout_s`` limits the wait for one chunk; with
-    None, a read waits as long as the store does.
-    """
-
-    read_ahead: ReadAhead
-    timeout_s: float | None = None
-
-
 class SegmentStream(io.RawIOBase):
     """A readable, seekable file over a range of a segment's log. Position 0 is the range's first byte.
 
@@ -97,13 +84,12 @@ class SegmentStream(io.RawIOBase):
     close it.
     """
 
-    def __init__(self, segment: OpenSegment, byte_range: ByteRange, loader: ChunkLoader, options: ReadOptions) -> None:
+    def __init__(self, segment: OpenSegment, byte_range: ByteRange, loader: ChunkLoader) -> None:
         super().__init__()
         self._segment = segment
         self._range = byte_range
         self._position = byte_range.start
         self._loader = loader
-        self._options = options
         self.continuation: Continuation | None = None
         self._buffers = loader.take_buffers()
         self._scheduled: deque[Scheduled] = deque()
@@ -214,7 +200,7 @@ class SegmentStream(io.RawIOBase):
 
     def prefetch(self, byte_count: int) -> None:
         """Start loading ``byte_count`` bytes from the position, without waiting."""
-        most = min(self._loader.coalesce_max_bytes, max(self._options.read_ahead.limit_bytes, 1))
+        most = min(self._loader.coalesce_max_bytes, max(self._loader.read_ahead.limit_bytes, 1))
         self._start_loads(self._position + byte_count, self._range.stop, most)
         self._hold()
 
@@ -230,7 +216,7 @@ class SegmentStream(io.RawIOBase):
                 self._buffers = StreamBuffers(reuse=False)
             else:
                 self._loader.give_buffers(self._buffers)
-            self._options.read_ahead.release(self)
+            self._loader.read_ahead.release(self)
             if self.continuation is not None and self.remaining:
                 self.continuation.drop()
         super().close()
@@ -277,7 +263,7 @@ class SegmentStream(io.RawIOBase):
     def _schedule(self, needed: int, destination: Destination | None = None) -> None:
         """Start the loads for this read and, if reads are sequential, for the next reads."""
         most = self._loader.coalesce_max_bytes
-        ahead = self._options.read_ahead.grant(self) if self._sequential else 0
+        ahead = self._loader.read_ahead.grant(self) if self._sequential else 0
         horizon = self._position + max(min(needed, most), ahead)
         # After a seek, load only the requested bytes, because the next read may be anywhere.
         if not ahead:
@@ -318,7 +304,7 @@ class SegmentStream(io.RawIOBase):
     def _hold(self) -> None:
         last = self._scheduled[-1] if self._scheduled else None
         end = self._position if last is None else self._segment.index.original_range(last.chunk).stop
-        self._options.read_ahead.hold(self, max(0, min(end, self._range.stop) - self._position))
+        self._loader.read_ahead.hold(self, max(0, min(end, self._range.stop) - self._position))
 
     def _read_cached(self, needed: int, destination: Destination | None = None) -> None:
         """Read all cached chunks of the next ``needed`` bytes at once."""
@@ -347,13 +333,13 @@ class SegmentStream(io.RawIOBase):
 
     def _current(self, size: int) -> Original:
         """Return the original bytes of the first scheduled chunk, with at least ``size`` bytes after the position."""
-        first, timeout_s = self._scheduled[0], self._options.timeout_s
+        first = self._scheduled[0]
         if self._head is None:
-            self._head = self._loader.original(first, timeout_s)
+            self._head = self._loader.original(first)
         begin = self._position - self._segment.index.original_range(first.chunk).start
         if begin + size > len(self._head):
             # The chunk was decoded only up to the end of the previous read, so decode all of it now.
-            whole = self._loader.whole(self._segment, first, self._buffers, timeout_s)
+            whole = self._loader.whole(self._segment, first, self._buffers)
             self._buffers.originals.give(self._head)
             self._head = whole
         return self._head
