@@ -148,14 +148,7 @@ def choice(*allowed: str) -> Kind:
 
 def choices(*allowed: str) -> Kind:
     """Return the kind of a list of ``allowed`` words. Case matters; repeated words count once."""
-
-    def parse(text: str) -> tuple[str, ...]:
-        words = _split(text)
-        if not set(words) <= set(allowed):
-            raise ValueError
-        return words
-
-    return Kind("list", "any of " + ", ".join(allowed) + ", separated by commas", parse)
+    return words("any of " + ", ".join(allowed) + ", separated by commas", choice(*allowed).parse)
 
 
 def words(valid: str, check: Callable[[str], object]) -> Kind:
