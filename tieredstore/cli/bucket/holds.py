@@ -22,11 +22,6 @@ app: Final = typer.Typer(no_args_is_help=True, help="Legal holds: segments that 
 _Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Name of the hold.")]
 
 
-@app.callback()
-def holds() -> None:
-    """Legal holds: segments that rm and gc must keep."""
-
-
 @app.command()
 def place(
     name: _Name,

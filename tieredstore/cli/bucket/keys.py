@@ -74,11 +74,6 @@ _ASK: Final = "tieredstore keys list ID"
 app: Final = typer.Typer(no_args_is_help=True, help="Key pairs: make, count, rotate and retire them.")
 
 
-@app.callback()
-def keys() -> None:
-    """Key pairs: make, count, rotate and retire them."""
-
-
 @app.command()
 def new(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the pair; manifests record it permanently.")],
