@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
@@ -108,21 +108,10 @@ _KINDS: Final = {
 """The module and the constructor of each type of credentials."""
 
 
-class _Signer(Protocol):
-    """``google.auth.credentials.Credentials``, whose methods have no types."""
-
-    @property
-    def valid(self) -> bool: ...
-
-    def refresh(self, request: object) -> None: ...
-
-    def before_request(self, request: object, method: str, url: str, headers: Mapping[str, str]) -> None: ...
-
-
 class WatchedCredentials(Credentials):
     """Credentials that are read for each request from a file watched for changes."""
 
-    def __init__(self, file: WatchedFile[Credentials]) -> None:
+    def __init__(self, file: WatchedFile[Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not covered by untyped_calls_exclude
         self._file = file
         file.get()
@@ -130,18 +119,15 @@ class WatchedCredentials(Credentials):
     @property
     def valid(self) -> bool:
         """True if the credentials in the file need no refresh."""
-        return self._current().valid
+        return bool(self._file.get().valid)
 
     def refresh(self, request: object) -> None:
         """Fetch a new token for the credentials in the file."""
-        self._current().refresh(request)
+        self._file.get().refresh(request)
 
     def before_request(self, request: object, method: str, url: str, headers: Mapping[str, str]) -> None:
         """Sign a request with the file's current credentials; raise ConfigError if the file cannot be read."""
-        self._current().before_request(request, method, url, headers)
-
-    def _current(self) -> _Signer:
-        return self._file.get()
+        self._file.get().before_request(request, method, url, headers)
 
 
 CONTENT_TYPE: Final = "application/octet-stream"
@@ -149,12 +135,12 @@ _LISTED: Final = "kind,items(name,size,generation,updated),nextPageToken"
 _GOOGLES: Final = ".googleapis.com"
 _LISTING: Final = "storage#objects"
 
-# The SDK has no type annotations, so these protocols describe the parts of it that are used. The SDK's retries are off,
-# because the store retries. The SDK's timeouts have no effect, because the session's adapter sets ours.
+# The SDK's retries are off, because the store retries. The SDK's timeouts have no effect, because the session's adapter
+# sets ours.
 
 
 class Blob(Protocol):
-    """``google.cloud.storage.Blob``."""
+    """The part of ``google.cloud.storage.Blob`` that is used, because the SDK has no type annotations."""
 
     name: str
     size: int | None
@@ -174,38 +160,6 @@ class Blob(Protocol):
         ...
 
 
-class _Page(Protocol):
-    raw_page: Mapping[str, object]
-
-    def __iter__(self) -> Iterator[Blob]: ...
-
-
-class _Pages(Protocol):
-    pages: Iterator[_Page]
-
-
-class _Client(Protocol):
-    api_endpoint: str
-
-    def bucket(self, bucket_name: str) -> _Bucket: ...
-
-    def list_blobs(
-        self,
-        bucket_or_name: str,
-        *,
-        prefix: str | None,
-        start_offset: str | None,
-        page_token: str | None,
-        page_size: int,
-        fields: str,
-        retry: None,
-    ) -> _Pages: ...
-
-
-class _Bucket(Protocol):
-    def blob(self, blob_name: str) -> Blob: ...
-
-
 @dataclass(frozen=True, slots=True)
 class GcsClient:
     """One process's client of one bucket. Thread-safe. ``session`` signs its requests."""
@@ -216,12 +170,13 @@ class GcsClient:
     is_custom_endpoint: bool
     credentials: Credentials
     """The credentials that sign requests. Any request may refresh these credentials."""
-    _client: _Client
+    _client: Any
     _login: requests.Session
 
     def blob(self, key: str) -> Blob:
         """Return the SDK's object for a key; send no request."""
-        return self._client.bucket(self.bucket_name).blob(key)
+        blob: Blob = self._client.bucket(self.bucket_name).blob(key)
+        return blob
 
     def download_url(self, key: str) -> str:
         """Return the URL that reads an object's bytes."""
@@ -276,7 +231,7 @@ class GcsClient:
             retry=None,
         )
         answer = next(pages.pages)
-        raw = answer.raw_page
+        raw: Mapping[str, object] = answer.raw_page
         # Check ``kind``, because an empty listing has no items, so only its kind distinguishes it from other JSON.
         if raw["kind"] != _LISTING or not isinstance(raw.get("items", []), list):
             raise ValueError(
@@ -357,11 +312,11 @@ def open_client(options: GcsOptions) -> GcsClient:
     )
 
 
-def _sdk_client(options: GcsOptions, credentials: object, session: requests.Session) -> _Client:
+def _sdk_client(options: GcsOptions, credentials: object, session: requests.Session) -> Any:
     sdk = import_module("google.cloud.storage")
     endpoint = {"api_endpoint": options.endpoint_url.rstrip("/")} if options.endpoint_url else None
     client = sdk.Client("<none>", credentials=credentials, _http=session, client_options=endpoint)
     # Remove the SDK's cache of bucket metadata. With the cache, the first call would start a thread that requests the
     # bucket's location, which only traces use.
     client._bucket_metadata_cache = None
-    return cast("_Client", client)
+    return client
