@@ -104,7 +104,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         self.options = options
         policy = retries or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
         self.retries = replace(policy, attempt_timeout_s=options.attempt_timeout_s)
-        self._clients = PerProcess(partial(self._open, options), _close)
+        self._clients = PerProcess(partial(self._open, options), lambda client: client.close())
         self._bucket_stands_until_s = 0.0
 
     @classmethod
@@ -188,10 +188,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     # The interface
 
-    def __reduce__(
-        self,
-    ) -> tuple[Callable[..., object], tuple[type[CloudStore[Client, Options]], Options, RetryPolicy]]:
-        return _restore, (type(self), self.options, self.retries)
+    def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
+        return partial(type(self), self.options, retries=self.retries), ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.identity!r})"
@@ -475,16 +473,6 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             # A cycle repeats one of these tokens.
             if number.bit_count() == 1:
                 landmark = token
-
-
-def _restore(
-    store_class: type[CloudStore[Client, Options]], options: Options, retries: RetryPolicy
-) -> CloudStore[Client, Options]:
-    return store_class(options, retries=retries)
-
-
-def _close(client: ClosableClient) -> None:
-    client.close()
 
 
 class HoldingStore(CloudStore[Client, Options]):
