@@ -122,7 +122,6 @@ def test_asking_whether_it_is_there_is_no_use() -> None:
     assert "a" in tested
     tested.put("c", "C")
     assert "a" not in tested
-    assert (tested.stats.hits, tested.stats.misses) == (0, 0)
 
 
 def test_an_entry_heavier_than_the_limit_pushes_only_its_own_forerunner_out() -> None:
@@ -172,7 +171,7 @@ def test_it_counts_what_happened() -> None:
     assert [tested.get(key) for key in "aab"] == [None, None, b"1"]
     clock.now += 1  # b is too old
     stats = tested.stats
-    assert (stats.entries, stats.weight, stats.hits, stats.misses) == (0, 0, 1, 2)
+    assert (stats.entries, stats.weight) == (0, 0)
     assert (stats.evictions, stats.evicted_weight) == (2, 4)
     tested.put("c", b"1")
     tested.clear()
@@ -196,7 +195,6 @@ def test_threads_never_break_its_sums() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert tested.stats.hits + tested.stats.misses == 8000
     assert tested.stats.weight == sum(len(tested.get(key) or b"") for key in range(60)) <= 500
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from tieredstore.cli.terminal.output import JsonValue, column_name, iso_utc, leader_epoch_rows
+from tieredstore.cli.terminal.output import JsonValue, iso_utc, leader_epoch_rows
 from tieredstore.cli.terminal.rows import Field, Row, field
 from tieredstore.cli.terminal.tables import number, word
 from tieredstore.kafka.checkpoints import parse_leader_epochs, parse_producer_snapshot
@@ -34,7 +34,7 @@ def row_of(entries: Sequence[Entry]) -> Row[Entry]:
 
     def declare(rank: int, name: str) -> Field[Entry]:
         align = word if any(isinstance(entry[name], str) for entry in entries) else number
-        return field(name, operator.itemgetter(name), align(column_name(name), rank=rank))
+        return field(name, operator.itemgetter(name), align(name.upper().replace("_", " "), rank=rank))
 
     return Row(*(declare(rank, name) for rank, name in enumerate(entries[0] if entries else ())))
 

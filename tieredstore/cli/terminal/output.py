@@ -70,11 +70,6 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def column_name(field: str) -> str:
-    """Return the column's heading, such as ``MAX TIMESTAMP`` for the JSON field ``max_timestamp``."""
-    return field.upper().replace("_", " ")
-
-
 def iso_utc(timestamp_ms: int | None) -> str | None:
     """Return a Kafka timestamp as ISO 8601 in UTC with milliseconds. Return None if it is unknown or not a date."""
     if timestamp_ms is None or not 0 <= timestamp_ms <= _MAX_TIME_MS:

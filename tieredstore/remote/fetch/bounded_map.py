@@ -25,8 +25,6 @@ class MapStats:
 
     entries: int = 0
     weight: int = 0
-    hits: int = 0
-    misses: int = 0
     evictions: int = 0
     evicted_weight: int = 0
 
@@ -78,14 +76,12 @@ class BoundedMap(Generic[Key, Value]):
         self._stats = MapStats()
 
     def get(self, key: Key) -> Value | None:
-        """Return the value and count a use. Return None if the value is absent or expired."""
+        """Return the value and note its use. Return None if the value is absent or expired."""
         with self._lock:
             now = self._expire()
             entry = self._entries.get(key)
             if entry is None:
-                self._stats.misses += 1
                 return None
-            self._stats.hits += 1
             entry.used = now
             self._entries.move_to_end(key)
             return entry.value
@@ -119,7 +115,7 @@ class BoundedMap(Generic[Key, Value]):
             self._stats.weight = 0
 
     def __contains__(self, key: Key) -> bool:
-        """Return True if ``get`` would find the key now, without counting a use."""
+        """Return True if ``get`` would find the key now, without noting a use."""
         with self._lock:
             self._expire()
             return key in self._entries
