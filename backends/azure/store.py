@@ -196,6 +196,10 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
                 if write is not None:
                     yield write
 
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:  # noqa: ARG002
+        """Return False, because no request removes uncommitted blocks. The service drops them after a week."""
+        return False
+
 
 def _is_not_xml(character: str) -> bool:
     return character < " " or character in "\x7f\ufffe\uffff"

@@ -19,7 +19,7 @@ from tests.support.stores.clouds import AZURE_KEYS, LARGE, PART, make_azure, mak
 from tieredstore.backends.azure.errors import answer_error
 from tieredstore.backends.azure.options import AccountKey, AzureOptions, SasToken
 from tieredstore.backends.azure.store import AzureObjectStore, in_key_order
-from tieredstore.backends.base import ObjectInfo, ObjectStore
+from tieredstore.backends.base import ObjectInfo, ObjectStore, Prepared
 from tieredstore.config import settings_from
 from tieredstore.errors import (
     AccessDeniedError,
@@ -31,6 +31,7 @@ from tieredstore.errors import (
     StoreUnavailableError,
     TieredStoreError,
 )
+from tieredstore.process.retry import RetryPolicy
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 from tieredstore.testing.object_store_writes import WriteTests
 
@@ -152,6 +153,12 @@ def test_blocks_that_the_service_has_discarded_are_a_passing_failure(
     proxy.plan(gone, path="comp=blocklist")
     with pytest.raises(StoreUnavailableError, match="another write"):
         store.put("object", LARGE)
+
+
+def test_a_discard_of_blocks_needs_no_listing() -> None:
+    options = AzureOptions("container", AccountKey("account", "a2V5"), "http://127.0.0.1:1/account")
+    with closing(AzureObjectStore(options, retries=RetryPolicy(attempts=1))) as store:
+        assert not store.discard(Prepared("object", 1, "0" * 64, "", ("block",), "0" * 32))
 
 
 def test_every_part_of_a_write_is_checked_by_the_service(proxy: FaultProxy, store: AzureObjectStore) -> None:
