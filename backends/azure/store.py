@@ -21,8 +21,8 @@ from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
 from tieredstore.backends.cloud.answers import breaks_off, parse_ms, require_size, require_text, show_body
 from tieredstore.backends.cloud.errors import MalformedAnswerError
-from tieredstore.backends.cloud.store import Answer, HoldingStore
-from tieredstore.backends.cloud.upload import Condition, HeldUpload, Stored
+from tieredstore.backends.cloud.store import Answer, CloudStore
+from tieredstore.backends.cloud.upload import Condition, Stored, Upload
 from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.http.body import HttpAnswer
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
+class AzureObjectStore(CloudStore[AzureClient, AzureOptions]):
     """Objects in one container. The etag of an object is the service's own, without quotes.
 
     By default the service checks an MD5 of each written body. It keeps the MD5 only for objects smaller than a block,
@@ -333,7 +333,7 @@ has an underscore where other clouds have a hyphen.
 """
 
 
-class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
+class AzureUpload(Upload[AzureClient, AzureOptions]):
     """One write to Azure Blob Storage.
 
     After any failure the blob is absent or unchanged. The failed write's blocks stay invisible, and the service drops
@@ -361,7 +361,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         staged = send_parts(cutter, self._stage, self.options.upload_parallelism, first=first)
         return self._commit([block for block, _ in staged], sum(size for _, size in staged))
 
-    def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
+    def prepare(self, cutter: PartCutter, staging_prefix: str) -> tuple[str, tuple[str, ...]]:  # noqa: ARG002
         """Send uncommitted blocks. The service drops them after a week, or when any write to the blob completes."""
         staged = send_parts(cutter, self._stage_if_any, self.options.upload_parallelism)
         return "", tuple(name for name in staged if name)

@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore, Prepared, StoreAdmin
 from tieredstore.backends.cloud.answers import in_order, parse_date, require_text, understood
 from tieredstore.backends.cloud.errors import MalformedAnswerError, MaybeNoBucketError, no_bucket
 from tieredstore.backends.cloud.options import CloudOptions
-from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, HeldUpload, Upload
+from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, Upload
 from tieredstore.backends.cloud.upload_parts import cut
 from tieredstore.backends.contract.bodies import Digest, byte_view, closing_body
 from tieredstore.backends.contract.deletions import raise_failures
@@ -78,7 +78,6 @@ Result = TypeVar("Result")
 Options = TypeVar("Options", bound=CloudOptions)
 Item = TypeVar("Item")
 Token = TypeVar("Token")
-UploadKind = TypeVar("UploadKind", bound=Upload[Any, Any])
 
 
 class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
@@ -223,12 +222,29 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 raise PreconditionFailedError(f"{named}: {excerpt(etag)!r} is not the etag of any object")
             return self._writing(key, Condition(etag=etag)).write(cutter)
 
-    def _writing(self, key: str, condition: Condition) -> Upload[Client, Options]:
-        return self._upload_of(self._upload, key, condition)
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """Send one request per part. Some clouds also need a request to begin the upload.
 
-    def _upload_of(self, kind: type[UploadKind], key: str, condition: Condition) -> UploadKind:
+        A cloud that cannot hide parts writes an object under ``staging_prefix``.
+        """
+        digest = Digest()
+        with closing_body(body), cut(digest.of(body), self.options.part_size) as cutter:
+            self._check_key(key)
+            upload = self._writing(key, IF_ABSENT)
+            place, parts = upload.prepare(cutter, staging_prefix)
+        return Prepared(key, digest.size, digest.sha256, place, parts, upload.mark)
+
+    def publish(self, prepared: Prepared) -> None:
+        """Publish with one request. If the service refuses it, examine the object with a second request.
+
+        A staged object is copied on the server.
+        """
+        self._check_key(prepared.key)
+        replace(self._writing(prepared.key, IF_ABSENT), mark=prepared.mark).publish(prepared)
+
+    def _writing(self, key: str, condition: Condition) -> Upload[Client, Options]:
         self._have_client("write")
-        return kind(self, key, condition, Stall(self.options.stall_timeout_s, self.retries.monotonic))
+        return self._upload(self, key, condition, Stall(self.options.stall_timeout_s, self.retries.monotonic))
 
     def exists(self, key: str) -> bool:
         """Return True if the object exists."""
@@ -473,30 +489,6 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             # A cycle repeats one of these tokens.
             if number.bit_count() == 1:
                 landmark = token
-
-
-class HoldingStore(CloudStore[Client, Options]):
-    """A bucket in a cloud that can store an object's bytes before the object becomes visible."""
-
-    @property
-    @abstractmethod
-    def _upload(self) -> type[HeldUpload[Client, Options]]:
-        """The class that writes objects."""
-
-    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  unfinished uploads are no objects
-        """Send one request per part. Some clouds also need a request to begin the upload."""
-        digest = Digest()
-        with closing_body(body), cut(digest.of(body), self.options.part_size) as cutter:
-            self._check_key(key)
-            upload = self._upload_of(self._upload, key, IF_ABSENT)
-            place, parts = upload.prepare(cutter)
-        return Prepared(key, digest.size, digest.sha256, place, parts, upload.mark)
-
-    def publish(self, prepared: Prepared) -> None:
-        """Publish with one request. If the service refuses it, examine the object with a second request."""
-        self._check_key(prepared.key)
-        upload = self._upload_of(self._upload, prepared.key, IF_ABSENT)
-        replace(upload, mark=prepared.mark).publish(prepared)
 
 
 def delete_singly(

@@ -135,6 +135,18 @@ class Upload(ABC, Generic[Client, Options]):
         """Write the object part by part; return its etag. On failure, remove everything removable."""
 
     @abstractmethod
+    def prepare(self, cutter: PartCutter, staging_prefix: str) -> tuple[str, tuple[str, ...]]:
+        """Send all parts, without making the object visible; return ``place`` and ``parts`` of a ``Prepared``. On
+        failure, remove everything removable.
+
+        A cloud that cannot hide parts writes an object under ``staging_prefix``.
+        """
+
+    @abstractmethod
+    def publish(self, prepared: Prepared) -> None:
+        """Publish a prepared object under this write's mark. Another process may have prepared it."""
+
+    @abstractmethod
     def look_up(self, client: Client) -> Stored:
         """Return the object under the key, with one request without a body."""
 
@@ -245,15 +257,3 @@ class Upload(ABC, Generic[Client, Options]):
             )
         ours = is_marked or (stored.mark is None and is_content is not None and is_content(client, stored))
         return replace(stored, is_earlier=True) if ours and stored.size == size and stored.etag else None
-
-
-class HeldUpload(Upload[Client, Options]):
-    """A write in two steps, ``prepare`` and ``publish``, which two processes may share."""
-
-    @abstractmethod
-    def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
-        """Send all parts; return ``place`` and ``parts`` of a ``Prepared``. On failure, remove everything removable."""
-
-    @abstractmethod
-    def publish(self, prepared: Prepared) -> None:
-        """Publish a prepared object under this write's mark."""

@@ -12,6 +12,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar, cast
 
@@ -20,7 +21,6 @@ from crc32c import crc32c
 
 from tieredstore.backends.base import (
     AbandonedWrite,
-    Body,
     BucketLifecycle,
     LifecycleRule,
     LifecycleState,
@@ -33,7 +33,6 @@ from tieredstore.backends.cloud.store import Answer, CloudStore, concerns, delet
 from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
 from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
 from tieredstore.backends.contract import staging
-from tieredstore.backends.contract.bodies import closing_body
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.gcs.client import CONTENT_TYPE, GcsClient, describe_credentials, info_of, open_client
 from tieredstore.backends.gcs.errors import RefusedError, raise_for, translate_errors
@@ -127,6 +126,24 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         if etag is None:
             raise StoreError(f"{self.what}: the server did not finish the upload at its last chunk")
         return etag
+
+    def prepare(self, cutter: PartCutter, staging_prefix: str) -> tuple[str, tuple[str, ...]]:
+        """Write an object under ``staging_prefix``, because another process could not complete an upload session."""
+        place = f"{staging_prefix}{self.mark}"
+        checked_key(place)
+        replace(self, key=place).write(cutter)
+        return place, ()
+
+    def publish(self, prepared: Prepared) -> None:
+        """Let the server copy the staged object to its key, if the key is free; then delete the staged object."""
+        staging.publish(self.store, prepared, self._copy)
+
+    def _copy(self, prepared: Prepared) -> None:
+        # Check that the key is free before the copy, because some servers ignore the condition of a copy and would
+        # overwrite an object.
+        if self.store.exists(self.key):
+            raise staging.conflict_error(self.what)
+        self.store.call("write", self.what, lambda client: copy_staged(client, self.what, prepared))
 
     def look_up(self, client: GcsClient) -> Stored:
         """Read the object's metadata with one request."""
@@ -346,28 +363,9 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     def _upload(self) -> type[GcsUpload]:
         return GcsUpload
 
-    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Write an object under ``staging_prefix``, because another process could not complete an upload session."""
-        with closing_body(body):
-            self._check_key(key)
-            return staging.prepare(self, key, body, staging_prefix)
-
-    def publish(self, prepared: Prepared) -> None:
-        """Let the server copy the staged object to its key, if the key is free; then delete the staged object."""
-        self._check_key(prepared.key)
-        staging.publish(self, prepared, self._copy)
-
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002
         """Yield nothing, because the service does not list unfinished uploads. It drops them after a week."""
         return iter(())
-
-    def _copy(self, prepared: Prepared) -> None:
-        # Check that the key is free before the copy, because some servers ignore the condition of a copy and would
-        # overwrite an object.
-        what = self.name_object(prepared.key)
-        if self.exists(prepared.key):
-            raise staging.conflict_error(what)
-        self.call("write", what, lambda client: copy_staged(client, what, prepared))
 
     def _read(
         self, client: GcsClient, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str

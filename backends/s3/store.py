@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
 from tieredstore.backends.cloud.answers import require_ms, require_size, require_text
-from tieredstore.backends.cloud.store import Answer, HoldingStore, delete_singly
+from tieredstore.backends.cloud.store import Answer, CloudStore, delete_singly
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class S3ObjectStore(HoldingStore["S3Client", S3Options]):
+class S3ObjectStore(CloudStore["S3Client", S3Options]):
     """Objects in one bucket. The etag of an object is S3's own.
 
     A body below ``part_size`` takes one PUT. A longer body takes a multipart upload; on failure the upload is aborted.

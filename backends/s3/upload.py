@@ -17,7 +17,7 @@ import crc32c
 
 from tieredstore.backends.cloud.answers import require_size, require_text
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
-from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, HeldUpload, Stored
+from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, Stored, Upload
 from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
 from tieredstore.backends.s3.body import sendable
 from tieredstore.backends.s3.errors import translate_errors
@@ -61,7 +61,7 @@ class _Headers(TypedDict, total=False):
     IfNoneMatch: str
 
 
-class S3Upload(HeldUpload["S3Client", S3Options]):
+class S3Upload(Upload["S3Client", S3Options]):
     """One write to S3. S3 checks the condition of a multipart upload when the upload is completed."""
 
     # Do not check the condition before the upload, because a late refusal wastes one transfer, but a HEAD would slow
@@ -97,7 +97,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             self._abort(upload_id)
         return stored.etag
 
-    def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
+    def prepare(self, cutter: PartCutter, staging_prefix: str) -> tuple[str, tuple[str, ...]]:  # noqa: ARG002
         """Send all parts of a multipart upload without completing it; abort it on failure."""
         with self._multipart_upload() as upload_id:
             sent = send_parts(cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism)
