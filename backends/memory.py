@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
-from urllib.parse import quote
+from typing import TYPE_CHECKING, NoReturn
 
 from tieredstore.backends.base import AbandonedWrite, Body, ObjectInfo, ObjectStore, StoreAdmin
 from tieredstore.backends.contract.bodies import open_body
@@ -32,59 +30,31 @@ class _Object:
         return ObjectInfo(key, len(self.data), f"v{self.version}", self.modified_ms)
 
 
-class _Space:
-    """The objects under one store name. The version number only grows, so an etag never repeats, even after a
-    delete."""
-
-    def __init__(self) -> None:
-        self.lock = ForkSafeLock()
-        self.objects: dict[str, _Object] = {}
-        self._last_version = 0
-
-    def write(self, key: str, data: bytes) -> _Object:
-        """Write an object; the caller holds ``lock``."""
-        self._last_version += 1
-        written = _Object(data, self._last_version, time.time_ns() // 1_000_000)
-        self.objects[key] = written
-        return written
-
-
-_spaces: Final[weakref.WeakValueDictionary[str, _Space]] = weakref.WeakValueDictionary()
-_spaces_lock: Final = ForkSafeLock()
-
-
-def _space_named(name: str) -> _Space:
-    with _spaces_lock:
-        space = _spaces.get(name)
-        if space is None:
-            space = _spaces[name] = _Space()
-        return space
-
-
 class MemoryObjectStore(ObjectStore, StoreAdmin):
     """Objects in memory, safe for several threads.
 
-    Stores with the same ``name`` share their objects as long as one of these stores exists. A store without a name
-    shares nothing. Pickling raises TypeError. Another process cannot share the memory, and an empty store there would
-    look like lost data.
+    Pickling raises TypeError. Another process cannot share the memory, and an empty store there would look like lost
+    data. The version number only grows, so an etag never repeats, even after a delete.
     """
 
-    def __init__(self, name: str | None = None) -> None:
-        self._name = str(uuid.uuid4()) if name is None else name
-        self._space = _space_named(self._name)
+    def __init__(self) -> None:
+        self._identity = f"memory://{uuid.uuid4()}"
+        self._lock = ForkSafeLock()
+        self._objects: dict[str, _Object] = {}
+        self._last_version = 0
 
     @classmethod
     def from_settings(cls, settings: Settings) -> MemoryObjectStore:  # noqa: ARG003  the interface's signature
-        """Make a store that shares its objects with no other store."""
+        """Make an empty store."""
         return cls()
 
     @property
     def identity(self) -> str:
-        """``memory://name``, with a random name if none is given."""
-        return f"memory://{quote(self._name, safe='')}"
+        """``memory://`` and a random name."""
+        return self._identity
 
     def __repr__(self) -> str:
-        return f"MemoryObjectStore({self._name!r})"
+        return f"MemoryObjectStore({self._identity!r})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a memory store cannot be pickled: another process cannot share its objects")
@@ -96,10 +66,10 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
             checked_key(key)
             for part in parts:
                 collected += part
-        with self._space.lock:
-            if if_absent and key in self._space.objects:
+        with self._lock:
+            if if_absent and key in self._objects:
                 raise PreconditionFailedError(f"the object {key!r} exists already")
-            self._space.write(key, bytes(collected))
+            self._write(key, bytes(collected))
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return a copy of the range."""
@@ -124,11 +94,11 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """List the keys that exist when the first result is requested, except keys that are deleted after that."""
-        with self._space.lock:
-            keys = [k for k in self._space.objects if k.startswith(prefix) and (start_after is None or k > start_after)]
+        with self._lock:
+            keys = [k for k in self._objects if k.startswith(prefix) and (start_after is None or k > start_after)]
         # Stores sort by UTF-8 bytes. Python compares text by code points, which gives the same order.
         for key in sorted(keys):
-            stored = self._space.objects.get(key)
+            stored = self._objects.get(key)
             if stored is not None:
                 yield stored.info(key)
 
@@ -141,8 +111,8 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
             except TieredStoreError as error:
                 failures.append(error)
                 continue
-            with self._space.lock:
-                self._space.objects.pop(key, None)
+            with self._lock:
+                self._objects.pop(key, None)
         raise_failures(failures)
 
     def lifecycle(self) -> str:
@@ -161,11 +131,11 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         with open_body(body) as parts:
             checked_key(key)
             data = b"".join(map(bytes, parts))
-        with self._space.lock:
-            current = self._space.objects.get(key)
+        with self._lock:
+            current = self._objects.get(key)
             if current is None or current.info(key).etag != etag:
                 raise PreconditionFailedError(f"the object {key!r} no longer has the etag {etag!r}")
-            return f"v{self._space.write(key, data).version}"
+            return f"v{self._write(key, data).version}"
 
     def now_ms(self) -> int:
         """Return this machine's time."""
@@ -183,8 +153,15 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         """Return an empty sequence, because memory has no lifecycle rules."""
         return ()
 
+    def _write(self, key: str, data: bytes) -> _Object:
+        """Write an object; the caller holds the lock."""
+        self._last_version += 1
+        written = _Object(data, self._last_version, time.time_ns() // 1_000_000)
+        self._objects[key] = written
+        return written
+
     def _object(self, key: str) -> _Object:
-        stored = self._space.objects.get(key)
+        stored = self._objects.get(key)
         if stored is None:
             raise ObjectNotFoundError(f"there is no object {key!r} in {self.identity}")
         return stored

@@ -180,8 +180,7 @@ def test_a_client_of_librdkafka_is_left_alone_at_the_end_of_a_child() -> None:
 @pytest.mark.parametrize(
     ("construction", "lock", "used"),
     [
-        ("backends.memory.MemoryObjectStore('name')", "held._space.lock", "held.put('key', b'') is None"),
-        ("backends.memory.MemoryObjectStore('name')", "backends.memory._spaces_lock", "bool(type(held)('other'))"),
+        ("backends.memory.MemoryObjectStore()", "held._lock", "held.put('key', b'') is None"),
         ("backends.cloud.watched_file.WatchedFile(Path(sys.argv[1]), len)", "held._lock", "held.get()"),
         ("backends.wrappers.stack.TokenBucket(1000)", "held._lock", "held.take(1) is None"),
         ("remote.fetch.bounded_map.BoundedMap(3)", "held._lock", "held.put('key', 1) or held.get('key')"),

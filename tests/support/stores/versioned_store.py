@@ -20,7 +20,7 @@ class VersionedStore(MemoryObjectStore):
     def __init__(self) -> None:
         super().__init__()
         self.clock_ms = START_MS
-        self.history = _History(self._space.objects)
+        self.history = _History(self._objects)
 
     def versions(self) -> BucketVersions:
         """Return the history."""
