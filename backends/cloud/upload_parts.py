@@ -220,10 +220,6 @@ class PagePool:
         if len(self._kept) < room and pages.put_by():
             self._kept.append(pages)
 
-    def clear(self) -> None:
-        """Release all memory to the system."""
-        self._kept.clear()
-
 
 POOL: Final = PagePool()
 """The pool of this process."""

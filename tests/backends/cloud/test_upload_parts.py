@@ -70,7 +70,7 @@ def test_memory_of_another_size_is_not_handed_out() -> None:
     pool.give(small)
     assert len(pool.take(3 << 20).view) == 3 << 20
     pool.give(small)
-    pool.clear()
+    pool.begin_again()
     assert pool.take(1 << 20) is not small
 
 
@@ -93,14 +93,14 @@ def test_an_upload_takes_the_memory_of_the_last_one() -> None:
         with cut((b"x" * (1 << 19) for _ in range(8)), 1 << 20) as cutter:
             return {id(pages) for pages in send_parts(cutter, lambda part: part.pages, 2)}
 
-    POOL.clear()
+    POOL.begin_again()
     first, second = upload(), upload()
     assert second <= first
     assert len(first) <= 3
 
 
 def test_a_part_whose_sending_failed_is_not_given_to_another_upload() -> None:
-    POOL.clear()
+    POOL.begin_again()
     failed: list[Pages | None] = []
 
     def send(part: Part) -> None:
