@@ -30,6 +30,19 @@ def _chunk_cache(text: str) -> str:
         raise ValueError from None
 
 
+def _retention(name: str, what: str, default: int) -> int:
+    kept = f"Time for which the cache keeps {what} after its last use. -1: forever."
+    return Field(default=default, alias=name, description=kept)
+
+
+def _get_timeout(name: str, what: str) -> int:
+    return Field(default=10000, alias=name, description=f"Time that a reader waits for {what} to load.")
+
+
+def _threads(name: str, what: str) -> int:
+    return Field(default=0, alias=name, description=f"Number of threads that load {what}. 0: one per processor.")
+
+
 class ManifestCacheSettings(SettingsGroup):
     """The cache of manifests, in memory."""
 
@@ -38,21 +51,9 @@ class ManifestCacheSettings(SettingsGroup):
         alias="fetch.manifest.cache.size",
         description="Maximum number of manifests in the cache. -1: no limit.",
     )
-    retention_ms: Annotated[int, long(-1)] = Field(
-        default=3600000,
-        alias="fetch.manifest.cache.retention.ms",
-        description="Time for which the cache keeps a manifest after its last use. -1: forever.",
-    )
-    get_timeout_ms: Annotated[int, long(1)] = Field(
-        default=10000,
-        alias="fetch.manifest.cache.get.timeout.ms",
-        description="Time that a reader waits for a manifest to load.",
-    )
-    thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
-        default=0,
-        alias="fetch.manifest.cache.thread.pool.size",
-        description="Number of threads that load manifests. 0: one per processor.",
-    )
+    retention_ms: Annotated[int, long(-1)] = _retention("fetch.manifest.cache.retention.ms", "a manifest", 3600000)
+    get_timeout_ms: Annotated[int, long(1)] = _get_timeout("fetch.manifest.cache.get.timeout.ms", "a manifest")
+    thread_pool_size: Annotated[int, integer(0, 1024)] = _threads("fetch.manifest.cache.thread.pool.size", "manifests")
 
 
 class IndexCacheSettings(SettingsGroup):
@@ -63,21 +64,9 @@ class IndexCacheSettings(SettingsGroup):
         alias="fetch.indexes.cache.size",
         description="Maximum number of bytes in the cache of index files. -1: no limit.",
     )
-    retention_ms: Annotated[int, long(-1)] = Field(
-        default=600000,
-        alias="fetch.indexes.cache.retention.ms",
-        description="Time for which the cache keeps an index file after its last use. -1: forever.",
-    )
-    get_timeout_ms: Annotated[int, long(1)] = Field(
-        default=10000,
-        alias="fetch.indexes.cache.get.timeout.ms",
-        description="Time that a reader waits for an index file to load.",
-    )
-    thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
-        default=0,
-        alias="fetch.indexes.cache.thread.pool.size",
-        description="Number of threads that load index files. 0: one per processor.",
-    )
+    retention_ms: Annotated[int, long(-1)] = _retention("fetch.indexes.cache.retention.ms", "an index file", 600000)
+    get_timeout_ms: Annotated[int, long(1)] = _get_timeout("fetch.indexes.cache.get.timeout.ms", "an index file")
+    thread_pool_size: Annotated[int, integer(0, 1024)] = _threads("fetch.indexes.cache.thread.pool.size", "index files")
 
 
 class ChunkCacheSettings(SettingsGroup):
@@ -92,21 +81,9 @@ class ChunkCacheSettings(SettingsGroup):
             "Maximum number of bytes of cached chunks. -1: no limit. The limit of a disk cache includes index files."
         ),
     )
-    retention_ms: Annotated[int, long(-1)] = Field(
-        default=600000,
-        alias="fetch.chunk.cache.retention.ms",
-        description="Time for which the cache keeps a chunk after its last use. -1: forever.",
-    )
-    get_timeout_ms: Annotated[int, long(1)] = Field(
-        default=10000,
-        alias="fetch.chunk.cache.get.timeout.ms",
-        description="Time that a reader waits for a chunk to load.",
-    )
-    thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
-        default=0,
-        alias="fetch.chunk.cache.thread.pool.size",
-        description="Number of threads that load chunks. 0: one per processor.",
-    )
+    retention_ms: Annotated[int, long(-1)] = _retention("fetch.chunk.cache.retention.ms", "a chunk", 600000)
+    get_timeout_ms: Annotated[int, long(1)] = _get_timeout("fetch.chunk.cache.get.timeout.ms", "a chunk")
+    thread_pool_size: Annotated[int, integer(0, 1024)] = _threads("fetch.chunk.cache.thread.pool.size", "chunks")
     path: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="fetch.chunk.cache.path",
