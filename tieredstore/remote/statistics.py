@@ -1,11 +1,16 @@
-"""Counters of a reader's fetches."""
+"""Counters of a reader's fetches, and counters in general."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tieredstore.process.forks import ForkSafeLock
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Stats = TypeVar("Stats", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +34,13 @@ class FetchStats:
     wait_seconds: float = 0.0
 
 
-class FetchCounters:
-    """Counters that add up to ``FetchStats``. Safe from several threads."""
+class Counters(Generic[Stats]):
+    """Counters that add up to a dataclass of numbers, such as ``FetchStats``. Safe from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Stats]) -> None:
+        self._kind = kind
         self._lock = ForkSafeLock()
-        self._totals: dict[str, Any] = asdict(FetchStats())
+        self._totals: dict[str, Any] = asdict(kind())
 
     def add(self, **counted: float) -> None:
         """Add to the counters of these names."""
@@ -42,7 +48,7 @@ class FetchCounters:
             for name, count in counted.items():
                 self._totals[name] += count
 
-    def snapshot(self) -> FetchStats:
+    def snapshot(self) -> Stats:
         """Return the current totals."""
         with self._lock:
-            return FetchStats(**self._totals)
+            return self._kind(**self._totals)

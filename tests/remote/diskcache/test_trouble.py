@@ -170,7 +170,7 @@ def test_a_locked_database_costs_hits_nothing_and_puts_their_time_out(tmp_path: 
             other.execute("BEGIN IMMEDIATE")
             assert [cache.get_blob(name) for name in names] == [CHUNK] * 70
             # Do not call `cache.stats`, which would write the recorded uses first.
-            counted = cache._table.counters.stats  # pyright: ignore[reportPrivateUsage]
+            counted = cache._table.counters.snapshot()  # pyright: ignore[reportPrivateUsage]
             assert counted.failures == 0, "a hit waited for the lock"
             hasty.put(CHUNKS[2], CHUNK)
             assert CHUNKS[2] not in hasty

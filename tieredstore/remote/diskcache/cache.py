@@ -92,7 +92,7 @@ class DiskChunkCache(ChunkCache):
     def stats(self) -> CacheStats:
         """See the base class. Hits and misses count chunks alone. All other numbers include blobs."""
         entries, size = self._table.measure()
-        return replace(self._table.counters.stats, entries=entries, bytes=size)
+        return replace(self._table.counters.snapshot(), entries=entries, bytes=size)
 
     def _digest(self, key: ChunkKey) -> bytes:
         kind = "stored chunk" if self.encrypted else "chunk"

@@ -29,7 +29,8 @@ from tieredstore.process.forks import Gate, begin_again_after_fork, pause_during
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.diskcache.values import HEADER_SIZE, RawDisk, Written, is_own, name_of, read_value, write_value
-from tieredstore.remote.fetch.chunk_cache import Counters
+from tieredstore.remote.fetch.chunk_cache import CacheStats
+from tieredstore.remote.statistics import Counters
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class DiskTable:
         self._noted: dict[str, None] = {}
         self._written_at = 0.0
         self._reported: set[str] = set()
-        self.counters: Counters = Counters()
+        self.counters: Counters[CacheStats] = Counters(CacheStats)
 
     def pause(self) -> None:
         """Before a fork, write the recorded uses, close the connection, and end the table's thread."""

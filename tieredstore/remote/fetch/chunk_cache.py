@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tieredstore.backends.base import Buffer
@@ -15,6 +14,7 @@ from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, Variable
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.fetch.bounded_map import BoundedMap
+from tieredstore.remote.statistics import Counters
 
 LAYOUT_DIGEST_SIZE: Final = 16
 """Size in bytes of :func:`layout_digest`."""
@@ -83,31 +83,6 @@ class CacheStats:
     failures: int = 0
     entries: int = 0
     bytes: int = 0
-
-
-class Counters:
-    """The counters of :class:`CacheStats`. Safe from several threads."""
-
-    def __init__(self) -> None:
-        self.begin_again()
-        begin_again_after_fork(self)
-
-    def begin_again(self) -> None:
-        """Set all counters to zero in a forked child."""
-        self._lock = threading.Lock()
-        self._counted = dict.fromkeys((field.name for field in fields(CacheStats)), 0)
-
-    def add(self, **counted: int) -> None:
-        """Add to the counters of these names."""
-        with self._lock:
-            for name, count in counted.items():
-                self._counted[name] += count
-
-    @property
-    def stats(self) -> CacheStats:
-        """Return a snapshot of the counters. ``entries`` and ``bytes`` are 0 in it; the cache itself sets them."""
-        with self._lock:
-            return CacheStats(**self._counted)
 
 
 class ChunkCache(ABC):
@@ -179,8 +154,13 @@ class MemoryChunkCache(ChunkCache):
             retention_ms=retention_ms,
             clock=clock,
         )
-        self._counters = Counters()
         self._is_closed = False
+        self.begin_again()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """Count from zero in a forked child, whose map is empty."""
+        self._counters = Counters(CacheStats)
 
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
         """See the base class."""
@@ -210,7 +190,7 @@ class MemoryChunkCache(ChunkCache):
         """See the base class."""
         held = self._chunks.stats
         return replace(
-            self._counters.stats,
+            self._counters.snapshot(),
             evictions=held.evictions,
             evicted_bytes=held.evicted_weight,
             entries=held.entries,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.fetch.manifests import Manifests
     from tieredstore.remote.fetch.stream import ReadAhead
     from tieredstore.remote.pools import Pools
-    from tieredstore.remote.statistics import FetchCounters
+    from tieredstore.remote.statistics import Counters, FetchStats
 
 WORTH_A_THREAD: Final = 1 << 20
 """Minimum size of a chunk for which waking another thread saves time. Decoding such a chunk takes four times as long as
@@ -153,7 +153,7 @@ class ChunkLoader:
         self.coalesce_max_bytes = coalesce_max_bytes
         self.read_ahead = read_ahead
         self._timeout_s = timeout_s
-        self.counters: FetchCounters = manifests.counters
+        self.counters: Counters[FetchStats] = manifests.counters
         self.begin_again()
         begin_again_after_fork(self)
 

@@ -19,7 +19,7 @@ from tieredstore.remote.fetch.manifests import Manifests, weight_of_manifest
 from tieredstore.remote.fetch.segment_logs import SegmentLogs
 from tieredstore.remote.fetch.stream import ReadAhead
 from tieredstore.remote.pools import Pools
-from tieredstore.remote.statistics import FetchCounters
+from tieredstore.remote.statistics import Counters, FetchStats
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -36,7 +36,7 @@ class Fetcher:
     manifests: Manifests
     indexes: Indexes
     logs: SegmentLogs
-    counters: FetchCounters
+    counters: Counters[FetchStats]
     chunk_cache: ChunkCache | None
 
     @classmethod

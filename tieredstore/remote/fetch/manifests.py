@@ -19,7 +19,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text
-from tieredstore.remote.statistics import FetchCounters
+from tieredstore.remote.statistics import Counters, FetchStats
 from tieredstore.transform.encryption import DataKey, SegmentCipher
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Manifests:
         self.layout = layout
         self._key_ring = key_ring
         self._loads = loads
-        self.counters: FetchCounters = FetchCounters()
+        self.counters: Counters[FetchStats] = Counters(FetchStats)
         self._rules = rules
 
     def get(self, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
