@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, Self, TypeAlias, cast
 
 from tieredstore.errors import StoreError, excerpt
@@ -91,14 +91,7 @@ class Prepared:
 
     def to_json(self) -> dict[str, object]:
         """Return the fields as a JSON object."""
-        return {
-            "key": self.key,
-            "size": self.size,
-            "sha256": self.sha256,
-            "place": self.place,
-            "parts": list(self.parts),
-            "mark": self.mark,
-        }
+        return {**asdict(self), "parts": list(self.parts)}
 
     @classmethod
     def from_json(cls, value: object) -> Self:
