@@ -1,6 +1,6 @@
 """Writes of single objects to S3: a body below the part size by one PUT, a larger one by a multipart upload.
 
-This module is separate from the store, its only user, because one file for both would exceed 600 lines.
+This module is separate from the store, its only user, because one file for both would have almost 600 lines.
 """
 
 from __future__ import annotations
