@@ -8,13 +8,14 @@ import dataclasses
 import pytest
 
 from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
-from tests.support.stores.doubles import FaultyStore
+from tests.support.stores.doubles import FaultyStore, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
 from tieredstore.catalog.stored import load_segment
-from tieredstore.errors import ConfigError, ManifestCorruptError, StoreUnavailableError
+from tieredstore.errors import ConfigError, ManifestCorruptError, ObjectArchivedError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import AtTime
+from tieredstore.ops.cost.usage import Usage
 from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing, within
 
 EVENTS = partition_of()
@@ -66,6 +67,19 @@ def test_a_damaged_manifest_stands_in_the_segments_place() -> None:
     (listed,) = listing(store)
     assert isinstance(listed.loaded, ManifestCorruptError)
     assert (listed.whole, listed.max_timestamp_ms) == (None, None)
+
+
+def test_an_archived_manifest_stands_in_the_segments_place() -> None:
+    store = MemoryObjectStore()
+    first, second = (segment.put(store) for segment in run_of(2, EVENTS))
+    archived, readable = load_listing(
+        ScriptedStore(store).on("get", first.key(), ObjectArchivedError("restore it")), list_segments(store)
+    )
+    assert (str(archived.damage), archived.whole, archived.max_timestamp_ms) == ("restore it", None, None)
+    assert (readable.damage, readable.objects.start_offset) == (None, second.start)
+    usage = Usage()
+    usage.add(archived)
+    assert (usage.segments, usage.damaged, usage.leftovers) == (1, 1, 0)
 
 
 def test_a_segment_that_is_deleted_meanwhile_is_left_out() -> None:

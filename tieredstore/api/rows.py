@@ -39,8 +39,8 @@ class Partition:
 
     ``earliest_offset`` and ``end_offset`` are None if the bucket has no offsets of the partition. ``gaps`` are
     half-open ranges of offsets that lie after one segment and before the next. The sums cover complete segments.
-    ``incomplete`` counts all other segments, and ``damaged`` those with a damaged manifest. ``broker`` is None without
-    a broker, or if the broker lacks the partition.
+    ``incomplete`` counts all other segments, and ``damaged`` those with an unreadable manifest. ``broker`` is None
+    without a broker, or if the broker lacks the partition.
 
     From its first offset on, the bucket has all records before the time ``complete_up_to``. If the bucket has all
     records up to the log's end, ``complete_up_to`` is the time of the request to the broker. ``complete_up_to`` is None
@@ -226,7 +226,7 @@ class Segment:
 class Usage:
     """Sums of stored bytes, segments and objects. A field is None if the sums are not grouped by it.
 
-    ``no_manifest`` counts segments without a manifest, ``damaged`` counts segments with a damaged manifest. Such
+    ``no_manifest`` counts segments without a manifest, ``damaged`` counts segments with an unreadable one. Such
     segments add only to ``stored_size``, not to the other sums. ``ratio`` is log bytes per stored byte.
     """
 
@@ -253,8 +253,8 @@ class Usage:
 class KeyUse:
     """The data that a key pair encrypts. If ``key_id`` is None, the row counts data that is not encrypted.
 
-    ``may_need`` counts other objects that may need the requested pair: damaged manifests, and unfinished copies, which
-    a writer may still commit. ``may_need`` is None if all pairs were requested.
+    ``may_need`` counts other objects that may need the requested pair: unreadable manifests, and unfinished copies,
+    which a writer may still commit. ``may_need`` is None if all pairs were requested.
     """
 
     key_id: str | None
@@ -303,7 +303,7 @@ def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool
         None if encryption is None else encryption.key_id,
         None if stored is None else stored.manifest.compression,
         tuple(suffix.value for suffix in listed.objects.missing),
-        str(listed.loaded) if isinstance(listed.loaded, CorruptDataError) else None,
+        None if listed.damage is None else str(listed.damage),
         None if stored is None else stored.metadata,
         stored if whole else None,
         files,

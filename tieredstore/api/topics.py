@@ -15,7 +15,6 @@ from tieredstore.api.rows import Partition, Topic, time_of
 from tieredstore.api.tables import Table
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.catalog.watermark import find_watermark
-from tieredstore.errors import CorruptDataError
 from tieredstore.model import AtTime, TopicIdPartition, Uuid
 from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals
 from tieredstore.ops.offsets import ask_broker, why_missing
@@ -154,7 +153,7 @@ class _Held:
         """Add a segment."""
         if one.whole is None:
             self.incomplete += 1
-            self.damaged += isinstance(one.loaded, CorruptDataError)
+            self.damaged += one.damage is not None
             return
         if (gap := self.held.add(one.whole.metadata)) is not None:
             self.gaps[gap[0], gap[1] + 1] = self.newest_ms

@@ -151,7 +151,7 @@ class Depth:
         """Yield the segments that, by their manifests, may have records between start and stop. If no other listing is
         verified (``is_only``), check that the start is not beyond the ends of all logs.
         """
-        loaded = load_stream(opened.store, listed, rules=opened.manifest_rules, archived_too=True)
+        loaded = load_stream(opened.store, listed, rules=opened.manifest_rules)
         return (segment.objects for segment in within(loaded, self.start, self.stop, check_start=is_only))
 
 

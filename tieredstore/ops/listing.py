@@ -17,7 +17,10 @@ from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
-Loaded: TypeAlias = StoredSegment | CorruptDataError | None
+Unreadable: TypeAlias = CorruptDataError | ObjectArchivedError
+"""The error of a manifest that is damaged, or in an archive storage class."""
+
+Loaded: TypeAlias = StoredSegment | Unreadable | None
 """A segment; or the error that reading its manifest raised; or None if the segment has no manifest."""
 
 
@@ -37,6 +40,11 @@ class ListedSegment:
     def stored(self) -> StoredSegment | None:
         """The segment with its manifest; None if the manifest is missing or unreadable."""
         return self.loaded if isinstance(self.loaded, StoredSegment) else None
+
+    @property
+    def damage(self) -> Unreadable | None:
+        """The error that reading the manifest raised; None for a readable or missing manifest."""
+        return None if isinstance(self.loaded, StoredSegment) else self.loaded
 
     @property
     def whole(self) -> StoredSegment | None:
@@ -80,21 +88,14 @@ def load_stream(
     *,
     rules: ManifestRules = DEFAULT_RULES,
     parallel: int = READERS,
-    archived_too: bool = False,
 ) -> Iterator[ListedSegment]:
     """Yield the segments with their manifests, in the order of the listing. Memory holds neither the listing nor the
     manifests.
 
-    A segment deleted since the listing is left out. If a manifest is archived, raise ObjectArchivedError, or with
-    ``archived_too``, yield the segment as one without a manifest.
+    A segment deleted since the listing is left out.
     """
-
-    def job(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -> ListedSegment | None:
-        is_archived = archived_too and isinstance(loaded, ObjectArchivedError)
-        return ListedSegment(objects, None) if is_archived else _make_listed(objects, loaded)
-
     with ThreadPool(parallel, "tieredstore-ls") as pool:
-        for segment in load_each(store, listed, rules, pool, job, at_once=4 * parallel):
+        for segment in load_each(store, listed, rules, pool, _make_listed, at_once=4 * parallel):
             if segment is not None:
                 yield segment
 
@@ -149,7 +150,7 @@ def _reaches(one: ListedSegment, place: int | AtTime | None) -> bool | None:
 def _make_listed(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -> ListedSegment | None:
     if objects.find(Suffix.MANIFEST) is None:
         return ListedSegment(objects, None)
-    if isinstance(loaded, StoredSegment | CorruptDataError):
+    if isinstance(loaded, StoredSegment | CorruptDataError | ObjectArchivedError):
         return ListedSegment(objects, loaded)
     if isinstance(loaded, SegmentNotFoundError):
         return None

@@ -152,4 +152,4 @@ def test_a_damaged_manifest_is_named(root: Path) -> None:
     next(root.rglob("*.rsm-manifest")).write_text("{}")
     done = run(root)
     assert done.code == 0
-    assert "1 segment with a damaged manifest: only stored bytes are counted (run verify)" in done.stderr
+    assert "1 segment with a damaged or archived manifest: only stored bytes are counted (run verify)" in done.stderr

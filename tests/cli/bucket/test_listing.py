@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from tests.support.golden.segments import case_path
 from tests.support.paths import GOLDEN
 from tests.support.records.disk_segments import write_segments
 from tests.support.records.small_segments import ENC
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.errors import ObjectArchivedError
 
 
 @pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
@@ -51,6 +55,50 @@ def test_a_damaged_manifest_is_listed_and_exits_4(arguments: list[str], settings
         assert [(row["incomplete"], row["damaged"]) for row in listed.rows[0]] == [(1, 1)]
     else:
         assert "is damaged" in listed.stderr
+
+
+def test_an_archived_manifest_is_named_and_all_others_are_read(
+    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = FilesystemObjectStore.get_small_batch
+
+    def read_others(store: FilesystemObjectStore, keys: Sequence[str], most: int) -> list[Any]:
+        error = ObjectArchivedError("restore the object first")
+        answers = zip(keys, read(store, keys, most), strict=True)
+        return [error if f"{1:020}-" in key else answer for key, answer in answers]
+
+    monkeypatch.setattr(FilesystemObjectStore, "get_small_batch", read_others)
+    listed = tieredstore("ls", "-c", settings, "-p", "all", "--json")
+    assert [row["damage"] for row in listed.rows[0]] == [None, "restore the object first", None]
+    assert (listed.code, "cannot be read: restore the object first" in listed.stderr) == (4, True)
+    for command in ("du", "keys list"):
+        told = tieredstore(*command.split(), "-c", settings)
+        assert (told.code, "1 segment with a damaged or archived manifest: " in told.stderr) == (0, True)
+    assert "manifests are damaged or archived" in tieredstore("keys", "list", "key1", "-c", settings).stderr
+    assert tieredstore("rm", "single", "-c", settings, "--yes").code == 0
+    assert stored_files(tmp_path) == []
+
+
+def test_an_archived_log_has_an_unknown_first_record(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, read_into = FilesystemObjectStore.get, FilesystemObjectStore.get_into
+
+    def refuse(key: str) -> None:
+        if f"/{1:020}-" in key and key.endswith(".log"):
+            raise ObjectArchivedError("restore the object first")
+
+    def get(store: FilesystemObjectStore, key: str, *more: Any, **named: Any) -> bytes:
+        refuse(key)
+        return read(store, key, *more, **named)
+
+    def get_into(store: FilesystemObjectStore, key: str, *more: Any, **named: Any) -> None:
+        refuse(key)
+        read_into(store, key, *more, **named)
+
+    monkeypatch.setattr(FilesystemObjectStore, "get", get)
+    monkeypatch.setattr(FilesystemObjectStore, "get_into", get_into)
+    listed = tieredstore("ls", "-c", settings, "-p", "all", "--first-times", "--json")
+    assert [row["first_timestamp"] is None for row in listed.rows[0]] == [False, True, False]
+    assert (listed.code, "FIRST RECORD of 1 segment is unknown: restore the object" in listed.stderr) == (0, True)
 
 
 def test_rows_are_sorted_by_number_and_not_by_text(tmp_path: Path) -> None:

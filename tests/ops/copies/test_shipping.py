@@ -270,6 +270,7 @@ def test_a_file_that_cannot_be_read_is_the_segments_error(
         (errors.BatchCorruptError, True),
         (errors.SegmentAlreadyExistsError, True),
         (errors.InvalidKeyError, True),
+        (errors.ObjectArchivedError, True),
         (errors.ConfigError, False),
         (errors.KeyRingError, False),
         (errors.AccessDeniedError, False),

@@ -21,6 +21,7 @@ from tieredstore.errors import (
     AccessDeniedError,
     ConfigError,
     CorruptDataError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreUnavailableError,
@@ -133,6 +134,15 @@ def test_where_an_end_is_not_known_a_bounded_removal_stops_and_another_goes_on(s
     assert steps[2].reason == "the manifest lacks the greatest timestamp"
     assert {step.outcome for step in run(store)} == {Outcome.DELETED}
     assert list(store.list()) == []
+
+
+def test_an_archived_manifest_stops_a_bounded_removal_and_no_other(store: MemoryObjectStore) -> None:
+    archiving = ScriptedStore(store).on("get", MadeSegment(FIRST, 10, 19).key(), ObjectArchivedError("restore it"))
+    *_, kept = run(archiving, Before(offset=30), Scope("events", TOPIC_ID, 0))
+    assert (kept.item.objects.start_offset, kept.outcome, kept.reason) == (10, Outcome.UNKNOWN, "restore it")
+    assert left(store)[:3] == [(0, 10), (0, 20), (0, 30)]
+    assert {step.outcome for step in run(archiving)} == {Outcome.DELETED}
+    assert left(store) == []
 
 
 def test_a_leftover_may_be_a_copy_under_way(store: MemoryObjectStore) -> None:

@@ -85,7 +85,8 @@ def du(
         complain(f"deleted objects may still cost money, and are not counted: {sentence}")
     if total.damaged:
         complain(
-            f"{counted(total.damaged, 'segment')} with a damaged manifest: only stored bytes are counted (run verify)"
+            f"{counted(total.damaged, 'segment')} with a damaged or archived manifest: only stored bytes are counted "
+            "(run verify)"
         )
     if picture is not None:
         _draw(picture, _by_label(rows), total, known)

@@ -13,7 +13,7 @@ import javaproperties
 import typer
 
 from tieredstore.api.outcomes import Outcome
-from tieredstore.api.rows import KeyUse
+from tieredstore.api.rows import KeyUse, Segment
 from tieredstore.backends.base import BucketVersions, admin_of
 from tieredstore.cli.app.options import Apply, Json, Output, SettingsFile, Store, Topics, Work
 from tieredstore.cli.app.outcomes import Words, carry_out
@@ -63,7 +63,7 @@ _EXIT_CODES: Final = dict.fromkeys(("unknown_key", "wrong_key", "damaged", "refu
 }
 _NEEDS: Final = {
     NeedReason.WRAPPED: "segments are encrypted by it",
-    NeedReason.DAMAGED: "manifests are damaged",
+    NeedReason.DAMAGED: "manifests are damaged or archived",
     NeedReason.UNCOMMITTED: "segments have no manifest",
     NeedReason.SNAPSHOT: "snapshots of the cluster are encrypted by it, or damaged",
     NeedReason.UNFINISHED: "writes are unfinished",
@@ -157,11 +157,23 @@ def list_keys(
         if key_id is not None:
             _check(bucket, key_id, as_json=output.as_json)
             return
+        unreadable = 0
         with counting("reading", "manifest") as advance:
-            rows = bucket.keys(on_segment=lambda _: advance())
+
+            def count(segment: Segment) -> None:
+                nonlocal unreadable
+                unreadable += segment.damage is not None
+                advance()
+
+            rows = bucket.keys(on_segment=count)
         row = _key_row(bucket.settings.encryption)
         sums = {name: sum(getattr(each, name) for each in rows) for name in ("segments", "size", "stored_size")}
         row.show(rows, as_json=output.as_json, empty="no segments found", summary=sums, wide=output.wide)
+        if unreadable:
+            complain(
+                f"{counted(unreadable, 'segment')} with a damaged or archived manifest: the key pair is unknown (run "
+                "verify)"
+            )
 
 
 @app.command()

@@ -34,6 +34,7 @@ from tieredstore.errors import (
     ConfigError,
     CorruptDataError,
     EncryptionError,
+    ObjectArchivedError,
     ResourceNotFoundError,
     TieredStoreError,
     excerpt,
@@ -163,7 +164,7 @@ def _first_time(segment: Segment) -> datetime | TieredStoreError | None:
         return segment.read_first_time()
     except ResourceNotFoundError:  # deleted since the listing
         return None
-    except (EncryptionError, ConfigError, CorruptDataError) as error:
+    except (EncryptionError, ConfigError, CorruptDataError, ObjectArchivedError) as error:
         return error
 
 

@@ -15,6 +15,7 @@ from tieredstore.errors import (
     CorruptDataError,
     InvalidKeyError,
     InvalidSegmentError,
+    ObjectArchivedError,
     SegmentAlreadyExistsError,
     SegmentTooLargeError,
     TieredStoreError,
@@ -37,6 +38,7 @@ _OF_ONE_SEGMENT: Final = (
     CorruptDataError,
     SegmentAlreadyExistsError,
     InvalidKeyError,
+    ObjectArchivedError,  # of a stored copy, of which it is unknown if it is this segment's
 )
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
 
-from tieredstore.errors import CorruptDataError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import Uuid
 from tieredstore.ops.listing import ListedSegment
@@ -51,7 +50,7 @@ class Usage:
     """Sums over segments. ``size`` is the size of the logs before compression, for segments with a readable manifest.
 
     ``sized_stored`` is the stored size of the segments with a readable manifest. ``leftovers`` counts segments without
-    a manifest; they are not in ``segments``. Segments with a damaged manifest are in ``damaged`` and in ``segments``.
+    a manifest; they are not in ``segments``. Segments with an unreadable manifest are in ``damaged`` and ``segments``.
     """
 
     segments: int = 0
@@ -70,7 +69,7 @@ class Usage:
             self.leftovers += 1
         else:
             self.segments += 1
-            self.damaged += isinstance(segment.loaded, CorruptDataError)
+            self.damaged += segment.damage is not None
         if segment.stored is not None:
             self.size += segment.stored.metadata.segment_size_in_bytes
             self.sized_stored += segment.objects.stored_size

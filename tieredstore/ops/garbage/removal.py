@@ -12,7 +12,7 @@ from tieredstore.backends.base import ObjectStore, store_time_ms
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.metadata_topic import SegmentState
 from tieredstore.catalog.stored import StoredSegment
-from tieredstore.errors import CorruptDataError, StoreError
+from tieredstore.errors import StoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import TopicIdPartition, check_offset
@@ -135,7 +135,7 @@ class Removal:
                 continue
             if segment.loaded is None:
                 yield Step(segment, Outcome.LEFTOVER)
-            elif isinstance(segment.loaded, CorruptDataError):
+            elif not isinstance(segment.loaded, StoredSegment):
                 ended = segment.partition
                 yield Step(segment, Outcome.UNKNOWN, str(segment.loaded))
             elif (lies_before := before.has(segment.loaded)) is None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectStore, admin_of, find_abandoned_writes
 from tieredstore.catalog.stored import StoredSegment
-from tieredstore.errors import CorruptDataError, ObjectNotFoundError
+from tieredstore.errors import ObjectNotFoundError
 from tieredstore.ops.listing import ListedSegment, SegmentTotals
 from tieredstore.ops.snapshots.storing import Snapshots
 from tieredstore.process.deadline import CALL_TIMEOUT_S, boot_clock_s
@@ -21,7 +21,7 @@ from tieredstore.process.forks import ForkSafeLock
 def each_counted(listed: Iterable[ListedSegment], totals: dict[str | None, SegmentTotals]) -> Iterator[ListedSegment]:
     """Yield each segment, and add it to the totals of the pair that wraps its data key (None: not encrypted).
 
-    Segments with a damaged or missing manifest are not counted, because their pair is unknown.
+    Segments with an unreadable or missing manifest are not counted, because their pair is unknown.
     """
     for segment in listed:
         if isinstance(segment.loaded, StoredSegment):
@@ -148,10 +148,10 @@ def needs_of(
             yield KeyNeed(stored.key, NeedReason.SNAPSHOT)
     for segment in listed:
         path = segment.objects.main_path
-        if isinstance(segment.loaded, CorruptDataError):
-            yield KeyNeed(path, NeedReason.DAMAGED, str(segment.loaded))
-        elif segment.loaded is None:
+        if segment.loaded is None:
             yield KeyNeed(path, NeedReason.UNCOMMITTED)
+        elif not isinstance(segment.loaded, StoredSegment):
+            yield KeyNeed(path, NeedReason.DAMAGED, str(segment.loaded))
         elif (wrapped := segment.loaded.manifest.encryption) is not None and wrapped.key_id == key_id:
             yield KeyNeed(path, NeedReason.WRAPPED)
     until_ms = cached_until_ms(store, prefix, key_id, cached_ms)
