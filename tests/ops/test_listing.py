@@ -197,6 +197,19 @@ def test_a_segment_without_a_known_end_may_be_in_the_window() -> None:
         assert [one.objects.start_offset for one in listed] == [0, 10, 20]
 
 
+def test_a_segment_without_known_times_may_have_the_first_record_of_a_window() -> None:
+    """The window then has all later segments too. Without them, it would seem to have a gap."""
+    store = MemoryObjectStore()
+    unknown, *_ = [segment.put(store) for segment in run_of(3, partition_of())]
+    store.put(unknown.key(), unknown.manifest(max_timestamp_ms=-1))
+    listed = list(load_listing(store, list_segments(store)))
+    assert [one.objects.start_offset for one in within(listed, AtTime(25), None)] == [0, 10, 20]
+    # An upload that failed shows nothing.
+    store.delete([unknown.key()])
+    listed = list(load_listing(store, list_segments(store)))
+    assert [one.objects.start_offset for one in within(listed, AtTime(25), None)] == [0, 20]
+
+
 def test_an_older_time_in_a_later_segment_does_not_end_a_window() -> None:
     """As in Kafka, a time is found at the first record with that time or a later one, whatever follows."""
     store = MemoryObjectStore()

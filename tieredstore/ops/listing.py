@@ -128,7 +128,9 @@ def within(
             if isinstance(stop, int) and one.objects.start_offset >= stop:
                 break
             reached = _reaches(one, start)
-            is_begun = is_begun or reached is True
+            # A segment of unknown times may have the first record of the window. All later segments are then in it too.
+            may_begin = reached is None and isinstance(start, AtTime) and one.stored is not None
+            is_begun = is_begun or reached is True or may_begin
             if is_begun or reached is None:
                 yield one
             if isinstance(stop, AtTime) and _reaches(one, stop):
