@@ -169,6 +169,16 @@ def test_segments_under_a_hold_stay(store: MemoryObjectStore, hold: LegalHold, h
     assert {start for partition, start in left(store) if partition == 0} == held
 
 
+@pytest.mark.parametrize("before", [ALL, Before(offset=20)])
+def test_a_hold_protects_offsets_after_a_wrong_end_in_the_manifest(store: MemoryObjectStore, before: Before) -> None:
+    """No checksum protects the end in a manifest."""
+    segment = MadeSegment(FIRST, 10, 19)
+    store.put(segment.key(), segment.manifest(end_offset=12))
+    place_hold(store, "", LegalHold("h", "events", 0, 15, 16))
+    steps = run(store, before, Scope("events", TOPIC_ID, 0))
+    assert [start for _, start, outcome in rows_of(steps) if outcome == "held"] == [10]
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_behind_what_is_held_nothing_goes_that_would_leave_a_hole(store: MemoryObjectStore, *, dry_run: bool) -> None:
     """Each partition loses its oldest segments up to the first that stays, as with Kafka's retention."""
@@ -216,6 +226,18 @@ def test_holds_are_kept_in_the_bucket(store: MemoryObjectStore) -> None:
     assert list(list_holds(store, "")) == []
     with pytest.raises(ObjectNotFoundError):
         release_hold(store, "", "case-17")
+
+
+def test_an_object_that_no_command_can_release_is_to_be_deleted(store: MemoryObjectStore) -> None:
+    """Someone has copied a hold by hand."""
+    place_hold(store, "", LegalHold("case", "other"))
+    copy = "!tieredstore/holds/copy of case.json"
+    store.put(copy, store.get("!tieredstore/holds/case.json"))
+    with pytest.raises(CorruptDataError, match=rf"so nothing is deleted: delete that object \({copy}: "):
+        run(store)
+    store.delete([copy])
+    run(store)
+    assert left(store) == []
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,8 @@ def _parse(name: str, raw: bytes | None) -> LegalHold:
         raise
     except (CorruptDataError, ConfigError) as error:
         fault = str(error)
+    # No hold can be placed, or released, under a name that is not valid.
+    way_out = "fix it, or release it by `tieredstore holds release`" if _NAME.fullmatch(name) else "delete that object"
     raise CorruptDataError(
-        f"the legal hold {name!r:.120} cannot be read, so nothing is deleted: fix it, or release it by "
-        f"`tieredstore holds release` ({fault})"
+        f"the legal hold {name!r:.120} cannot be read, so nothing is deleted: {way_out} ({_key('', name)}: {fault})"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore, store_time_ms
@@ -117,20 +116,23 @@ class Removal:
             yield from self._remove_oldest(segments, before, holds, older_than_ms)
             return
         planned = (
-            self._judge(segment, older_than_ms)
-            if self.leftovers_too or segment.loaded is not None
-            else Step(segment, Outcome.LEFTOVER)
-            for segment in segments
+            (
+                self._judge(segment, older_than_ms)
+                if self.leftovers_too or segment.loaded is not None
+                else Step(segment, Outcome.LEFTOVER),
+                following,
+            )
+            for segment, following in _with_following(segments)
         )
         with ThreadPool(self.parallel, "tieredstore-rm") as pool:
-            yield from in_parallel(pool, partial(self._remove, holds), planned, at_once=4 * self.parallel)
+            yield from in_parallel(pool, lambda one: self._remove(holds, *one), planned, at_once=4 * self.parallel)
 
     def _remove_oldest(
         self, listed: Iterable[ListedSegment], before: Before, holds: Holds, older_than_ms: int
     ) -> Iterator[Step[ListedSegment]]:
         """Delete one segment after the other. In parallel, a failure between two successes would leave a gap."""
         ended: TopicIdPartition | None = None
-        for segment in listed:
+        for segment, following in _with_following(listed):
             if segment.partition == ended:
                 continue
             if segment.loaded is None:
@@ -143,7 +145,7 @@ class Removal:
                 lacking = "end offset" if before.time_ms is None else "greatest timestamp"
                 yield Step(segment, Outcome.UNKNOWN, f"the manifest lacks the {lacking}")
             elif lies_before:
-                step = self._remove(holds, self._judge(segment, older_than_ms))
+                step = self._remove(holds, self._judge(segment, older_than_ms), following)
                 # Keep the rest of the partition, because deleting segments after one that stays would leave a gap.
                 if step.outcome is not Outcome.DELETED:
                     ended = segment.partition
@@ -165,12 +167,12 @@ class Removal:
                 outcome, reason = Outcome.LISTED, "the brokers list the segment, so their readers would fail"
         return Step(segment, Outcome.DELETED if self.force else outcome, reason)
 
-    def _remove(self, holds: Holds, planned: Step[ListedSegment]) -> Step[ListedSegment]:
+    def _remove(self, holds: Holds, planned: Step[ListedSegment], following: int | None) -> Step[ListedSegment]:
         if planned.outcome is not Outcome.DELETED:
             return planned
         segment = planned.item
         # Check again, because a legal hold may have been placed since the plan.
-        if (held := _held(segment, holds)) is not None:
+        if (held := _held(segment, following, holds)) is not None:
             return held
         try:
             if not self.dry_run:
@@ -205,7 +207,21 @@ class Removal:
         check_offset(offset, ends)
 
 
-def _held(segment: ListedSegment, holds: Holds) -> Step[ListedSegment] | None:
+def _with_following(segments: Iterable[ListedSegment]) -> Iterator[tuple[ListedSegment, int | None]]:
+    """Yield each segment with the base offset of the next segment of its partition; None after the last one."""
+    before: ListedSegment | None = None
+    for segment in segments:
+        if before is not None:
+            yield before, segment.objects.start_offset if segment.partition == before.partition else None
+        before = segment
+    if before is not None:
+        yield before, None
+
+
+def _held(segment: ListedSegment, following: int | None, holds: Holds) -> Step[ListedSegment] | None:
     last = None if segment.stored is None else segment.stored.last_offset
+    if last is not None and following is not None:
+        # No checksum protects the end in a manifest. The segment may have any offset before the next segment.
+        last = max(last, following - 1)
     hold = holds.on(segment.partition, segment.objects.start_offset, last)
     return None if hold is None else Step(segment, Outcome.HELD, f"legal hold {hold.name!r}")
