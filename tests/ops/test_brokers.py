@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.records.metadata_records import delete_record, segment_record, update_record
-from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
+from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
 from tests.support.stores.stepped_actors import HOUR_MS, AgingStore, WorldClock
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.metadata_topic import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
@@ -223,6 +223,18 @@ def test_gc_takes_what_brokers_never_named_only_if_asked(topic: Topic) -> None:
     store = aged()
     collect(store, topic, unknown_too=True)
     assert [objects.start_offset for objects in list_segments(store)] == [0, 30]
+
+
+@pytest.mark.parametrize("values", [[], [segment_record(MadeSegment(partition_of(topic_id=OTHER_ID), 0, 9).metadata)]])
+def test_gc_never_takes_the_segments_of_another_cluster(values: list[bytes]) -> None:
+    """Someone has named the wrong brokers, which may have a topic of the same name."""
+    store = aged()
+    steps = collect(store, Topic(values), unknown_too=True)
+    assert {step.outcome for step in steps} == {Outcome.UNKNOWN}
+    assert {step.reason for step in steps} == {
+        "the brokers' records name no segment of its topic, so it may be of another cluster"
+    }
+    assert len(list(list_segments(store))) == len(MADE)
 
 
 def test_gc_leaves_forgotten_segments_that_are_young_or_held_and_in_a_dry_run(topic: Topic) -> None:

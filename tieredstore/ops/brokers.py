@@ -17,7 +17,7 @@ from tieredstore.catalog.metadata_topic import (
     parse_metadata_record,
 )
 from tieredstore.errors import CorruptDataError
-from tieredstore.model import RemoteLogSegmentId
+from tieredstore.model import RemoteLogSegmentId, TopicIdPartition
 from tieredstore.process.closing import Closing
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ CREATE TABLE segment (
 ) WITHOUT ROWID;
 """
 _SELECT: Final = "SELECT state, start, end, size FROM segment WHERE topic = ? AND topic_id = ? AND part = ? AND id = ?"
+_SELECT_ANY: Final = "SELECT 1 FROM segment WHERE topic = ? AND topic_id = ? LIMIT 1"
 _MOVE_ALL_ON: Final = "UPDATE segment SET state = ?1 WHERE topic = ?2 AND topic_id = ?3 AND part = ?4"
 _MOVE_ON: Final = f"{_MOVE_ALL_ON} AND id = ?5 AND state < ?1"
 
@@ -111,6 +112,11 @@ class BrokersSegments:
         row: tuple[int, int, int, int] | None = self.database.execute(_SELECT, segment_key(segment_id)).fetchone()
         return row
 
+    def knows_topic(self, where: TopicIdPartition) -> bool:
+        """Return True if there is a record of any segment of the topic with this id."""
+        found = self.database.execute(_SELECT_ANY, (where.topic, where.topic_id.bytes)).fetchone()
+        return found is not None
+
     def close(self) -> None:
         """Remove the temporary file."""
         self._opened.close()
@@ -153,6 +159,10 @@ class BrokersView(Closing):
         """Return the segment's state according to the records read so far; None without a record."""
         row = self._segments.row_of(segment_id)
         return None if row is None else SegmentState(row[0])
+
+    def knows_topic(self, where: TopicIdPartition) -> bool:
+        """Return True if the records read so far name a segment of the topic with this id, in any partition."""
+        return self._segments.knows_topic(where)
 
     def close(self) -> None:
         """Remove the temporary file."""

@@ -43,6 +43,7 @@ class Forgotten(enum.StrEnum):
     DELETED = "the brokers have deleted the segment"
     UNFINISHED = "the brokers never finished the segment's copy"
     NEVER_NAMED = "the brokers' records do not name the segment"
+    OTHER_CLUSTER = "the brokers' records name no segment of its topic, so it may be of another cluster"
 
 
 def written_ms(objects: SegmentObjects) -> int | None:
@@ -127,8 +128,9 @@ class GarbageCollection:
     deletion. If a run is stopped or killed, the next run deletes the rest.
 
     With ``brokers``, segments that the brokers no longer need are garbage too. The brokers may have no record of a
-    segment. Such segments are only reported. With ``unknown_too``, they are deleted. Ages are counted up to
-    ``as_of_ms`` of the store's clock. The default is the start of the run.
+    segment. Such segments are only reported. With ``unknown_too``, they are deleted, unless the brokers have no record
+    of the whole topic id. The brokers may then be those of another cluster. Ages are counted up to ``as_of_ms`` of the
+    store's clock. The default is the start of the run.
     """
 
     store: ObjectStore
@@ -169,7 +171,8 @@ class GarbageCollection:
             return Step(garbage, Outcome.YOUNG, "the age of the objects is unknown")
         if garbage.modified_ms > older_than_ms:
             return Step(garbage, Outcome.YOUNG)
-        if garbage.forgotten is Forgotten.NEVER_NAMED and not self.unknown_too:
+        is_kept = garbage.forgotten is Forgotten.NEVER_NAMED and not self.unknown_too
+        if garbage.forgotten is not None and (is_kept or garbage.forgotten is Forgotten.OTHER_CLUSTER):
             return Step(garbage, Outcome.UNKNOWN, garbage.forgotten.value)
         hold = holds.on(garbage.partition, garbage.first_offset, None)
         if hold is not None:
@@ -222,7 +225,8 @@ def find_garbage(
         if objects.find(Suffix.MANIFEST) is None:
             yield Garbage.of_objects(objects)
         elif brokers is not None and (forgotten := _FORGOTTEN.get(brokers.state_of(objects.segment_id))) is not None:
-            yield Garbage.of_objects(objects, forgotten)
+            is_known = brokers.knows_topic(objects.segment_id.topic_id_partition)
+            yield Garbage.of_objects(objects, forgotten if is_known else Forgotten.OTHER_CLUSTER)
     for write in find_abandoned_writes(store, scope.listing_prefix(prefix)):
         place = _place(prefix, write)
         if place is None or not can_be_topic(place.segment_id.topic_id_partition.topic):
