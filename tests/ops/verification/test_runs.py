@@ -20,6 +20,7 @@ from tieredstore.api.verifying import Depth
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.watermark import MoveBack, ShippedSegment, Watermark, watermark_key
 from tieredstore.errors import BatchCorruptError, DataLossError, ObjectArchivedError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
@@ -157,6 +158,23 @@ def test_an_archived_object_is_named_and_all_others_are_checked(
     bucket = Bucket(planted.settings, store)
     narrow = functools.partial(depth.narrow, bucket, is_only=False)
     assert found_in(verify(bucket, selection=Selection(level), narrow=narrow)) == findings
+
+
+def test_a_log_that_is_valid_again_after_two_unclean_elections_is_not_left_behind() -> None:
+    """The last leader has uploaded the first leader's records again. Only the watermark shows that they rule."""
+    store, where = MemoryObjectStore(), partition_of()
+    for start in (0, 10):
+        MadeSegment(where, start, start + 9, ((1, start),), number=9).put(store)
+    *_, last = [MadeSegment(where, start, start + 9, ((0, start),)).put(store) for start in (0, 10, 20)]
+    bucket = Bucket(memory_settings(1024), store)
+    assert (K.LEFT_BEHIND, (20, 29)) in [(one.kind, one.offsets) for one in findings_of(bucket, Level.LISTING)]
+    shipped = ShippedSegment(str(last.metadata.remote_log_segment_id.id), 20, 29)
+    mark = Watermark(where, 30, 2, segment=shipped, moved_back=(MoveBack(20, 0, 2, 0),))
+    store.put(watermark_key("", where), mark.to_bytes())
+    assert K.LEFT_BEHIND not in kinds_in(bucket)
+    # A log that cannot be traced refutes nothing.
+    refusing = ScriptedStore(store).on("get", watermark_key("", where), StoreUnavailableError("no answer"))
+    assert K.LEFT_BEHIND in kinds_in(Bucket(bucket.settings, refusing))
 
 
 @pytest.mark.parametrize("level", [Level.INDEX, Level.DATA])

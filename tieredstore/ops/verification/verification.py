@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.catalog.lineage import check_segment, epochs_fit
+from tieredstore.catalog.lineage import Lineage, check_segment, epochs_fit
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.catalog.log_sections import position_before
+from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.stored import (
     MAX_MANIFESTS_IN_FLIGHT,
     StoredSegment,
@@ -22,6 +23,7 @@ from tieredstore.catalog.stored import (
     manifest_size,
 )
 from tieredstore.catalog.transactions import end_markers, find_open_at_end
+from tieredstore.catalog.watermark import read_watermark
 from tieredstore.errors import (
     CorruptDataError,
     InvalidKeyError,
@@ -29,6 +31,7 @@ from tieredstore.errors import (
     ObjectArchivedError,
     ObjectNotFoundError,
     SegmentNotFoundError,
+    TieredStoreError,
     UnknownKeyError,
     WrongKeyError,
 )
@@ -107,7 +110,7 @@ def verify(
             weigh=lambda subject: manifest_size(subject.objects),
             max_weight=MAX_MANIFESTS_IN_FLIGHT,
         )
-        neighbours = Neighbours()
+        neighbours, readers = Neighbours(), _Readers(bucket, opened)
         transactions = None if manager is None else OpenTransactions(manager)
         for alone, is_last in _with_last(results):
             across = () if transactions is None else transactions.take(alone)
@@ -115,11 +118,50 @@ def verify(
             between = neighbours.take(result.subject, result.claimed)
             # The findings of the last segment include those that are certain only at the end of the listing.
             findings = (*between, *result.findings, *(neighbours.finish() if is_last else ()))
-            yield dataclasses.replace(result, findings=findings)
+            yield dataclasses.replace(result, findings=tuple(each for each in findings if not readers.refute(each)))
             # Record a sound segment only after the caller took its findings. Then no finding is lost if the process is
             # killed.
             if selection.state is not None:
                 _note(selection.state, result, is_sure=transactions is None or transactions.is_sure)
+
+
+class _Readers:
+    """The logs as readers see them. Two unclean elections may make an abandoned leader epoch valid again, and segments
+    alone do not show that. Not thread-safe.
+
+    The manager is created for the first finding about an abandoned epoch. ``opened`` closes it.
+    """
+
+    def __init__(self, bucket: Bucket, opened: contextlib.ExitStack) -> None:
+        self._bucket = bucket
+        self._opened = opened
+        self._manager: RemoteStorageManager | None = None
+        self._partition: TopicIdPartition | None = None
+        self._lineage: Lineage | None = None
+
+    def refute(self, finding: Finding) -> bool:
+        """Return True if readers get all offsets that the finding says are left behind."""
+        if finding.kind is not FindingKind.LEFT_BEHIND or finding.offsets is None:
+            return False
+        if finding.partition != self._partition:
+            self._partition, self._lineage = finding.partition, self._find_lineage(finding.partition)
+        first, stop = finding.offsets[0], finding.offsets[1] + 1
+        spans = () if self._lineage is None else self._lineage.spans_between(first, stop)
+        return sum(span.stop - span.start for span in spans) == stop - first
+
+    def _find_lineage(self, where: TopicIdPartition) -> Lineage | None:
+        """Return the log of a partition if the uploader has ever moved its watermark back. Return None if it has not,
+        or if the log cannot be read, for example without the keys."""
+        try:
+            mark = read_watermark(self._bucket.store, self._bucket.prefix, where)
+            if mark is None or not mark.moved_back:
+                return None
+            if self._manager is None:
+                self._manager = self._opened.enter_context(self._bucket.uncached_manager())
+            catalog = load_catalog(self._manager, topic=where.topic, topic_id=where.topic_id, partition=where.partition)
+            return catalog.lineage(where.topic, where.partition, where.topic_id)
+        except TieredStoreError:
+            return None
 
 
 def _before(subjects: Iterator[Subject], stop_offset: int | None) -> Iterator[Subject]:
