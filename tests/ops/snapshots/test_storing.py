@@ -148,8 +148,10 @@ def test_another_release_and_another_name_are_refused() -> None:
     store.put(snapshots.key("c1", NOON_MS + HOUR_MS), body)
     with pytest.raises(
         CorruptDataError, match="the snapshot c1 2026-11-28T13Z holds another snapshot: c1 2026-11-28T122000Z"
-    ):
+    ) as raised:
         snapshots.find()
+    assert raised.value.__notes__ == ["choose an earlier snapshot by its time: `tieredstore restore snapshot --list`"]
+    assert snapshots.find(NOON_MS) == FULL
     store.put(key, body.replace(b'"version":1', b'"version":2'))
     with pytest.raises(NewerVersionError, match=r"a cluster snapshot of version 2.*upgrade tieredstore"):
         snapshots.find(NOON_MS)

@@ -143,7 +143,11 @@ class Snapshots:
             if newest is not None and stored.moment_ms < newest.taken_ms - newest.taken_ms % _HOUR_MS:
                 break
             if cluster_id in (None, stored.cluster_id) and (at_ms is None or stored.moment_ms <= at_ms):
-                snapshot = self.read(stored)
+                try:
+                    snapshot = self.read(stored)
+                except CorruptDataError as error:
+                    error.add_note("choose an earlier snapshot by its time: `tieredstore restore snapshot --list`")
+                    raise
                 if (
                     (at_ms is None or snapshot.taken_ms <= at_ms)
                     and (newest is None or snapshot.taken_ms > newest.taken_ms)
