@@ -20,6 +20,7 @@ from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends import memory
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
 from tieredstore.config.installed import QUEUES
 from tieredstore.errors import ConfigError, DataLossError, StoreError, StoreUnavailableError
 from tieredstore.ops.steps import Outcome
@@ -190,6 +191,36 @@ def test_a_store_whose_clock_jumps_ahead_frees_and_deletes_nothing() -> None:
     assert [(one.name, one.code) for one in plan] == [(keys[1], "young")]
     writing.notify(keys[1])
     assert values_of(BatchConsumer(topics, "orders"), at_least=2) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_batches_of_another_cluster_with_the_same_path_are_no_orphans(clock: Clock, *, is_copied: bool) -> None:
+    """Someone has copied the definitions, or the two settings of the other cluster together give the same path."""
+    prod = topics_of(MemoryObjectStore(), cluster="prod/eu")
+    prod.create("orders")
+    if is_copied:
+        other = topics_of(prod.store, cluster="test")
+        for info in list(prod.store.list("!tieredstore/pubsub/prod/eu/")):
+            copy = info.key.replace("/prod/eu/", "/test/")
+            prod.store.put(copy, prod.store.get(info.key))
+    else:
+        texts = {"storage.backend.class": "memory", "chunk.size": "4194304", "key.prefix": "prod/"}
+        other = Topics(prod.store, settings_from({**texts, "pubsub.cluster": "eu", "pubsub.hashing": "false"}))
+        other.create("orders")
+    writing = Writing(prod)
+    key = writing.put()
+    writing.notify(key)
+    clock.pass_ms(2 * DAY_MS)
+    plan = plan_gc(other, ["orders"])
+    for collected in (lambda: list(plan), plan.apply):
+        with pytest.raises(
+            ConfigError, match=r"pubsub/.*orders\.json defines a topic of another cluster with the same"
+        ):
+            collected()
+    assert batch_keys(prod) == [key]
+    # Without the other definition, nothing else uses the objects.
+    prod.store.delete([prod.folder.key("topics", "orders.json")])
+    assert {one.code for one in plan} <= {"deleted"}
 
 
 def test_batches_beyond_the_size_limit_are_freed(clock: Clock) -> None:

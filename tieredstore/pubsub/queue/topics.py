@@ -17,6 +17,7 @@ from tieredstore.errors import (
     ConfigError,
     CorruptDataError,
     DataLossError,
+    InvalidKeyError,
     NewerVersionError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -218,6 +219,29 @@ class Topics:
             for info in self.store.list(folder):
                 if (parsed := parse_batch_key(info.key, path)) is not None:
                     yield info, parsed
+
+    def check_alone(self, topic: Topic) -> None:
+        """Raise ConfigError if another cluster has a topic with the same path. Its batches have no notification in this
+        topic's queue.
+
+        This happens if definitions are copied to another key prefix or cluster of the bucket, or if two combinations of
+        ``key.prefix`` and ``pubsub.cluster`` give the same path.
+        """
+        owner = topic.path.removesuffix(f"/topics/{topic.name}")
+        for at in range(len(owner)):
+            if at and owner[at - 1].isalnum():  # a key prefix ends with a slash, or at least with a dash or the like
+                continue
+            key = OwnFolder(self.store, owner[:at], owner[at:]).key("topics", f"{topic.name}.json")
+            if key == self._key(topic.name):
+                continue
+            try:
+                self.store.head(key)
+            except (ObjectNotFoundError, InvalidKeyError):
+                continue
+            raise ConfigError(
+                f"{key} defines a topic of another cluster with the same objects, under {topic.path}: gc here would "
+                "delete batches of that cluster; delete one of the two definitions first"
+            )
 
     def check_place(self, notification: Notification, topic: Topic, where: str) -> str:
         """Return the key of the object to which a notification points.

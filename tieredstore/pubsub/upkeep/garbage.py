@@ -290,7 +290,8 @@ def plan_gc(
     ``warn`` is called if a queue drops notifications before its objects expire.
 
     Raise ConfigError if ``min_age`` is so short that a writer may still append the notification of an orphan. The plan
-    raises StoreError if the store's clock is so far ahead that new batches would look old.
+    raises StoreError if the store's clock is so far ahead that new batches would look old, and ConfigError if another
+    cluster has a topic with the same objects.
     """
     age_ms = int(min_age.total_seconds() * 1000)
     chosen = topics.select(names)
@@ -303,6 +304,7 @@ def plan_gc(
 
     def collect(dry_run: bool) -> Generator[outcomes.Outcome]:
         for topic in chosen:
+            topics.check_alone(topic)
             as_of_ms = trusted_time_ms(topics.store, age_ms, topics.batches.delivery_timeout_ms, young="new batches")
             # Look each topic up again, because a read partition may have been added after the plan was made.
             with BatchLog(topics, topics.get(topic.name)) as log:
