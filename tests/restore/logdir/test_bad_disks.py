@@ -214,7 +214,26 @@ def test_prepare_names_what_is_not_in_the_log(
     (lost,) = (tmp_path / "store").rglob("*00016-*.indexes")
     lost.unlink()
     (topic,) = bucket.topics("orders")
-    assert _logs_of(topic, 2) == [(0, 16), (0, 0)]
+    assert _logs_of(bucket, topic, 2) == [(0, 16), (0, 0)]
     assert "orders-0: 1 segment incomplete or damaged, left out" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="orders has 1 partitions in the bucket: --partition-count 1 or more"):
-        _logs_of(topic, 0)
+        _logs_of(bucket, topic, 0)
+
+
+def test_after_an_unclean_election_the_log_is_prepared_and_not_what_it_left_behind(
+    bucket: ts.Bucket, tmp_path: Path
+) -> None:
+    for disk, end, epoch in (("lost", 40, 0), ("won", 20, 1)):
+        batches = [build_batch([Record(b"v")], offset, leader_epoch=epoch) for offset in range(16, end)]
+        epochs = ((0, 0), (1, 16))[: epoch + 1]
+        write_segment(tmp_path / disk, batches, partition=ORDERS, base_offset=16, leader_epochs=epochs)
+        bucket.upload(tmp_path / disk)
+    (topic,) = bucket.topics("orders")
+    logs = _logs_of(bucket, topic, None)
+    assert logs == [(0, 20)]
+    plan = prepared(ORDERS).topics[0]
+    start, stop = logs[0]
+    plan = replace(plan, partitions=(replace(plan.partitions[0], start=start, stop=stop),))
+    log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+    outcomes = restore(bucket, log_dir, replace(PLAN, topics=(plan,)))
+    assert outcomes == [("restored", 0, 15), ("restored", 16, 19)]

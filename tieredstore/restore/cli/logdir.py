@@ -18,6 +18,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
+    from tieredstore.api.bucket import Bucket
     from tieredstore.api.outcomes import Outcome
     from tieredstore.api.rows import Topic
 
@@ -58,13 +59,12 @@ def prepare(
     needed = cluster.needed()
     with store.open() as bucket:
         found = bucket.topics(*topics)
-    wanted = {topic.name: (str(topic.topic_id), _logs_of(topic, partition_count)) for topic in found}
-    if len(wanted) < len(found):
         names = [topic.name for topic in found]
-        again = next(name for name in wanted if names.count(name) > 1)
-        raise ConfigError(
-            f"topic {again} was created more than once: mirror one of its topic ids into a separate bucket"
-        )
+        if (again := next((name for name in names if names.count(name) > 1), None)) is not None:
+            raise ConfigError(
+                f"topic {again} was created more than once: mirror one of its topic ids into a separate bucket"
+            )
+        wanted = {topic.name: (str(topic.topic_id), _logs_of(bucket, topic, partition_count)) for topic in found}
     with RestoreCluster(needed) as brokers, new_plan(plan) as file:
         prepared = brokers.prepare(
             wanted, replication_factor=replication_factor, on_topic=lambda name: print_lines([f"created {name}"])
@@ -154,15 +154,21 @@ def finish(
         )
 
 
-def _logs_of(topic: Topic, asked: int | None) -> list[tuple[int, int]]:
-    """Return the start and the end of each partition's log in the bucket. Report segments that are not part of the
+def _logs_of(bucket: Bucket, topic: Topic, asked: int | None) -> list[tuple[int, int]]:
+    """Return the start and the end of each partition's log in the bucket. Report segments that cannot be part of the
     log."""
+    from tieredstore.catalog.planning import load_catalog
+
     stored = max(partition.number for partition in topic.partitions) + 1
     if asked is not None and asked < stored:
         raise ConfigError(f"{topic.name} has {stored} partitions in the bucket: --partition-count {stored} or more")
     logs = [(0, 0)] * (asked or stored)
+    catalog = load_catalog(bucket.manager, topic=topic.name, topic_id=topic.topic_id)
     for partition in topic.partitions:
-        logs[partition.number] = (partition.earliest_offset or 0, partition.end_offset or 0)
+        if partition.end_offset is not None:
+            # After an unclean election, the log may end before a segment of the leader that lost.
+            log = catalog.lineage(topic.name, partition.number, topic.topic_id)
+            logs[partition.number] = (log.earliest_offset, log.end_offset)
         if left_out := partition.incomplete + partition.damaged:
             complain(f"{topic.name}-{partition.number}: {counted(left_out, 'segment')} incomplete or damaged, left out")
     return logs
