@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import tieredstore as ts
 from tests.restore.logdir.log_dirs import fresh_bucket, make_log_dir, prepared, restore
-from tieredstore.errors import BatchCorruptError, IndexesCorruptError
+from tieredstore.errors import BatchCorruptError, ConfigError, IndexesCorruptError
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
 from tieredstore.model import TopicIdPartition, Uuid
@@ -170,11 +171,13 @@ def test_the_last_stable_offset_of_a_follower_is_lowered(tmp_path: Path, stop: i
 @pytest.mark.parametrize(
     ("is_swapped", "words"),
     [
-        (False, r"^orders-0 at offset 0 .*: the producer snapshot is damaged: its CRC does not match"),
-        (True, "the snapshot of producers of orders-0 at offset 0 .* ends at offset 19, beyond its end"),
+        (False, r"^orders-0 at offset 0 .*: the producer snapshot is damaged: its CRC does not match.* instead$"),
+        (True, "the snapshot of producers of orders-0 at offset 0 .* ends at offset 19, beyond its end; .* instead$"),
     ],
 )
-def test_a_wrong_snapshot_of_producers_is_refused(tmp_path: Path, *, is_swapped: bool, words: str) -> None:
+def test_a_wrong_snapshot_of_producers_is_replaced_by_the_batches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_swapped: bool, words: str
+) -> None:
     """The snapshot of the later segment would hide the transaction that is open at the end of the first."""
     snapshots: list[bytes] = []
     for base, opened in ((0, 9), (10, -1)):
@@ -187,5 +190,8 @@ def test_a_wrong_snapshot_of_producers_is_refused(tmp_path: Path, *, is_swapped:
         wrong = snapshots[1] if is_swapped else snapshots[0][:-1] + b"\0"
         first.write_bytes(first.read_bytes().replace(snapshots[0], wrong))
         log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
-        with pytest.raises(IndexesCorruptError, match=words):
+        with pytest.raises(ConfigError, match=r"transactions are open at the end \(10\), the first since offset 0\."):
             restore(bucket, log_dir, prepared(ORDERS), RestoreOptions(stop=10))
+        assert re.search(words, caplog.messages[0])
+        options = RestoreOptions(stop=10, open_transactions="abort", producer_states="keep")
+        assert restore(bucket, log_dir, prepared(ORDERS), options)[-2:] == [("restored", 0, 9), ("aborted", 10, 10)]

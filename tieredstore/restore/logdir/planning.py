@@ -6,13 +6,14 @@ This module is separate from ``restoring``, because this module only reads the b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tieredstore.catalog.lineage import Gap, Lineage, Span
-from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError, IndexesCorruptError
+from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError
 from tieredstore.kafka.checkpoints import parse_producer_snapshot
 from tieredstore.model import AtTime, IndexType
 from tieredstore.restore.logdir.producers import Producers
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from tieredstore.kafka.checkpoints import ProducerState
     from tieredstore.model import TopicIdPartition
     from tieredstore.remote.source import SegmentSource
+
+_logger: Final = logging.getLogger(__name__)
 
 OpenTransactions: TypeAlias = Literal["fail", "cut", "abort"]
 """How a restore handles transactions that are open at the end of the log. ``fail`` refuses the restore. ``cut`` ends
@@ -117,19 +120,25 @@ def _first_open(source: SegmentSource, spans: Sequence[Span]) -> int | None:
 
 def stored_producers(source: SegmentSource, span: Span) -> tuple[ProducerState, ...] | None:
     """Return the producers at the end of the span's segment; None if the segment was stored without a snapshot of
-    producers. Raise IndexesCorruptError for a damaged snapshot."""
+    producers. Log a damaged snapshot, and return None, because the batches since an earlier snapshot give the same
+    producers."""
     stored = source.fetch_indexes(span.segment, (IndexType.PRODUCER_SNAPSHOT,))
     if IndexType.PRODUCER_SNAPSHOT not in stored:
         return None
     try:
         states = parse_producer_snapshot(stored[IndexType.PRODUCER_SNAPSHOT].read())
     except BatchCorruptError as error:
-        raise IndexesCorruptError(f"{span.segment}: {error}") from error
+        _logger.warning("%s: %s; its batches are read instead", span.segment, error)
+        return None
     # Without this check, the snapshot of a later segment would hide transactions that are open at the end of this one.
     if (last := max((state.last_offset for state in states), default=-1)) > span.segment.end_offset:
-        raise IndexesCorruptError(
-            f"the snapshot of producers of {span.segment} has a batch that ends at offset {last}, beyond its end"
+        _logger.warning(
+            "the snapshot of producers of %s has a batch that ends at offset %d, beyond its end; its batches are read "
+            "instead",
+            span.segment,
+            last,
         )
+        return None
     return states
 
 
