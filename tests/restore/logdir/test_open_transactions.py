@@ -14,7 +14,7 @@ from tests.restore.logdir.test_real_broker import records
 from tests.support.cli.cli_process import tieredstore
 from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, start_kafka_cluster
 from tests.support.waiting import wait_until
-from tieredstore.errors import IndexesCorruptError
+from tieredstore.errors import BatchCorruptError, IndexesCorruptError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
@@ -81,6 +81,10 @@ def test_markers_end_them_in_a_segment_of_their_own(bucket: ts.Bucket, tmp_path:
     after = tree(log_dir)
     assert {code for code, *_ in restore(bucket, log_dir, plan, options)} == {"there"}
     assert tree(log_dir) == after
+    path = folder / f"{7:020d}.log"
+    path.write_bytes(markers[:-1] + bytes([markers[-1] ^ 1]))
+    with pytest.raises(BatchCorruptError, match=f"^{path}: its abort markers are damaged; restore into a new topic$"):
+        restore(bucket, log_dir, plan, options)
 
 
 def test_the_transaction_index_of_a_later_segment_is_not_restored(tmp_path: Path) -> None:

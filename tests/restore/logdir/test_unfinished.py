@@ -262,12 +262,14 @@ def test_segments_that_are_copied_anew_meanwhile(bucket: ts.Bucket, tmp_path: Pa
     assert logs(log_dir) == logs(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("suffix", ["log", "index", "timeindex"])
-def test_a_segment_that_is_damaged_meanwhile_is_written_again(bucket: ts.Bucket, tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(("offset", "suffix"), [(100, "log"), (100, "index"), (100, "timeindex"), (200, "snapshot")])
+def test_a_segment_that_is_damaged_meanwhile_is_written_again(
+    bucket: ts.Bucket, tmp_path: Path, offset: int, suffix: str
+) -> None:
     """The damaged file has the right size."""
     log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
     stop_after(2, bucket, log_dir, plan)
-    flip_bit(log_dir / "orders-0" / f"{100:020d}.{suffix}")
+    flip_bit(log_dir / "orders-0" / f"{offset:020d}.{suffix}")
     restore(bucket, log_dir, plan)
     restore(bucket, make_log_dir(tmp_path / "whole", {"orders": 1}), plan)
     assert logs(log_dir) == logs(tmp_path / "whole")

@@ -161,6 +161,9 @@ class PartitionRestore:
                 check_log(span, path)
             except BatchCorruptError as error:
                 raise BatchCorruptError(f"{path}: {error}; restore into a new topic") from error
+        path = self.folder / f"{self.markers.start:020d}.log"
+        if found and self.markers.opened and path.read_bytes() != self.markers.log:
+            raise BatchCorruptError(f"{path}: its abort markers are damaged; restore into a new topic")
         return bool(found)
 
     def check_producers(self, source: SegmentSource, producer_states: ProducerStates) -> None:
@@ -201,8 +204,9 @@ class PartitionRestore:
         for span in self.spans:
             if producer_states == "keep":
                 producers = producers_at_end(source, [span], producers.states)
-            if span.start not in there or not is_intact(span, self.folder):
-                self._place(copy_span(source, span, self.folder, format_producer_snapshot(producers.states)))
+            snapshot = format_producer_snapshot(producers.states)
+            if span.start not in there or not is_intact(span, self.folder, snapshot):
+                self._place(copy_span(source, span, self.folder, snapshot))
             yield span
         if self.markers.opened:
             if producer_states == "keep":

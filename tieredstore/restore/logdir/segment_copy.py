@@ -154,15 +154,17 @@ def check_log(span: Span, path: Path) -> IndexBuilder:
     return indexes
 
 
-def is_intact(span: Span, folder: Path) -> bool:
-    """Return True if the folder has an undamaged copy of the span's log, and the indexes that belong to it."""
+def is_intact(span: Span, folder: Path, snapshot: bytes) -> bool:
+    """Return True if the folder has an undamaged copy of the span's log, the indexes that belong to it, and the
+    ``snapshot`` of producers."""
     path = folder / f"{span.start:020d}.log"
+    paths = path.with_suffix(".index"), path.with_suffix(".timeindex"), folder / f"{span.stop:020d}.snapshot"
     try:
         indexes = check_log(span, path)
-        stored = [path.with_suffix(suffix).read_bytes() for suffix in (".index", ".timeindex")]
+        stored = [each.read_bytes() for each in paths]
     except (BatchCorruptError, FileNotFoundError):
         return False
-    return stored == [bytes(indexes.offset_index), indexes.close()]
+    return stored == [bytes(indexes.offset_index), indexes.close(), snapshot]
 
 
 def draft_files(folder: Path, start: int, stop: int, contents: Mapping[str, bytes]) -> dict[Path, Path]:
