@@ -24,6 +24,7 @@ from benchmarks.spark.kafka_topic import KafkaTopic
 from benchmarks.spark.spark_topic import SparkTopic
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.files.row_groups import GROUP_ROWS
+from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.stores import COLUMNS, open_parts
@@ -161,7 +162,9 @@ def planned(file: Path) -> list[BatchWindow]:
     """Return the windows of all records."""
     pipeline = load_pipeline(file)
     with open_parts(pipeline) as parts, closing(Planner(pipeline, parts.source)) as planner:
-        return planner.find_due(planner.snapshot(), {}, is_last=True)
+        snapshot = planner.snapshot()
+        begins = {mark.where: Progress(mark.topic_id, mark.start) for mark in planner.mark_firsts(snapshot, {})}
+        return planner.find_due(snapshot, begins, is_last=True)
 
 
 @functools.cache
