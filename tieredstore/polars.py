@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tieredstore.errors import ConfigError
 from tieredstore.installation import Extra
@@ -51,6 +51,9 @@ _logger: Final = logging.getLogger(__name__)
 _pl: Final[Any] = pl
 
 _BINARY: Final = Binary()
+
+_Json: TypeAlias = Any
+"""A node of an expression that Polars has exported as JSON."""
 
 
 def scan(
@@ -155,7 +158,7 @@ def _table(
     return table, table.schema.names
 
 
-def arrow_condition(predicate: pl.Expr) -> Any:
+def arrow_condition(predicate: pl.Expr) -> ds.Expression | None:
     """Return an Arrow condition that is true for at least the rows that the predicate selects; None if this function
     understands no part of the predicate.
 
@@ -187,7 +190,7 @@ _UNITS: Final[Mapping[str, Literal["ms", "us", "ns"]]] = {
 _BETWEEN: Final = {"Both": ("GtEq", "LtEq"), "Left": ("GtEq", "Lt"), "Right": ("Gt", "LtEq"), "None": ("Gt", "Lt")}
 
 
-def _necessary(node: Any) -> Any:
+def _necessary(node: _Json) -> ds.Expression | None:
     """Return a condition that is true for at least the rows for which the node is true; None if there is none. For AND,
     one known part is enough. For OR, both must be known."""
     match node:
@@ -201,7 +204,7 @@ def _necessary(node: Any) -> Any:
             return _exact(node)
 
 
-def _exact(node: Any) -> Any:
+def _exact(node: _Json) -> ds.Expression | None:
     """Convert a node of Polars' JSON to an Arrow condition; return None if there is no certain equivalent."""
     match node:
         case {"BinaryExpr": {"left": {"Column": str(name)}, "op": str(op), "right": {"Literal": literal}}}:
@@ -229,7 +232,7 @@ def _exact(node: Any) -> Any:
             return None
 
 
-def _both(one: Any, op: str, other: Any) -> Any:
+def _both(one: ds.Expression | None, op: str, other: ds.Expression | None) -> ds.Expression | None:
     if one is None or other is None:
         return None
     match op:
@@ -241,12 +244,12 @@ def _both(one: Any, op: str, other: Any) -> Any:
             return None
 
 
-def _comparison(name: str, op: str, literal: Any) -> Any:
+def _comparison(name: str, op: str, literal: _Json) -> ds.Expression | None:
     value = _scalar(name, literal)
     return None if value is None or op not in _COMPARED else _COMPARED[op](ds.field(name), value)
 
 
-def _scalar(name: str, literal: Any) -> Any:
+def _scalar(name: str, literal: _Json) -> Any:
     """Return the literal as a value of the column's type; None if it has another type."""
     match name, literal:
         case (
@@ -260,7 +263,7 @@ def _scalar(name: str, literal: Any) -> Any:
             return None
 
 
-def _among(name: str, literal: Any) -> Any:
+def _among(name: str, literal: _Json) -> ds.Expression | None:
     """Return the condition that a column's value is in a list of numbers. The JSON contains the list as an Arrow
     stream."""
     match name, literal:
