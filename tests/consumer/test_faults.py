@@ -134,7 +134,7 @@ def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
     """
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 50, cut_at=12)})
-    options = {"on_data_loss": policy, "mode": "remote_preferred"}
+    options: dict[str, Any] = {"on_data_loss": policy, "mode": "remote_preferred"}
     with broker.consumer(bucket, ORDERS, **options) as (consumer, member):
         parts_of(consumer).core.live.is_eager = is_eager
         member.is_eager = is_eager
@@ -179,7 +179,7 @@ def test_a_bucket_whose_log_is_another_one_than_was_read(bucket: Bucket, policy:
     """The record before the position has epoch 0. A later upload shows that epoch 1 began before that record."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
-    options = {"on_data_loss": policy, "mode": "remote_preferred"}
+    options: dict[str, Any] = {"on_data_loss": policy, "mode": "remote_preferred"}
     with broker.consumer(bucket, ORDERS, **options) as (consumer, _):
         read(consumer, 30)  # the broker returns ten of these records
         for _ in range(2):
@@ -235,7 +235,7 @@ def test_a_call_that_fails_after_its_partition_has_left_the_broker_loses_nothing
     def refuse(_: object) -> NoReturn:
         raise RuntimeError("the user refuses the loss")
 
-    options = {"on_data_loss": "report", "loss_cb": refuse}
+    options: dict[str, Any] = {"on_data_loss": "report", "loss_cb": refuse}
     with broker.consumer(bucket, ORDERS, **options) as (consumer, member):
         assert offsets_of(read(consumer, 10)) == list(range(10))
         bucket.write(20)
