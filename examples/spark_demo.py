@@ -61,7 +61,7 @@ def splits_of(options: dict[str, str]) -> list[Any]:
     """Plan the read as Spark does, and return the splits of its tasks."""
     source = TieredStoreDataSource(CaseInsensitiveDict(options))
     tasks: Sequence[Any] = source.reader(source.schema()).partitions()
-    return [task.split for task in tasks if task.split is not None]
+    return [task.value for task in tasks if task.value is not None]
 
 
 def show_splits(splits: list[Any], records: DataFrame) -> None:
