@@ -43,6 +43,36 @@ print(*sorted(set(ends)))
 
 
 @pytest.mark.slow
+def test_a_client_that_is_collected_in_its_own_thread_does_not_end_the_process() -> None:
+    """The client's thread calls back for the answer to a request. A garbage collection may run in this call."""
+    printed = run_fresh("""
+import gc
+import logging
+import threading
+import weakref
+from tieredstore.live.clients import LiveAdmin
+
+logging.disable()  # nobody listens at that port
+configuration, collected = {"bootstrap.servers": "127.0.0.1:1"}, threading.Event()
+
+def ask_and_forget():
+    client = LiveAdmin(configuration)
+    client.myself = client
+    future = client.list_consumer_groups(request_timeout=0.1)
+    future.add_done_callback(lambda _: (gc.collect(), collected.set()))
+    return weakref.ref(client)
+
+gc.disable()
+client = ask_and_forget()
+assert collected.wait(120)
+assert client() is None
+LiveAdmin(configuration)  # destroys the client
+print("alive")
+""")
+    assert printed == "alive\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["poll", "flush"])
 def test_a_fatal_error_that_only_a_bare_except_catches_is_kept(call: str) -> None:
     assert not issubclass(KafkaError, BaseException)

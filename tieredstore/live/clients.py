@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Mapping
@@ -53,6 +54,7 @@ class _Family:
 
     def __init__(self) -> None:
         self._clients: weakref.WeakSet[object] = weakref.WeakSet()
+        self._undestroyed: list[object] = []
         self.is_forked_beside_clients = False
         begin_again_after_fork(self)
 
@@ -65,9 +67,23 @@ class _Family:
         """Register a client. A forked child must not destroy the client, because that would wait for threads that only
         the parent has.
         """
+        self._undestroyed.clear()
         self._clients.add(client)
         leave_to_parent(client)
 
+    def keep_in_alien_thread(self, client: object) -> None:
+        """Keep a client that is about to be destroyed in a thread of librdkafka, until the next client is registered.
+
+        A thread of librdkafka calls Python for the answer to a request. A garbage collection in this call may find the
+        client, for example in a traceback. If a client's own thread destroys the client, librdkafka ends the process.
+        """
+        if threading.current_thread().name.startswith(_ALIEN):
+            self._undestroyed.append(client)
+            leave_to_parent(client)
+
+
+_ALIEN: Final = "Dummy-"
+"""The beginning of the name that ``threading`` gives to a thread that it did not start."""
 
 _family: Final = _Family()
 
@@ -99,6 +115,9 @@ class LiveConsumer(Consumer):
         _construct(super().__init__, configuration, self.trouble, {"stats_cb": self.statistics.hear})
         _family.add(self)
 
+    def __del__(self) -> None:
+        _family.keep_in_alien_thread(self)
+
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Consume like the library's method. But raise KeyboardInterrupt if Ctrl-C interrupts the call, and
         KafkaException for a fatal error."""
@@ -126,6 +145,9 @@ class LiveProducer(Producer):
         self.is_lost = False
         _construct(super().__init__, configuration, self.trouble, {"error_cb": self._note})
         _family.add(self)
+
+    def __del__(self) -> None:
+        _family.keep_in_alien_thread(self)
 
     def poll(self, timeout: float = -1) -> int:
         """Run callbacks. Keep a fatal error, which the library raises here without calling ``error_cb``."""
@@ -160,6 +182,9 @@ class LiveAdmin(AdminClient):
         self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
         self._log = _construct(super().__init__, configuration, self.trouble, {})
         _family.add(self)
+
+    def __del__(self) -> None:
+        _family.keep_in_alien_thread(self)
 
     def hear(self) -> None:
         """Record that a broker has answered: drop earlier connection errors, and log that the broker is back.
