@@ -15,14 +15,21 @@ from typing import ClassVar
 import pytest
 
 from tests.support.pubsub.pubsub_topics import batch_keys, notified, sealed_message, topics_on, values_of
-from tests.support.stores.doubles import FaultyStore, Moment, ScriptedStore
+from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends import memory
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.config.installed import QUEUES
-from tieredstore.errors import ConfigError, DataLossError, StoreError, StoreUnavailableError
+from tieredstore.errors import (
+    AccessDeniedError,
+    ConfigError,
+    DataLossError,
+    ObjectNotFoundError,
+    StoreError,
+    StoreUnavailableError,
+)
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
@@ -221,6 +228,23 @@ def test_batches_of_another_cluster_with_the_same_path_are_no_orphans(clock: Clo
     # Without the other definition, nothing else uses the objects.
     prod.store.delete([prod.folder.key("topics", "orders.json")])
     assert {one.code for one in plan} <= {"deleted"}
+
+
+def test_credentials_that_are_limited_to_the_key_prefix_collect_garbage(clock: Clock) -> None:
+    def refuse(operation: Operation) -> None:
+        if not all(key.startswith("team-a/") for key in operation.keys):
+            raise AccessDeniedError("Forbidden")
+
+    texts = {"storage.backend.class": "memory", "chunk.size": "4194304", "key.prefix": "team-a/"}
+    store = ScriptedStore(MemoryObjectStore()).on(do=refuse)
+    topics = Topics(store, settings_from({**texts, "pubsub.hashing": "false"}))
+    topics.create("orders")
+    key = Writing(topics).put()
+    clock.pass_ms(2 * DAY_MS)
+    assert [(each.code, each.name) for each in plan_gc(topics)] == [("deleted", key)]
+    plan_gc(topics).apply()
+    with pytest.raises(ObjectNotFoundError):
+        store.head(key)
 
 
 def test_batches_beyond_the_size_limit_are_freed(clock: Clock) -> None:

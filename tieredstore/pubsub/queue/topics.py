@@ -14,6 +14,7 @@ from tieredstore.api.scopes import is_glob
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.config import Settings
 from tieredstore.errors import (
+    AccessDeniedError,
     ConfigError,
     CorruptDataError,
     DataLossError,
@@ -225,7 +226,8 @@ class Topics:
         topic's queue.
 
         This happens if definitions are copied to another key prefix or cluster of the bucket, or if two combinations of
-        ``key.prefix`` and ``pubsub.cluster`` give the same path.
+        ``key.prefix`` and ``pubsub.cluster`` give the same path. Credentials may be limited to ``key.prefix``, so pass
+        over definitions that they may not read.
         """
         owner = topic.path.removesuffix(f"/topics/{topic.name}")
         for at in range(len(owner)):
@@ -236,7 +238,7 @@ class Topics:
                 continue
             try:
                 self.store.head(key)
-            except (ObjectNotFoundError, InvalidKeyError):
+            except (ObjectNotFoundError, InvalidKeyError, AccessDeniedError):
                 continue
             raise ConfigError(
                 f"{key} defines a topic of another cluster with the same objects, under {topic.path}: gc here would "
