@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pickle
 
 import pytest
 
 from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
 from tests.support.stores.doubles import FaultyStore, ScriptedStore
+from tieredstore.api.rows import segment_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
 from tieredstore.catalog.stored import load_segment
@@ -80,6 +82,10 @@ def test_an_archived_manifest_stands_in_the_segments_place() -> None:
     usage = Usage()
     usage.add(archived)
     assert (usage.segments, usage.damaged, usage.leftovers) == (1, 1, 0)
+    segment = segment_of(archived, None)
+    for each in (segment, pickle.loads(pickle.dumps(segment))):
+        with pytest.raises(ObjectArchivedError, match=r"at offset 0 cannot be read: restore it$"):
+            each.open()
 
 
 def test_a_segment_that_is_deleted_meanwhile_is_left_out() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
 
 from tieredstore.catalog.stored import StoredSegment
-from tieredstore.errors import ConfigError, CorruptDataError, SegmentNotFoundError
+from tieredstore.errors import ConfigError, CorruptDataError, ObjectArchivedError, SegmentNotFoundError
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.offsets import BrokerLog, lost_between, without
@@ -149,6 +149,7 @@ class Segment:
     stored: StoredSegment | None = field(default=None, repr=False, compare=False)
     """The segment's manifest and objects if ``inspect`` returned the segment; None after a listing."""
     _files: SegmentFiles | None = field(default=None, repr=False, compare=False)
+    _is_archived: bool = field(default=False, repr=False, compare=False)
 
     def open(self) -> SegmentStream:
         """Open the whole log as a seekable, read-only file. Raises SegmentNotFoundError, SegmentCorruptError or
@@ -201,7 +202,8 @@ class Segment:
     def _of_bucket(self) -> tuple[SegmentFiles, RemoteLogSegmentMetadata]:
         if self.metadata is None:
             why = self.damage or f"its objects {', '.join(self.missing)} are missing"
-            raise (CorruptDataError if self.damage else SegmentNotFoundError)(f"{self} cannot be read: {why}")
+            fault = SegmentNotFoundError if self.damage is None else CorruptDataError
+            raise (ObjectArchivedError if self._is_archived else fault)(f"{self} cannot be read: {why}")
         if self._files is None:
             raise ConfigError("a segment that was pickled has no bucket: get the segment from a bucket again")
         return self._files, self.metadata
@@ -218,7 +220,7 @@ class Segment:
         return Segment, (
             self.topic, self.topic_id, self.partition, self.base_offset, self.last_offset, self.segment_id, self.size,
             self.stored_size, self.last_time, self.leader_epochs, self.key_id, self.compressed, self.missing,
-            self.damage, self.metadata,
+            self.damage, self.metadata, None, None, self._is_archived,
         )  # fmt: skip
 
 
@@ -307,6 +309,7 @@ def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool
         None if stored is None else stored.metadata,
         stored if whole else None,
         files,
+        isinstance(listed.damage, ObjectArchivedError),
     )
 
 
