@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
@@ -87,6 +88,16 @@ def test_offsets_and_times_are_narrowed_as_far_as_they_can_be(
 )
 def test_spans_that_a_filter_excludes_are_not_possible(expression: ds.Expression) -> None:
     assert Condition(expression, SCHEMA).possible([PartitionSpan(("orders", 1), 0, 1000, 10_000)]) == []
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [ds.field("offset") != 7, ds.field("offset").isin([6, 8]), pc.bit_wise_and(ds.field("offset"), 1) == 0],
+    ids=str,
+)
+def test_one_offset_that_a_filter_excludes_is_not_possible(expression: ds.Expression) -> None:
+    """A batch of a topic of batches has one offset."""
+    assert Condition(expression, SCHEMA).possible([PartitionSpan(("orders", 1), 7, 8)]) == []
 
 
 def test_a_filter_names_the_columns_that_it_needs() -> None:

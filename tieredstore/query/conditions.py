@@ -144,13 +144,13 @@ def _fragments(schema: pa.Schema, guarantees: Sequence[ds.Expression], expressio
 
 
 def _of_span(span: PartitionSpan) -> ds.Expression:
-    topic, partition = span.where
-    known = [
-        ds.field("topic") == pa.scalar(topic),
-        ds.field("partition") == pa.scalar(partition, _INT32),
-        ds.field("offset") >= pa.scalar(span.start),
-        ds.field("offset") <= pa.scalar(min(span.stop - 1, MAX_OFFSET)),
-    ]
+    (topic, partition), offset = span.where, ds.field("offset")
+    known = [ds.field("topic") == pa.scalar(topic), ds.field("partition") == pa.scalar(partition, _INT32)]
+    if span.stop - span.start == 1:
+        # Arrow computes a condition such as ``offset != 7`` only for an exact value.
+        known.append(offset == pa.scalar(span.start))
+    else:
+        known += [offset >= pa.scalar(span.start), offset <= pa.scalar(min(span.stop - 1, MAX_OFFSET))]
     if span.latest_ms is not None:
         known.append(ds.field("timestamp") <= pa.scalar(span.latest_ms, _MS))
     if span.earliest_ms is not None:
