@@ -212,10 +212,8 @@ class CalmBroker(HurriedBroker):
         yield untyped.record_batch({"offset": untyped.array(range(start, stop), untyped.int64())})
 
 
-@pytest.mark.parametrize("live_start", [None, 0, 10, 15])
-def test_damaged_records_that_the_broker_has_are_read_there(
-    bucket: Bucket, caplog: pytest.LogCaptureFixture, live_start: int | None
-) -> None:
+def write_damaged(bucket: Bucket) -> PartitionLog:
+    """Write 20 records to the bucket, and damage the second half. The broker's log reaches offset 30."""
     bucket.write(10)
     damaged = bucket.write(10)
     path = next(bucket.root.rglob(f"{damaged.start_offset:020d}-*.log"))
@@ -223,7 +221,14 @@ def test_damaged_records_that_the_broker_has_are_read_there(
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
     lineage = load_catalog(bucket.manager, topic="orders").lineage("orders", 0, FIRST_ID)
-    log = PartitionLog("orders", 0, FIRST_ID, lineage, seam=20, earliest=0, end=30, live_start=live_start)
+    return PartitionLog("orders", 0, FIRST_ID, lineage, seam=20, earliest=0, end=30, live_start=0)
+
+
+@pytest.mark.parametrize("live_start", [None, 0, 10, 15])
+def test_damaged_records_that_the_broker_has_are_read_there(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture, live_start: int | None
+) -> None:
+    log = replace(write_damaged(bucket), live_start=live_start)
     reader = TopicReader(lambda: bucket.manager, QUERY, OFFSETS, live=cast("LiveReader", CalmBroker()))
     if live_start not in (0, 10):
         with pytest.raises(CorruptDataError):
@@ -232,3 +237,16 @@ def test_damaged_records_that_the_broker_has_are_read_there(
     batches: list[Any] = list(reader.read(log, 3, 25))
     assert [offset for batch in batches for offset in batch.to_pydict()["offset"]] == list(range(3, 25))
     assert caplog.text.count("orders-0 is read from the broker from offset 10 on") == 1
+
+
+@pytest.mark.parametrize("policy", ["fail", "report"])
+@pytest.mark.parametrize("again", [False, True])
+def test_damaged_records_that_the_broker_lacks_are_an_error(bucket: Bucket, policy: Any, *, again: bool) -> None:
+    """The broker's log ends before the bucket's, or the topic has been re-created."""
+    log, short = write_damaged(bucket), ShortBroker()
+    if again:
+        short.topic_id = Uuid.parse("AAAAAAAAAAAAAAAAAAAAAQ")
+    query = replace(QUERY, on_data_loss=policy)
+    reader = TopicReader(lambda: bucket.manager, query, OFFSETS, live=cast("LiveReader", short))
+    with pytest.raises(CorruptDataError):
+        list(reader.read(log, 3, 25))

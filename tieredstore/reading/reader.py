@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
-from tieredstore.errors import ConfigError, CorruptDataError
+from tieredstore.errors import ConfigError, CorruptDataError, DataLossError
 from tieredstore.model import name_of
 from tieredstore.process.closing import Closing
 from tieredstore.reading.losses import Losses, losses_between
@@ -188,21 +188,30 @@ class TopicReader(Closing):
 def _read(
     sources: QuerySources, log: PartitionLog, start: int, stop: int, aborted: set[AbortedTransaction] | None = None
 ) -> Generator[pa.RecordBatch, None, None]:
-    seam = log.seam
-    if log.lineage is not None and start < min(stop, seam):
-        stored = StoredRead(sources, log.lineage, (start, min(stop, seam)), aborted)
+    damage: CorruptDataError | None = None
+    seam = min(stop, log.seam)
+    if log.lineage is not None and start < seam:
+        stored = StoredRead(sources, log.lineage, (start, seam), aborted)
         try:
             yield from stored.batches()
         except CorruptDataError as error:
-            seam = stored.position
-            if log.live_start is None or not log.live_start <= seam < log.end:
+            if log.live_start is None or not log.live_start <= stored.position < log.end:
                 raise
-            _logger.warning("%s; %s is read from the broker from offset %d on", error, name_of(log.where), seam)
+            damage = error
+        if damage is not None:
+            at = stored.position
+            _logger.warning("%s; %s is read from the broker from offset %d on", damage, name_of(log.where), at)
+            # The broker may lack these records after all. This is damage in the bucket, which no loss policy accepts.
+            strict = replace(sources, query=replace(sources.query, on_data_loss="fail"))
+            try:
+                yield from strict.read_live_split(LiveSplit.of(log, at, seam))
+            except DataLossError as error:
+                raise damage from error
     if log.live_start is None:
         return
     # Skip missing offsets before the broker's first offset, because the loss policy has already been applied to these
     # offsets.
-    live = LiveSplit.of(log, max(start, seam, log.live_start), min(stop, log.end))
+    live = LiveSplit.of(log, max(start, log.seam, log.live_start), min(stop, log.end))
     if live.start < live.stop:
         yield from sources.read_live_split(live)
 
