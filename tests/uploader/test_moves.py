@@ -28,6 +28,7 @@ from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Leadership, Uploader
 from tieredstore.uploader.partition import Partition, Role
+from tieredstore.uploader.settled import Settled
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 NAME = (PARTITION.topic, PARTITION.partition)
@@ -436,3 +437,18 @@ def test_an_answer_about_an_earlier_topic_settles_nothing_of_a_re_created_one(
     uploader.run_once()
     (partition,) = (one for one in uploader.disk.partitions if one.where == again.partition)
     assert (extents(store, again.partition), partition.replicated_to) == ([(0, 9)], 10)
+
+
+def test_an_answer_about_an_earlier_topic_hides_no_outage(
+    uploader: Uploader, disk: BrokerDisk, settling: SaidSettling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> Mapping[TopicPartition, Settled]:
+        raise BrokerUnavailableError("no answer for 10 s")
+
+    uploader.ask_settled()
+    shutil.rmtree(disk.folder)
+    again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), *NAME), segments=4)
+    monkeypatch.setattr(settling, "ask", refuse)
+    look(uploader, again)
+    uploader.ask_settled()
+    assert "no answer for 10 s" in uploader.health.reasons()["broker"]

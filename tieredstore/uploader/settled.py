@@ -199,18 +199,20 @@ class Answers:
         self._max_age_s = max_age_s
         self._monotonic = monotonic
         self._answers: dict[TopicIdPartition, tuple[float, Settled]] = {}
-        self._heard: set[TopicIdPartition] = set()
+        self._heard: dict[TopicPartition, TopicIdPartition] = {}
+        """By name, so that an answer about an earlier topic ends with the first request about a re-created one."""
 
     def take(self, answers: Mapping[TopicIdPartition, Settled], asked: Iterable[TopicIdPartition] = ()) -> None:
         """Record the answers. Partitions in ``asked`` without an answer count as silent."""
         now_s = self._monotonic()
         self._answers.update({where: (now_s, settled) for where, settled in answers.items()})
-        self._heard.difference_update(asked)
-        self._heard.update(answers)
+        for where in asked:
+            self._heard.pop((where.topic, where.partition), None)
+        self._heard.update({(where.topic, where.partition): where for where in answers})
 
     def is_silent(self, where: TopicIdPartition) -> bool:
         """Return True if the last request brought no answer about the partition, or there was no request yet."""
-        return where not in self._heard
+        return self._heard.get((where.topic, where.partition)) != where
 
     @property
     def are_any(self) -> bool:
