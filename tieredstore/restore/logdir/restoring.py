@@ -214,14 +214,14 @@ def _discard(directory: LogDirectory, prepared: PreparedRestore, broker: int) ->
 
 def _broker_of(log_dirs: Sequence[Path], prepared: PreparedRestore) -> int:
     """Return the id of the broker to which all these directories belong."""
-    brokers = {log_dir: _bytes_used(log_dir, prepared) for log_dir in log_dirs}
+    brokers = {log_dir: _owner_of(log_dir, prepared) for log_dir in log_dirs}
     if len({*brokers.values()}) > 1:
         named = ", ".join(f"{path} ({broker})" for path, broker in brokers.items())
         raise ConfigError(f"the log directories belong to several brokers: {named}; restore one broker at a time")
     return brokers[log_dirs[0]]
 
 
-def _bytes_used(log_dir: Path, prepared: PreparedRestore) -> int:
+def _owner_of(log_dir: Path, prepared: PreparedRestore) -> int:
     path = log_dir / "meta.properties"
     try:
         raw = path.read_bytes()
