@@ -227,7 +227,7 @@ def test_batches_of_another_cluster_with_the_same_path_are_no_orphans(clock: Clo
     assert batch_keys(prod) == [key]
     # Without the other definition, nothing else uses the objects.
     prod.store.delete([prod.folder.key("topics", "orders.json")])
-    assert {one.code for one in plan} <= {"deleted"}
+    assert [one.code for one in plan] == ["deleted"]
 
 
 def test_credentials_that_are_limited_to_the_key_prefix_collect_garbage(clock: Clock) -> None:
