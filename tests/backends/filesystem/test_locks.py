@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.support.simulated_time import SimulatedClock
 from tieredstore.backends.filesystem import FilesystemObjectStore, folders
 from tieredstore.errors import StoreUnavailableError
 
@@ -19,6 +21,12 @@ def store(tmp_path: Path) -> FilesystemObjectStore:
     store = FilesystemObjectStore(tmp_path)
     store.put("orders/0/a", b"first")
     return store
+
+
+@pytest.fixture
+def _simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimulatedClock()
+    monkeypatch.setattr(folders, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep))
 
 
 @contextmanager
@@ -42,14 +50,14 @@ CHANGES: dict[str, Change] = {
 }
 
 
+@pytest.mark.usefixtures("_simulated_time")
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_lock_that_a_stopped_process_holds_is_an_error_that_may_pass(
-    store: FilesystemObjectStore, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    store: FilesystemObjectStore, tmp_path: Path, name: str
 ) -> None:
-    monkeypatch.setattr(folders, "_LOCKED_S", 0.05)
     with locked(tmp_path / "orders/0"):
         with pytest.raises(
-            StoreUnavailableError, match="has held the lock of the folder orders/0 for 0 s: end that process if it"
+            StoreUnavailableError, match="has held the lock of the folder orders/0 for 30 s: end that process if it"
         ):
             CHANGES[name](store)
         assert store.get("orders/0/a") == b"first"
@@ -57,10 +65,8 @@ def test_a_lock_that_a_stopped_process_holds_is_an_error_that_may_pass(
     CHANGES[name](store)
 
 
-def test_what_was_prepared_is_published_once_the_lock_is_free(
-    store: FilesystemObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folders, "_LOCKED_S", 0.05)
+@pytest.mark.usefixtures("_simulated_time")
+def test_what_was_prepared_is_published_once_the_lock_is_free(store: FilesystemObjectStore, tmp_path: Path) -> None:
     prepared = store.prepare("orders/0/b", [b"second"], staging_prefix="staged/")
     with locked(tmp_path / "orders/0"), pytest.raises(StoreUnavailableError):
         store.publish(prepared)

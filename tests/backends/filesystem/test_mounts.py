@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.pubsub.pubsub_topics import topics_in
-from tieredstore.backends.filesystem import folders
 from tieredstore.backends.filesystem.folders import file_system_in
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.errors import ConfigError
@@ -40,11 +39,14 @@ def test_a_path_is_of_the_mount_that_is_seen_there(path: str, kind: str) -> None
 
 def test_topics_of_batches_are_refused_on_nfs_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert FilesystemObjectStore(tmp_path).conditional_writes
-    table = tmp_path / "mountinfo"
-    table.write_text(f"22 1 8:1 / {tmp_path} rw - nfs4 server:/export rw\n")
-    monkeypatch.setattr(folders, "_MOUNTS", table)
+    table = f"22 1 8:1 / {tmp_path} rw - nfs4 server:/export rw\n".encode()
+    monkeypatch.setattr(Path, "read_bytes", lambda _: table)
     assert not FilesystemObjectStore(tmp_path).conditional_writes
     with pytest.raises(ConfigError, match="pubsub needs a store with atomic conditional writes"):
         topics_in(tmp_path)
-    monkeypatch.setattr(folders, "_MOUNTS", tmp_path / "absent")
+
+    def no_table(_: Path) -> bytes:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_bytes", no_table)
     assert FilesystemObjectStore(tmp_path).conditional_writes

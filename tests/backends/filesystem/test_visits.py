@@ -179,15 +179,13 @@ def test_what_is_no_file_any_more_is_not_listed(folder: Path, monkeypatch: pytes
     plain = [info.key for info in objects.list()]
     assert plain == ["empty", "more", "most", "one", "unreadable"]
 
-    def is_plain(_entry: os.DirEntry[str]) -> bool:
-        """Return True for every entry, as if files had become something else after the folder was read."""
-        return True
-
     def nothing_is_told(*_: object) -> None:
         return None
 
     monkeypatch.setattr(files, "names_of_files", nothing_is_told)
-    monkeypatch.setattr(files, "_is_plain", is_plain)
+    assert [info.key for info in objects.list()] == plain
+    # Name every entry as a file, as if files had become something else after the folder was read.
+    monkeypatch.setattr(files, "names_of_files", os.listdir)
     assert [info.key for info in objects.list()] == plain
     monkeypatch.setattr(files, "look_at_files", nothing_is_told)
     assert [info.key for info in objects.list()] == plain
