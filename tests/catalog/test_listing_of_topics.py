@@ -42,8 +42,8 @@ def fill(store: MemoryObjectStore, topics: Iterable[str], segments: int = 1) -> 
                 store.put(object_key(PREFIX, path, suffix), b"")
 
 
-def listed(store: MemoryObjectStore | CountingStore, topics: Iterable[str]) -> list[str]:
-    return [objects.main_path for objects in list_segments(store, PREFIX, Scope(topics=frozenset(topics)))]
+def listed(store: MemoryObjectStore | CountingStore, topics: Iterable[str], **page: int) -> list[str]:
+    return [objects.main_path for objects in list_segments(store, PREFIX, Scope(topics=frozenset(topics)), **page)]
 
 
 def one_by_one(store: MemoryObjectStore, topics: Iterable[str]) -> list[str]:
@@ -63,11 +63,9 @@ def test_they_are_what_each_topics_listing_has(stored: set[str], wanted: set[str
 @pytest.mark.parametrize("page", [1, 2, 5])
 @given(stored=names, wanted=names)
 def test_the_listing_that_begins_anew_misses_nothing(page: int, stored: set[str], wanted: set[str]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tieredstore.catalog.listing._PAGE", page)
-        store = MemoryObjectStore()
-        fill(store, stored, 3)
-        assert listed(store, wanted) == one_by_one(store, wanted)
+    store = MemoryObjectStore()
+    fill(store, stored, 3)
+    assert listed(store, wanted, page=page) == one_by_one(store, wanted)
 
 
 def test_no_topics_ask_for_nothing() -> None:

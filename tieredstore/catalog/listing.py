@@ -69,17 +69,24 @@ class Scope:
 _EVERYTHING: Final = Scope()
 
 
-def list_segments(store: ObjectStore, prefix: str = "", scope: Scope = _EVERYTHING) -> Iterator[SegmentObjects]:
+def list_segments(
+    store: ObjectStore, prefix: str = "", scope: Scope = _EVERYTHING, *, page: int = _PAGE
+) -> Iterator[SegmentObjects]:
     """Yield the segments in scope under ``key.prefix``, in key order. Incomplete segments are included; other objects
     are ignored.
 
     The call makes one listing, page by page. The scope's ``first_offset`` excludes segments that begin earlier. The
-    excluded segments cost no requests if the scope is one partition (topic, id and number).
+    excluded segments cost no requests if the scope is one partition (topic, id and number). Several topics are listed
+    together, because one request returns ``page`` keys, often of many topics.
     """
     key: ObjectKey | None = None
     path = foreign = ""
     objects: list[tuple[Suffix, ObjectInfo]] = []
-    for info in _list(store, prefix, scope):
+    if scope.topics is None:
+        infos = store.list(scope.listing_prefix(prefix), scope.start_after(prefix))
+    else:
+        infos = _list_together(store, [listing_prefix(prefix, topic) for topic in scope.topics], page)
+    for info in infos:
         # A sorted listing has the three keys of a segment side by side, because they differ only in their suffix. Parse
         # their common part once.
         own, _, ending = info.key.rpartition(".")
@@ -98,21 +105,10 @@ def list_segments(store: ObjectStore, prefix: str = "", scope: Scope = _EVERYTHI
         yield SegmentObjects(key.segment_id, key.start_offset, tuple(objects), key.main_path)
 
 
-def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]:
-    """Yield the objects in scope and some of their neighbours, in key order.
-
-    Several topics are listed together, because one request returns a thousand keys, often of many topics. If a whole
-    page has only other topics' keys, halve the remaining topics and list each half separately. A few topics of a large
-    store then cost a few pages each.
-    """
-    if scope.topics is None:
-        return store.list(scope.listing_prefix(prefix), scope.start_after(prefix))
-    return _list_together(store, [listing_prefix(prefix, topic) for topic in scope.topics])
-
-
-def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
+def _list_together(store: ObjectStore, prefixes: Iterable[str], page: int) -> Iterator[ObjectInfo]:
     """Yield the keys with one of ``prefixes``, in order. A listing reads past the keys between two prefixes only if
-    these keys fill less than a page.
+    these keys fill less than a page. If they fill a page, halve the remaining prefixes and list each half separately. A
+    few topics of a large store then cost a few pages each.
 
     The listings are limited by prefixes. A start key is no alternative, because some services read all pages before it.
     """
@@ -136,7 +132,7 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
                 yield info
                 continue
             passed += 1
-            if passed == _PAGE:
+            if passed == page:
                 crowded.add(common)
                 break
         if common in crowded:
