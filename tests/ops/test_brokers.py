@@ -45,7 +45,9 @@ def records() -> list[bytes]:
 
 
 class Topic:
-    """A metadata topic. The next reading returns ``values``."""
+    """A metadata topic. The next reading returns ``values``. Its view reads before ``at_once`` items of a listing."""
+
+    at_once = 500
 
     def __init__(self, values: Iterable[bytes]) -> None:
         self.values = list(values)
@@ -55,7 +57,7 @@ class Topic:
         return ((0, offset, value) for offset, value in enumerate(values))
 
     def view(self) -> BrokersView:
-        return BrokersView(self.read_on)
+        return BrokersView(self.read_on, at_once=self.at_once)
 
 
 @pytest.fixture
@@ -126,9 +128,9 @@ def test_segments_copied_during_the_listing_stay(
     """While the listing runs, a broker records that it copies a segment, copies it, and records the end. The new
     objects are old enough to be garbage.
     """
-    monkeypatch.setattr("tieredstore.ops.brokers._AT_ONCE", 2)
     many = run_of(20, partition_of())
     store, topic = aged(segments=many), Topic(record_of(segment, SegmentState.COPY_SEGMENT_STARTED) for segment in many)
+    topic.at_once = 2
     new = run_of(1, partition_of("zebras"))[0]
 
     def list_slowly(*arguments: Any) -> Iterator[SegmentObjects]:

@@ -14,6 +14,7 @@ from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError, KeyRingError
 from tieredstore.ops.keys.pairs import Passphrase, generate_key_pair, passphrase_from
 from tieredstore.remote.key_ring import key_ring_of
+from tieredstore.remote.key_texts import descriptor_content
 
 KEYS = GOLDEN / "08-keyring" / "keys"
 PLAIN = (KEYS / "key1.private.pem").read_bytes()
@@ -80,12 +81,11 @@ def test_a_pipe_gives_the_key_once_and_it_is_kept() -> None:
         os.close(reading)
 
 
-def test_a_pipe_that_nobody_closes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tieredstore.remote.key_texts._PIPE_TIMEOUT_S", 0.1)
+def test_a_pipe_that_nobody_closes_is_not_waited_for() -> None:
     reading, writing = os.pipe()
     try:
         with pytest.raises(KeyRingError, match="gave no key within"):
-            opens(settings_of(fd=str(reading)))
+            descriptor_content(reading, "private key", timeout_s=0.1)
     finally:
         os.close(reading)
         os.close(writing)

@@ -133,9 +133,10 @@ class BrokersView(Closing):
     Raise CorruptDataError for an unreadable record, because then it is unknown which segments the brokers list.
     """
 
-    def __init__(self, read_on: Callable[[], Iterable[tuple[int, int, bytes]]]) -> None:
-        """Create the view. ``read_on`` returns new records, as ``MetadataTopic.read_on`` does."""
-        self._read_on = read_on
+    def __init__(self, read_on: Callable[[], Iterable[tuple[int, int, bytes]]], *, at_once: int = _AT_ONCE) -> None:
+        """Create the view. ``read_on`` returns new records, as ``MetadataTopic.read_on`` does, and is called for each
+        ``at_once`` items of a listing."""
+        self._read_on, self._at_once = read_on, at_once
         self._segments = BrokersSegments()
 
     def read_behind(self, seen: Iterable[SeenT]) -> Iterator[SeenT]:
@@ -144,7 +145,7 @@ class BrokersView(Closing):
         Before yielding an item, read all records that the brokers wrote before the item was seen.
         """
         seen = iter(seen)
-        while piece := list(islice(seen, _AT_ONCE)):
+        while piece := list(islice(seen, self._at_once)):
             for partition, offset, value in self._read_on():
                 try:
                     self._segments.take(value)

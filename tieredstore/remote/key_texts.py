@@ -38,9 +38,9 @@ def variable_content(name: str, what: str) -> bytes:
     return text
 
 
-def descriptor_content(number: int, what: str) -> bytes:
-    """Read an open descriptor to its end. Raise KeyRingError if the text is empty, or does not end within a
-    deadline."""
+def descriptor_content(number: int, what: str, *, timeout_s: float = _PIPE_TIMEOUT_S) -> bytes:
+    """Read an open descriptor to its end. Raise KeyRingError if the text is empty, or if a pipe does not end within
+    ``timeout_s``."""
     try:
         status = os.fstat(number)
         if stat.S_ISREG(status.st_mode):
@@ -49,7 +49,7 @@ def descriptor_content(number: int, what: str) -> bytes:
         place = number, status.st_dev, status.st_ino
         with _lock:
             if place not in _from_pipes:
-                _from_pipes[place] = _to_end(number)
+                _from_pipes[place] = _to_end(number, timeout_s)
             return _from_pipes[place]
     except OSError as error:
         raise KeyRingError(
@@ -57,13 +57,13 @@ def descriptor_content(number: int, what: str) -> bytes:
         ) from error
 
 
-def _to_end(number: int) -> bytes:
+def _to_end(number: int, timeout_s: float) -> bytes:
     parts: list[bytes] = []
-    deadline = Deadline.after(_PIPE_TIMEOUT_S)
+    deadline = Deadline.after(timeout_s)
     while sum(map(len, parts)) < MAX_BYTES:
         # Wait with a deadline. If nothing is written to the descriptor, as on a terminal, a read would block forever.
         if not select.select([number], [], [], max(0.0, deadline.remaining_s()))[0]:
-            raise KeyRingError(f"descriptor {number} gave no key within {_PIPE_TIMEOUT_S:g} s; close its other end")
+            raise KeyRingError(f"descriptor {number} gave no key within {timeout_s:g} s; close its other end")
         part = os.read(number, MAX_BYTES)
         if not part:
             break
