@@ -31,9 +31,9 @@ class Step:
     """A context manager that prints a step's label (``1/4 …``), then its status and seconds at intervals, then its
     duration."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, *, log_every_s: float = _LOG_EVERY_S) -> None:
         self.status = ""
-        self._label = label
+        self._label, self._log_every_s = label, log_every_s
         self._started = 0.0
         self._ended = threading.Event()
         self._ticker = threading.Thread(target=self._tick, daemon=True)
@@ -88,15 +88,16 @@ class Step:
 
     def _tick(self) -> None:
         terminal = sys.stdout.isatty()
-        while not self._ended.wait(_TERMINAL_EVERY_S if terminal else _LOG_EVERY_S):
+        while not self._ended.wait(_TERMINAL_EVERY_S if terminal else self._log_every_s):
             line = f"    {self._seconds()} s {self.status}"[:_WIDTH]
             print(f"\r{line:{_WIDTH}}" if terminal else line, end="" if terminal else "\n", flush=True)
 
 
-def numbered(labels: Iterable[str]) -> list[Step]:
-    """Return the steps of one setup, with their numbers in the labels: ``1/3 …``."""
+def numbered(labels: Iterable[str], *, log_every_s: float = _LOG_EVERY_S) -> list[Step]:
+    """Return the steps of one setup, with their numbers in the labels: ``1/3 …``. In a log, a step prints its status
+    every ``log_every_s``."""
     every = list(labels)
-    return [Step(f"{number}/{len(every)} {label}") for number, label in enumerate(every, 1)]
+    return [Step(f"{number}/{len(every)} {label}", log_every_s=log_every_s) for number, label in enumerate(every, 1)]
 
 
 def run_main(main: Callable[[], None]) -> None:

@@ -22,7 +22,6 @@ from typing import Final
 from scripts.environment import LOCKS, UV, VENV, uv_variables
 from scripts.steps import SetupError, Step, run_main
 
-_BIN: Final = VENV / "bin"
 # Spark's launcher always requests the module jdk.incubator.vector, which only speeds up MLlib's vectors. The wheel's
 # runtime lacks it, and java exits if a module is missing. So drop this option, and pass on all others.
 _JAVA_WITHOUT_VECTORS: Final = """\
@@ -99,7 +98,7 @@ GO: Final = Tool(
 
 def located(tool: Tool) -> Path | None:
     """Return the path of the wheel's program, else of the machine's, or None if neither is new enough."""
-    candidates = [_BIN / tool.command, *_of_machine(tool)]
+    candidates = [VENV / "bin" / tool.command, *_of_machine(tool)]
     return next((path for path in candidates if (version_of(tool, path) or (0, 0)) >= tool.minimum), None)
 
 
@@ -117,8 +116,8 @@ def version_of(tool: Tool, program: Path) -> tuple[int, int] | None:
 
 def environment() -> dict[str, str]:
     """Return the environment variables for programs that look for these tools themselves, especially Spark."""
-    variables = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
-    if (_BIN / JAVA.command).exists():
+    variables = {**os.environ, "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    if (VENV / "bin" / JAVA.command).exists():
         # The wheel is installed only if no other Java fits. So unset JAVA_HOME, because the unfit Java that it names
         # would take precedence.
         variables.pop("JAVA_HOME", None)
@@ -175,7 +174,7 @@ def _link(name: str) -> Callable[[Path], None]:
     """Return a function that makes .venv/bin/``name`` a link to a program."""
 
     def link(program: Path) -> None:
-        target = _BIN / name
+        target = VENV / "bin" / name
         target.unlink(missing_ok=True)
         target.symlink_to(program)
 
@@ -183,8 +182,8 @@ def _link(name: str) -> Callable[[Path], None]:
 
 
 def _write_java(program: Path) -> None:
-    target = _BIN / JAVA.command
-    words = {"home": shlex.quote(str(_BIN.parent)), "java": shlex.quote(str(program))}
+    target = VENV / "bin" / JAVA.command
+    words = {"home": shlex.quote(str(VENV)), "java": shlex.quote(str(program))}
     target.write_text(_JAVA_WITHOUT_VECTORS.format(**words))
     target.chmod(0o755)
 
@@ -200,7 +199,7 @@ def npm() -> list[str | Path]:
     if program is None:
         raise SetupError(missing(NODE))
     script = program.resolve().parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    return [program, script] if program.parent == _BIN else ["npm"]
+    return [program, script] if program.parent == VENV / "bin" else ["npm"]
 
 
 def main() -> None:

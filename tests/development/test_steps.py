@@ -6,14 +6,12 @@ import re
 
 import pytest
 
-from scripts import steps
 from scripts.steps import SetupError, numbered, run_main
 
 
 @pytest.mark.slow
-def test_a_long_step_tells_what_it_is_at(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(steps, "_LOG_EVERY_S", 0.1)
-    first, second = numbered(("one", "two"))
+def test_a_long_step_tells_what_it_is_at(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = numbered(("one", "two"), log_every_s=0.1)
     with first:
         first.run(("/bin/sh", "-c", "echo half; sleep 2; echo whole"), str.strip)
     with second:

@@ -23,7 +23,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     (tmp_path / "venv" / "bin").mkdir(parents=True)
-    monkeypatch.setattr(toolchain, "_BIN", tmp_path / "venv" / "bin")
+    monkeypatch.setattr(toolchain, "VENV", tmp_path / "venv")
     monkeypatch.setenv("PATH", str(folder))
     for name in ("JAVA_HOME", "CI"):
         monkeypatch.delenv(name, raising=False)
