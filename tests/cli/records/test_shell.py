@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,7 +106,7 @@ def test_a_shell_completes_keeps_its_snapshot_and_outlives_errors(
     assert end.code == 0
 
 
-def test_ctrl_c_outside_of_a_query_does_not_end_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_outside_of_a_query_does_not_end_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
@@ -121,7 +120,7 @@ def test_ctrl_c_outside_of_a_query_does_not_end_the_shell(monkeypatch: pytest.Mo
     tables: Any = SimpleNamespace(words=list, interrupt=lambda: None, run_any=interrupt, drop_failed=interrupt)
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     monkeypatch.setattr(shell, "complain", complain)
-    monkeypatch.setattr(shell, "_line_editor", lambda _: contextlib.nullcontext())
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     shell.run_shell(tables, 3)
     assert complaints == ["the query was interrupted"] * 2
 
