@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
 from tieredstore.pipelines.log.commit_log import Progress, changes_since
+from tieredstore.pipelines.run import starts
 from tieredstore.pipelines.run.finalizing import watermarks
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.progress import GroupProgress
@@ -184,13 +186,19 @@ def test_partitions_without_an_offset_begin_by_the_rule(monkeypatch: pytest.Monk
     group = {"startingOffsets": "group:g", "kafka__bootstrap__servers": "localhost:1"}
     logs = [log_of(10), log_of(20, 5, "other")]
 
-    def standing(_: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return {(TOPIC, NUMBER): 10}
+    class Cluster(ScriptedCluster):
+        """Cluster in which the group has an offset of the first partition only."""
 
+        def committed_offsets(
+            self, group: str, partitions: Iterable[TopicPartition]
+        ) -> dict[TopicPartition, int | None]:
+            assert group == "g"
+            return {where: 10 if where == (TOPIC, NUMBER) else None for where in partitions}
+
+    monkeypatch.setattr(starts, "query_of", lambda _: SimpleNamespace(open_cluster=lambda: Cluster(0)))
     for rule, begin in (("earliest", 5), ("latest", 20)):
-        starts = Starts(pipeline_of(kafka__new__consumer__auto__offset__reset=rule, **group))
-        monkeypatch.setattr(starts, "_standing", standing)
-        assert starts.of(logs, is_new=True) == {(TOPIC, NUMBER): 10, ("other", NUMBER): begin}
+        pipeline = pipeline_of(kafka__new__consumer__auto__offset__reset=rule, **group)
+        assert Starts(pipeline).of(logs, is_new=True) == {(TOPIC, NUMBER): 10, ("other", NUMBER): begin}
 
 
 class ScriptedCluster(LiveCluster):
