@@ -18,7 +18,6 @@ from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, ResourceNotFoundError
-from tieredstore.live import faults
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.comparison import ComparedPartition, Comparison, MappedOffsets
 from tieredstore.restore.pairs import RecordDifference
@@ -335,11 +334,10 @@ def test_offsets_that_the_bucket_lost_are_named(kafka: KafkaServer, tmp_path: Pa
     assert (one.difference, one.lost, one.records, one.target_records) == (None, [(10, 19)], 20, 20)
 
 
-def test_a_topic_that_is_on_one_side_only(plain: Bucket, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_on_one_side_only(plain: Bucket, kafka: KafkaServer) -> None:
     with pytest.raises(ResourceNotFoundError):
         compare(plain, kafka, "no-such-topic")
-    # A broker may not know a new topic yet, so the comparison retries for 5 s. The test shortens these 5 s.
-    monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
+    # A broker may not know a new topic yet, so the comparison retries for 5 s.
     comparison = Comparison(plain.manager, {"bootstrap.servers": kafka.bootstrap_servers})
     with pytest.raises(ResourceNotFoundError):
         list(comparison.same_offsets({"no-such-topic": target_of(kafka, {}, range(1))}))

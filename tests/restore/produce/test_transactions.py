@@ -59,9 +59,8 @@ class _Transactions:
         self.committed.set()
 
 
-def test_a_transaction_ends_while_the_source_has_no_committed_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_ends_while_the_source_has_no_committed_records() -> None:
     """Otherwise, the broker would abort the transaction after ``transaction.timeout.ms``, in each attempt again."""
-    monkeypatch.setattr(producing, "_MOST_S", 0.1)
     broker = _Transactions()
 
     def batches(_ranges: Mapping[TopicPartition, SourceRange], _turn: int) -> Generator[SourceBatch]:
@@ -70,7 +69,7 @@ def test_a_transaction_ends_while_the_source_has_no_committed_records(monkeypatc
         assert broker.committed.wait(TIMEOUT_S)
         yield SourceBatch(WHERE, 9, None)
 
-    end = _produce(broker, batches)
+    end = _produce(broker, batches, most_s=0.1)
     assert [(each.sources[WHERE].next, each.records) for each in broker.positions] == [(1, 1), (9, 1)]
     assert end == broker.positions[-1]
 
@@ -93,10 +92,10 @@ def test_ctrl_c_ends_a_run_while_the_source_is_read(monkeypatch: pytest.MonkeyPa
     may_end.set()
 
 
-def _produce(broker: _Transactions, batches: Callable[..., Generator[SourceBatch]]) -> RunPosition:
+def _produce(broker: _Transactions, batches: Callable[..., Generator[SourceBatch]], **options: float) -> RunPosition:
     """Produce the records of a source whose only partition has the offsets 0 to 8."""
     source = SimpleNamespace(options=ProduceOptions(topics={"orders": "new"}, name="run"), batches=batches)
-    run = ProduceRun(cast("Any", source), {})
+    run = ProduceRun(cast("Any", source), {}, **cast("Any", options))
     run._next = {("new", 0): 0}  # pyright: ignore[reportPrivateUsage]
     begin = RunPosition(
         topics={"orders": "new"}, topic_ids={}, partitioner="keep", sources={WHERE: SourceRange(0, 0, 9)},

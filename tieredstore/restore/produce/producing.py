@@ -96,11 +96,11 @@ class _Transaction:
             runs[len(runs) - (joined is not None) :] = [joined or run]
         self.records += len(offsets)
 
-    def is_full(self, most_records: int) -> bool:
+    def is_full(self, most_records: int, most_s: float) -> bool:
         return (
             self.records >= most_records
             or self.size >= _MOST_BYTES
-            or (self.records > 0 and time.monotonic() - self.since > _MOST_S)
+            or (self.records > 0 and time.monotonic() - self.since > most_s)
         )
 
 
@@ -109,7 +109,7 @@ class ProduceRun:
     clients.
 
     ``timeout_s`` is the longest time that a call waits for the brokers without progress. A transaction ends at the end
-    of a batch, once it has at least ``most_records`` records. It may also end earlier.
+    of a batch, once it has at least ``most_records`` records or is ``most_s`` old. It may also end earlier.
     """
 
     def __init__(
@@ -122,6 +122,7 @@ class ProduceRun:
         timeout_s: float = _CALL_S,
         give_up_s: float = _GIVE_UP_S,
         most_records: int = _MOST_RECORDS,
+        most_s: float = _MOST_S,
     ) -> None:
         self._source = source
         self._properties = properties
@@ -130,7 +131,7 @@ class ProduceRun:
         self._on_step: OnStep = on_step or (lambda _: None)
         self._timeout_s = timeout_s
         self._give_up_s = give_up_s
-        self._most_records = most_records
+        self._most_records, self._most_s = most_records, most_s
         self._committed_at = time.monotonic()
         self._partitionings: dict[str, Partitioning] = {}
         """The rule that chooses the target partitions of each source topic's records."""
@@ -229,7 +230,7 @@ class ProduceRun:
             with ThreadPool(1, "tieredstore-restore") as reader:
                 while True:
                     reading = reader.submit(next, batches, None)
-                    if open_one is not None and not is_done(reading, _MOST_S):
+                    if open_one is not None and not is_done(reading, self._most_s):
                         position, open_one = self._end(transactions, open_one, position), None
                     if (batch := outcome(reading)) is None:
                         break
@@ -239,7 +240,7 @@ class ProduceRun:
                         open_one = _Transaction(time.monotonic(), is_rehashed, self._next)
                     self._on_step("produce")
                     self._send(transactions, open_one, batch)
-                    if open_one.is_full(self._most_records):
+                    if open_one.is_full(self._most_records, self._most_s):
                         position, open_one = self._end(transactions, open_one, position), None
                         if position.offset_records - position.mapped >= _UNMAPPED:
                             position = self._map(transactions, control, position)
