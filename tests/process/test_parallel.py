@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from functools import partial
@@ -22,12 +21,15 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_results_come_in_the_order_of_the_items(pool: ThreadPoolExecutor) -> None:
-    def slow_first(number: int) -> int:
-        time.sleep(0.02 if number % 5 == 0 else 0)
+    done = [threading.Event() for _ in range(30)]
+
+    def after_next(number: int) -> int:
+        assert number % 5 or done[number + 1].wait(60)
+        done[number].set()
         return number * 2
 
-    assert list(in_parallel(pool, slow_first, range(30), at_once=7)) == [2 * i for i in range(30)]
-    assert list(in_parallel(pool, slow_first, [], at_once=1)) == []
+    assert list(in_parallel(pool, after_next, range(30), at_once=7)) == [2 * i for i in range(30)]
+    assert list(in_parallel(pool, after_next, [], at_once=1)) == []
 
 
 def test_no_more_items_are_taken_than_there_is_room_for(pool: ThreadPoolExecutor) -> None:
@@ -107,7 +109,7 @@ def test_no_more_than_so_many_are_under_way_or_done_and_not_taken(pool: ThreadPo
         results = in_parallel(pool, job, range(100), at_once=3, ordered=ordered)
         for taken in range(1, 20):
             next(results)
-            time.sleep(0.002)
+            pool.submit(int).result(60)  # begins after all jobs that the pool has by now
             assert len(begun) <= taken + 3
         results.close()
 

@@ -272,7 +272,7 @@ def test_a_forked_child_is_no_service_and_wakes_none() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         def child():
             say(f"child {os.getpid()}")
-            time.sleep(60)
+            threading.Event().wait()
         def forking(stop):
             process = multiprocessing.get_context("fork").Process(target=child)
             process.start()

@@ -20,7 +20,6 @@ from tieredstore.backends.base import find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import IndexType
-from tieredstore.process import closing as closer_module
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote import manager as manager_module
 
@@ -128,16 +127,23 @@ def test_a_closed_manager_serves_nothing_any_more_whatever_is_cached(tmp_path: P
 
 def test_closing_from_several_threads_closes_once(tmp_path: Path) -> None:
     closed: list[str] = []
+    begun = threading.Semaphore(0)
 
     class Noted(MemoryObjectStore):
         def close(self) -> None:
             closed.append("store")
-            time.sleep(0.05)
+            for _ in range(8):
+                assert begun.acquire(timeout=30)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(manager_module, "open_places", lambda _: Noted())
         manager = RemoteStorageManager(memory_settings())
-    threads = [threading.Thread(target=manager.close) for _ in range(8)]
+
+    def close() -> None:
+        begun.release()
+        manager.close()
+
+    threads = [threading.Thread(target=close) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -192,7 +198,7 @@ def test_a_signals_handler_may_close_what_the_main_thread_reads(tmp_path: Path) 
         scene.store.answers.set()
 
 
-def test_a_signals_handler_may_close_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signals_handler_may_close_at_any_moment(tmp_path: Path) -> None:
     """A handler may close the manager even while the main thread has a lock. Signals arrive at random moments of the
     thread's reads.
     """
@@ -200,7 +206,6 @@ def test_a_signals_handler_may_close_at_any_moment(tmp_path: Path, monkeypatch: 
     data = write_segment(tmp_path, LOG)
     before = signal.getsignal(signal.SIGALRM)
     store = MemoryObjectStore()
-    monkeypatch.setattr(closer_module, "_LOCKED_S", 0.2)
 
     def copy_and_read(manager: RemoteStorageManager) -> None:
         while True:

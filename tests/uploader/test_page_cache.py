@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once
+from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.uploader.page_cache import cache_as_it_was, list_uncached
 
@@ -102,16 +102,14 @@ def test_by_the_systems_own_cache(file: int) -> None:
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     if not list(list_uncached(file)):
         pytest.skip("the file system of the tests' folder keeps all in memory")
-    # Repeat, because a busy system may keep pages that it was asked to drop, especially those just read.
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
+
+    def is_dropped() -> bool:
         with cache_as_it_was(file):
             assert len(os.pread(file, 4 * MIB, 0)) == 7 * MIB // 2
-        if list(list_uncached(file)):
-            return
-        time.sleep(0.1)
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    pytest.fail("what was not in the cache stays there")
+        return bool(list(list_uncached(file)))
+
+    # Repeat, because a busy system may keep pages that it was asked to drop, especially those just read.
+    wait_until(is_dropped, 60, meanwhile=lambda: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED))
 
 
 def is_absent(_descriptor: int, _offset: int) -> bool:

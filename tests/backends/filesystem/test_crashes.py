@@ -288,12 +288,12 @@ def running(script: str, *args: str) -> Generator[subprocess.Popen[str]]:
 
 
 _PAUSED_PUT = """
-import sys, time
+import signal, sys
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 def body():
     yield b"half"
     print("half is written", flush=True)
-    time.sleep(60)
+    signal.pause()
 FilesystemObjectStore(sys.argv[1]).put("a/b/object", body())
 """
 

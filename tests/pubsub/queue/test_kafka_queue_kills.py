@@ -60,7 +60,7 @@ class Reaper:
 
     def kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(LONG_S)  # other threads may run for a moment; this one stops here
+        signal.pause()  # other threads may run for a moment; this one stops here
 
 
 class ReapedStore(DelegatingObjectStore):
