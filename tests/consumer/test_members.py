@@ -8,7 +8,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -120,11 +119,15 @@ class Members:
 
     def wait_for(self, share: float) -> None:
         """Wait until this share of all records was returned."""
-        end = time.monotonic() + DEADLINE_S
-        while sum(map(len, self.given().values())) < share * self.written * PARTITIONS:
-            assert time.monotonic() < end, {number: len(offsets) for number, offsets in self.given().items()}
+
+        def check() -> None:
             assert all(process.poll() is None for process in self.running)
-            time.sleep(0.1)
+
+        wait_until(
+            lambda: sum(map(len, self.given().values())) >= share * self.written * PARTITIONS,
+            DEADLINE_S, what=lambda: {number: len(offsets) for number, offsets in self.given().items()},
+            every_s=0.1, meanwhile=check,
+        )  # fmt: skip
 
     def check(self) -> None:
         """Assert that nothing is lost. Within an assignment, each offset comes once, in order, and after the

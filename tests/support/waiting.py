@@ -19,22 +19,24 @@ def wait_until(
     timeout_s: float = 600.0,
     *,
     what: object = "it",
+    every_s: float = 0.01,
     meanwhile: Callable[[], object] = lambda: None,
     passing: tuple[type[Exception], ...] = (),
 ) -> float:
     """Wait until the condition holds, and return the seconds it took. Fail the test on timeout.
 
-    Use this only for other processes and for threads without an event to wait for. Call ``meanwhile`` after each try.
-    Errors of the kinds ``passing`` mean that the condition does not hold yet.
+    Use this only for other processes and for threads without an event to wait for. Try every ``every_s``, and call
+    ``meanwhile`` after each try. Errors of the kinds ``passing`` mean that the condition does not hold yet. If ``what``
+    is a function, it is called for the message of the failure.
     """
     began_s = time.monotonic()
     while True:
         with contextlib.suppress(*passing):
             if condition():
                 return time.monotonic() - began_s
-        assert time.monotonic() - began_s < timeout_s, f"{what} did not come within {timeout_s} s"
+        assert time.monotonic() - began_s < timeout_s, f"{what() if callable(what) else what} not within {timeout_s} s"
         meanwhile()
-        time.sleep(0.01)
+        time.sleep(every_s)
 
 
 class BlockThread(ABC):

@@ -28,6 +28,7 @@ from tests.support.pipelines.pipeline_runs import verify_output
 from tests.support.pipelines.pipeline_service import EXECUTORS, pipeline_service
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.spark_pipelines import TOPIC, Kept
+from tests.support.waiting import wait_until
 from tieredstore.errors import StoreUnavailableError
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
@@ -92,18 +93,17 @@ def test_one_that_is_stopped_and_wakes_when_another_has_taken_over_writes_nothin
 
 
 def take_over_from_stopped(killed: Killed, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + COMMITTED_S
-    while True:
+    def take_over() -> bool:
         os.killpg(process.pid, signal.SIGSTOP)
         try:
             killed.finish()
         except StoreUnavailableError:
             # The process was suspended while it held a folder's lock: resume it for a moment.
             os.killpg(process.pid, signal.SIGCONT)
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        else:
-            return
+            raise
+        return True
+
+    wait_until(take_over, COMMITTED_S, every_s=0.05, passing=(StoreUnavailableError,))
 
 
 def check_kills(killed: Killed, kinds: list[str], *, moments: random.Random) -> None:

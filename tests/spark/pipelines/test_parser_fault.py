@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.kafka.kafka_topics import delete_records
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.mended_parser import Mended
+from tests.support.waiting import wait_until
 from tieredstore.errors import DataLossError
 from tieredstore.pipelines.upkeep.record_sources import Selected
 from tieredstore.spark import start_pipelines
@@ -41,11 +41,14 @@ class Live:
         if not self._queries:
             for file in self._files:
                 self._mended.run(file)
-        deadline = time.monotonic() + CAUGHT_UP_S
-        while any(self._mended.committed(file) < self._mended.written for file in self._files):
+
+        def check() -> None:
             assert all(query.isActive for query in self._queries), [query.exception() for query in self._queries]
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+
+        wait_until(
+            lambda: all(self._mended.committed(file) >= self._mended.written for file in self._files),
+            CAUGHT_UP_S, every_s=0.1, meanwhile=check,
+        )  # fmt: skip
 
     def close(self) -> None:
         for query in self._queries:

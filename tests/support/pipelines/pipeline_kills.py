@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.pipelines.pipeline_service import EXECUTORS, pipeline_service
 from tests.support.pipelines.seen_output import SeenOutput
 from tests.support.servers.kafka import KafkaServer
-from tests.support.waiting import BlockThread
+from tests.support.waiting import BlockThread, wait_until
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.stores import open_parts
@@ -75,12 +74,15 @@ class Killed:
     def wait_for_commits(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until each pipeline has committed more since the last wait, checking the output continuously."""
         before = {root: self._commits_of(root) for root in self._files}
-        deadline = time.monotonic() + COMMITTED_S
-        while any(self._commits_of(root) <= count for root, count in before.items()):
+
+        def check() -> None:
             assert process.poll() is None, self.said()
-            assert time.monotonic() < deadline, self.said()
             self.check()
-            time.sleep(0.05)
+
+        wait_until(
+            lambda: all(self._commits_of(root) > count for root, count in before.items()),
+            COMMITTED_S, what=self.said, every_s=0.05, meanwhile=check,
+        )  # fmt: skip
 
     def _commits_of(self, root: str) -> int:
         return sum(1 for _ in self._store.list(f"{root}_tieredstore/{root.rstrip('/')}/1/commits/"))

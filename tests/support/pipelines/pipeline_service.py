@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Mapping
@@ -16,6 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from tests.support.spark.spark_session import CONF, JVM, environment
+from tests.support.waiting import wait_until
 
 WITHIN_S = 300.0
 EXECUTORS: Mapping[str, str] = {
@@ -67,11 +67,11 @@ class PipelineService:
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds; assert that the service does not end before."""
-        by = time.monotonic() + WITHIN_S
-        while not condition():
+
+        def check() -> None:
             assert self.process.poll() is None, self.said()[-3000:]
-            assert time.monotonic() < by, self.said()[-3000:]
-            time.sleep(0.2)
+
+        wait_until(condition, WITHIN_S, what=lambda: self.said()[-3000:], every_s=0.2, meanwhile=check)
 
     def wait_until_ready(self) -> None:
         """Wait until it reports ready."""
