@@ -100,6 +100,14 @@ def test_one_offset_that_a_filter_excludes_is_not_possible(expression: ds.Expres
     assert Condition(expression, SCHEMA).possible([PartitionSpan(("orders", 1), 7, 8)]) == []
 
 
+def test_a_filter_that_cannot_be_computed_for_an_excluded_offset_is_no_error() -> None:
+    overflows_from_4 = pc.multiply_checked(ds.field("offset"), 1 << 61) >= 0
+    condition = Condition((ds.field("offset") < 3) & overflows_from_4, SCHEMA)
+    assert condition.hull(condition.possible([PartitionSpan(("orders", 1), 0, 20)])) == (0, 3)
+    each = [PartitionSpan(("orders", 1), offset, offset + 1) for offset in range(20)]
+    assert condition.possible(each) == each[:3]
+
+
 def test_a_filter_names_the_columns_that_it_needs() -> None:
     assert Condition((ds.field("offset") > 1) | ds.field("key").is_null(), SCHEMA).columns == ("offset", "key")
 

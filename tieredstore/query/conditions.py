@@ -76,7 +76,13 @@ class Condition:
     def possible(self, spans: Iterable[PartitionSpan]) -> list[PartitionSpan]:
         """Return the spans that may have records for which the filter holds, in the same order."""
         asked = list(spans)
-        kept = self._may_hold([_of_span(span) for span in asked]) if asked else []
+        if not asked:
+            return []
+        try:
+            kept = self._may_hold([_of_span(span, is_exact=span.stop - span.start == 1) for span in asked])
+        except ConfigError:
+            # The filter cannot be computed for one of the offsets, for example because it divides by 0.
+            kept = self._may_hold([_of_span(span) for span in asked])
         return [span for span, is_kept in zip(asked, kept, strict=True) if is_kept]
 
     def hull(self, spans: Sequence[PartitionSpan]) -> tuple[int, int]:
@@ -143,10 +149,10 @@ def _fragments(schema: pa.Schema, guarantees: Sequence[ds.Expression], expressio
     return {fragment.path for fragment in files.get_fragments(filter=expression)}
 
 
-def _of_span(span: PartitionSpan) -> ds.Expression:
+def _of_span(span: PartitionSpan, *, is_exact: bool = False) -> ds.Expression:
     (topic, partition), offset = span.where, ds.field("offset")
     known = [ds.field("topic") == pa.scalar(topic), ds.field("partition") == pa.scalar(partition, _INT32)]
-    if span.stop - span.start == 1:
+    if is_exact:
         # Arrow computes a condition such as ``offset != 7`` only for an exact value.
         known.append(offset == pa.scalar(span.start))
     else:
