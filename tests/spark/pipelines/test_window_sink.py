@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from tests.support.fresh_python import run_fresh
 from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.records.topic_buckets import FIRST_ID
+from tests.support.simulated_time import SimulatedClock
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.spark.window_sinks import Driven, HereSession
 from tests.support.stores.doubles import FaultyStore, Operation
@@ -45,7 +46,6 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import is_without_work
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.spark import start_pipelines
-from tieredstore.spark.pipelines import window_sink, window_source
 from tieredstore.spark.pipelines.window_planning import give_plan, whole_plan
 from tieredstore.spark.pipelines.window_sink import AheadBatch
 from tieredstore.spark.pipelines.window_source import FILE, PLAN, WindowReader, WindowSource
@@ -155,16 +155,15 @@ def test_a_driver_that_is_there_by_now_ends_it(kept: Kept) -> None:
     assert not list(kept.store.abandoned_writes(ROOT))
 
 
-def test_a_driver_that_comes_later_ends_one_that_has_nothing_to_write(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(Driven(kept)) as first:
+def test_a_driver_that_comes_later_ends_one_that_has_nothing_to_write(kept: Kept) -> None:
+    clock = SimulatedClock()
+    with closing(Driven(kept, None, lambda: clock.now)) as first:
         first.sink(first.batch(), 0)
         first.sink.mark_published(idle_s=0)
         with closing(Driven(kept)):
             # An idle driver checks only once a minute whether it is fenced, to save requests.
             first.sink.mark_published(idle_s=0)
-            monkeypatch.setattr(first.sink, "_alone_at", 0.0)
+            clock.sleep(60)
             with pytest.raises(FencedError):
                 first.sink.mark_published(idle_s=0)
         assert isinstance(first.sink.failure, FencedError)
@@ -243,11 +242,11 @@ def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
             raise StoreUnavailableError("the source is away")
         return snapshot(planner)
 
-    with closing(Driven(kept, store)) as driven:
+    clock = SimulatedClock()
+    with closing(Driven(kept, store, lambda: clock.now)) as driven:
 
         def look() -> str | None:
-            for clock in ("_alone_at", "_measure_at"):
-                monkeypatch.setattr(driven.sink, clock, 0.0)
+            clock.sleep(60)
             driven.sink.mark_published(idle_s=0)
             driven.sink.measure()
             return driven.sink.waits_for
@@ -296,12 +295,12 @@ def test_directories_are_finalized_now_and_then_if_the_settings_say_so(
         return []
 
     monkeypatch.setattr(Runner, "finalize", finalize)
-    monkeypatch.setattr(window_sink, "_FINALIZE_S", 3600.0)
-    with closing(Driven(kept, pipeline__finalize=asked)) as driven:
+    clock = SimulatedClock()
+    with closing(Driven(kept, None, lambda: clock.now, pipeline__finalize=asked)) as driven:
         driven.sink(driven.batch(), 0)
         driven.sink.mark_published(idle_s=0)
         assert len(finalized) == calls
-        monkeypatch.setattr(driven.sink, "_finalize_at", 0.0)
+        clock.sleep(60)
         driven.sink.mark_published(idle_s=0)
         assert len(finalized) == 2 * calls
 
@@ -463,8 +462,7 @@ def test_what_takes_more_than_a_batch_or_cannot_be_planned_is_left_to_spark(
     assert planned(kept, max__file__records="1") is None
     plan = plan_of(kept)
     assert give_plan(plan).as_option() is not None
-    monkeypatch.setattr(window_source, "_MOST_CHARACTERS", 100)
-    assert give_plan(plan).as_option() is None
+    assert give_plan(plan).as_option(most=100) is None
 
     def away(_: Planner) -> LogSnapshot:
         raise StoreUnavailableError("the store is away")
@@ -517,10 +515,7 @@ def test_one_that_is_closed_before_its_job_begins_writes_nothing(
     assert nothing_is_left(kept)
 
 
-def test_a_job_that_ends_after_it_was_given_up_leaves_nothing(
-    kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(window_sink, "_CLOSING_S", 0.1)
+def test_a_job_that_ends_after_it_was_given_up_leaves_nothing(kept: Kept, driven: Driven) -> None:
     write, given_up = driven.jobs.write, threading.Event()
     writing = threading.Event()
 
@@ -532,7 +527,7 @@ def test_a_job_that_ends_after_it_was_given_up_leaves_nothing(
     session: Any = driven.session
     batch = AheadBatch(session, GROUP, plan_of(kept), late, kept.store)
     assert writing.wait(60)
-    batch.close()
+    batch.close(give_up_s=0.1)
     given_up.set()
     for thread in threading.enumerate():
         if thread.name == "tieredstore-ahead":
@@ -583,8 +578,7 @@ def test_marks_are_not_written_ahead(kept: Kept, driven: Driven) -> None:
     assert driven.session.sparkContext.groups == []
 
 
-def test_a_job_that_is_not_wanted_is_ended(kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_sink, "_CLOSING_S", 60.0)
+def test_a_job_that_is_not_wanted_is_ended(kept: Kept, driven: Driven) -> None:
     context = driven.session.sparkContext
 
     def until_cancelled(_: Sequence[WindowTask]) -> Any:
@@ -595,5 +589,5 @@ def test_a_job_that_is_not_wanted_is_ended(kept: Kept, driven: Driven, monkeypat
     batch = AheadBatch(session, GROUP, plan_of(kept), until_cancelled, kept.store)
     while not context.groups:
         pass
-    batch.close()
+    batch.close(give_up_s=60)
     assert context.cancelled.is_set()

@@ -59,14 +59,13 @@ def test_the_collector_passes_over_what_a_worker_keeps_from_one_turn_to_the_next
 
 
 def test_it_is_told_once_when_all_has_been_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_turns", itertools.count(1))
-    calls: list[str] = []
+    calls, turns = list[str](), itertools.count(1)
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
-    workers.spare_modules()
+    workers.spare_modules(turns)
     monkeypatch.setattr(TaskContext, "get", object)
     calls_after_each: list[int] = []
     for _ in range(4):
-        workers.spare_modules()
+        workers.spare_modules(turns)
         calls_after_each.append(len(calls))
     assert calls_after_each == [0, 1, 1, 1]
 

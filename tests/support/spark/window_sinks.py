@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -80,6 +81,8 @@ class Driven:
         self,
         kept: Kept,
         store: ObjectStore | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        /,
         *,
         tell: Callable[[str], None] | None = None,
         **changes: str,
@@ -93,7 +96,7 @@ class Driven:
         session: Any = self.session
         self.jobs = WindowJobs(session, self._file, pipeline.own, parts.store)
         self.runner = self._open.enter_context(Runner(pipeline, parts, framed=self.jobs.write_one))
-        self.sink = WindowSink(session, self.runner, self.jobs, Outage(60), tell=tell)
+        self.sink = WindowSink(session, self.runner, self.jobs, Outage(60), tell=tell, monotonic=monotonic)
         self.sink.begin()
 
     def batch(self, plan: tuple[WindowTask, ...] | None = None) -> Any:

@@ -93,13 +93,16 @@ class WindowSink:
         outage: Outage,
         *,
         tell: Callable[[str], None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``tell`` is called with a sentence whenever the start of the pipeline waits for a store or broker."""
+        """``tell`` is called with a sentence whenever the start of the pipeline waits for a store or broker.
+        ``monotonic`` decides when regular tasks are due."""
         self._spark, self._runner, self._jobs, self._outage, self._tell = spark, runner, jobs, outage, tell
         self._lock = threading.Lock()
         """A lock held while a batch is written, because the driver is not thread-safe."""
         self._stopping = threading.Event()
-        self._wrote_at = self._finalize_at = self._measure_at = self._alone_at = time.monotonic()
+        self._monotonic = monotonic
+        self._wrote_at = self._finalize_at = self._measure_at = self._alone_at = monotonic()
         self._away = _Away()
         self._finalizes = runner.driver.generation.own.finalize
         self._ahead: AheadBatch | None = None
@@ -161,7 +164,7 @@ class WindowSink:
                 tasks: list[WindowTask] = [unpack(row[TASK]) for row in frame.collect()]
                 while self._patiently(lambda: self._write_rest(tasks)):
                     pass
-                self._wrote_at = time.monotonic()
+                self._wrote_at = self._monotonic()
                 self._patiently(self._finalize)
                 self._measure()
             except BaseException as error:
@@ -200,7 +203,7 @@ class WindowSink:
 
         Even if there is nothing to record, the call checks from time to time whether another driver has taken over.
         """
-        if time.monotonic() - self._wrote_at < idle_s or not self._lock.acquire(blocking=False):
+        if self._monotonic() - self._wrote_at < idle_s or not self._lock.acquire(blocking=False):
             return
         try:
             self._finalize()
@@ -229,19 +232,19 @@ class WindowSink:
                 self._lock.release()
 
     def _finalize(self) -> None:
-        if self._finalizes and time.monotonic() >= self._finalize_at:
+        if self._finalizes and self._monotonic() >= self._finalize_at:
             self._runner.finalize()
-            self._finalize_at = time.monotonic() + _FINALIZE_S
+            self._finalize_at = self._monotonic() + _FINALIZE_S
 
     def _check_alone(self) -> None:
-        if time.monotonic() >= self._alone_at:
+        if self._monotonic() >= self._alone_at:
             self.driver.log.check_alone()
-            self._alone_at = time.monotonic() + _ALONE_S
+            self._alone_at = self._monotonic() + _ALONE_S
 
     def _measure(self) -> None:
-        if time.monotonic() < self._measure_at:
+        if self._monotonic() < self._measure_at:
             return
-        self._measure_at = time.monotonic() + _MEASURE_S
+        self._measure_at = self._monotonic() + _MEASURE_S
         try:
             self._runner.measure()
         except TieredStoreError as error:
@@ -250,7 +253,7 @@ class WindowSink:
             _logger.info("could not count unwritten records: %s", error)
             if error.retryable:
                 self._away.note_failure(_SOURCE, error)
-                self._measure_at = time.monotonic() + _MEASURE_AGAIN_S
+                self._measure_at = self._monotonic() + _MEASURE_AGAIN_S
         else:
             self._away.note_answer(_SOURCE)
 
@@ -330,12 +333,12 @@ class AheadBatch:
             return None
         return outcome(self._future)
 
-    def close(self) -> None:
-        """Cancel the job and discard its files. If the job is still running after a limited wait, the job's thread
+    def close(self, give_up_s: float = _CLOSING_S) -> None:
+        """Cancel the job and discard its files. If the job is still running after ``give_up_s``, the job's thread
         discards the files.
         """
         self._is_unwanted = True
-        give_up_at = time.monotonic() + _CLOSING_S
+        give_up_at = time.monotonic() + give_up_s
         try:
             while not self._future.done() and time.monotonic() < give_up_at:
                 self._spark.sparkContext.cancelJobGroup(self._group)

@@ -142,10 +142,10 @@ class GivenPlan:
     end: Json
     tasks: tuple[bytes, ...]
 
-    def as_option(self) -> str | None:
-        """Return the plan as the text of an option, or None if it is too large."""
+    def as_option(self, most: int = _MOST_CHARACTERS) -> str | None:
+        """Return the plan as the text of an option, or None if it has over ``most`` characters."""
         text = json.dumps({"end": self.end, "tasks": [base64.b64encode(task).decode() for task in self.tasks]})
-        return text if len(text) <= _MOST_CHARACTERS else None
+        return text if len(text) <= most else None
 
     @staticmethod
     def of_option(text: str) -> GivenPlan:

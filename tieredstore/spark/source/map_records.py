@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pyspark.errors import PySparkException
 
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from tieredstore.reading.log_snapshot import LogSnapshot
 
 _MIB: Final = 1024 * 1024
-_TASK_BYTES: Final = 64 * _MIB, 256 * _MIB
-"""Default bytes of a log per task, minimum and maximum. Tasks are larger than those of the format ``tieredstore``,
-because each task costs Spark some 10 ms of processor time. They can be larger, because the records do not reach the
-JVM.
-"""
-
 _TASKS_A_CORE: Final = 2
 
 _numbers: Final = itertools.count(1)
@@ -98,6 +92,12 @@ class MappedReader(BatchReader):
     two.
     """
 
+    task_bytes: ClassVar[tuple[int, int]] = 64 * _MIB, 256 * _MIB
+    """Default bytes of a log per task, minimum and maximum. Tasks are larger than those of the format ``tieredstore``,
+    because each task costs Spark some 10 ms of processor time. They can be larger, because the records do not reach the
+    JVM.
+    """
+
     def __init__(self, options: SourceOptions, mapped: MappedRows, cores: int | None = None) -> None:
         super().__init__(options)
         self._mapped = mapped
@@ -107,7 +107,7 @@ class MappedReader(BatchReader):
         if self._cores is None:
             return super()._split_bytes(snapshot, windows)
         total = sum(snapshot.bytes_between(where, *window) for where, window in windows.items())
-        least, most = _TASK_BYTES
+        least, most = self.task_bytes
         return max(least, min(most, total // (_TASKS_A_CORE * self._cores)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

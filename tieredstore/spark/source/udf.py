@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -174,15 +174,15 @@ OnCorrupt: TypeAlias = Literal["fail", "null"]
 _ENOUGH_BYTES: Final = 4 * 1024 * 1024
 """Number of decoded bytes after which results are passed to Spark."""
 
-_MOST_BYTES: Final = 1024 * 1024 * 1024
-"""Maximum bytes of one decoded value, which Spark holds in one piece of at most 2 GiB."""
-
 
 class BatchArrays:
     """Decodes Arrow arrays of record batches to arrays of lists of records. A null stays null. Not thread-safe.
 
     ``place`` names a row for errors.
     """
+
+    most_bytes: ClassVar[int] = 1024 * 1024 * 1024
+    """Maximum bytes of one decoded value, which Spark holds in one piece of at most 2 GiB."""
 
     def __init__(self, shape: RowShape, on_corrupt: OnCorrupt, place: Callable[[int], str]) -> None:
         self._shape = shape
@@ -222,13 +222,13 @@ class BatchArrays:
 
     def _collect(self, row: int, content: memoryview) -> list[pa.RecordBatch]:
         collected: list[pa.RecordBatch] = []
-        left = _MOST_BYTES
+        left = self.most_bytes
         for batch in self._decoder.decode([content]):
             # Count the decoded bytes while decoding, because a few compressed bytes may expand to very many.
             left -= _size([batch])
             if left < 0:
                 raise ConfigError(
-                    f"{self._place(row)} decodes to over {_MOST_BYTES} bytes, too many for one value: use "
+                    f"{self._place(row)} decodes to over {self.most_bytes} bytes, too many for one value: use "
                     "decode_segments, which gives a row for each record"
                 )
             collected.append(batch)

@@ -96,7 +96,12 @@ def test_a_damaged_value_is_null_if_wanted_and_takes_no_other_with_it() -> None:
     assert decoded([batch_at(0), bytes(damaged), batch_at(3)], "null") == [records(0), None, records(3)]
 
 
-def test_a_value_that_decodes_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tieredstore.spark.source.udf._MOST_BYTES", 1 << 20)
+class SmallValues(BatchArrays):
+    most_bytes = 1 << 20
+
+
+def test_a_value_that_decodes_to_too_much_is_refused() -> None:
+    arrays = SmallValues(RowShape(RECORD), "fail", "value {}".format)
+    values = pa.array([batch_at(0), batch_at(1, bytes(1 << 20))], pa.binary())
     with pytest.raises(ConfigError, match="value 1 decodes to over 1048576 bytes"):
-        decoded([batch_at(0), batch_at(1, bytes(1 << 20))])
+        list(arrays.convert([values]))

@@ -16,7 +16,6 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tests.support.records.topic_buckets import Bucket
 from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.records.splits import RecordSplit
-from tieredstore.spark.source import map_records
 from tieredstore.spark.source.map_records import MappedReader
 from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import MappedRows, apply_function, schema_of
@@ -120,8 +119,11 @@ def test_an_error_of_the_records_passes_through_the_function() -> None:
             next(rows)
 
 
-def test_tasks_are_large_where_that_leaves_two_for_each_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_records, "_TASK_BYTES", (2_000, 20_000))
+class SmallTasks(MappedReader):
+    task_bytes = 2_000, 20_000
+
+
+def test_tasks_are_large_where_that_leaves_two_for_each_core(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path)
     for _ in range(6):
         bucket.write(300)
@@ -138,7 +140,7 @@ def test_tasks_are_large_where_that_leaves_two_for_each_core(tmp_path: Path, mon
 
 
 def planned(options: SourceOptions, mapped: MappedRows, cores: int | None) -> list[RecordSplit]:
-    tasks = MappedReader(options, mapped, cores).partitions()
+    tasks = SmallTasks(options, mapped, cores).partitions()
     return [task.value for task in tasks if isinstance(task.value, RecordSplit)]
 
 
