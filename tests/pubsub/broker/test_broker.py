@@ -363,14 +363,14 @@ def test_reads_give_an_object_its_index_or_a_range_and_of_the_topic_alone() -> N
         assert client.ask(ReadRequest("orders", text)).code is Code.BAD_REQUEST
 
 
-def test_an_unforeseen_error_of_the_store_ends_a_read_and_keeps_no_client_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tieredstore.pubsub.broker.broker._RANGE_BYTES", 8)
+def test_an_unforeseen_error_of_the_store_ends_a_read_and_keeps_no_client_waiting() -> None:
     store = ScriptedStore(MemoryObjectStore())
-    topics = orders_on(store, batch_ms="5", broker_serve_reads="true")
+    topics = orders_on(store, batch_ms="600000", batch_messages="2", broker_serve_reads="true")
     with running_broker(topics) as running, PacketClient(running.place) as client:
-        client.ask(write_of(message_of([b"v"])))
+        for request in range(2):  # together more than the 4 MiB that the broker reads at once
+            client.send(write_of(message_of([bytes(3 << 20)], request)), request)
+        for _ in range(2):
+            assert client.answer().code is Code.OK
         (entry,) = entries_of(topics)
         store.on("get", "*/topics/orders/*", KeyError("size"), times=1)
         answer = client.ask(ReadRequest("orders", entry.raw.decode()))

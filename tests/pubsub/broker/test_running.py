@@ -60,8 +60,6 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(running, "rest_s", soon)
     monkeypatch.setattr(running, "REFRESH_S", 0.02)
-    monkeypatch.setattr(running, "_LOOK_S", 0.02)
-    monkeypatch.setattr(running, "_FOLLOW_S", 0.02)
 
 
 @contextmanager

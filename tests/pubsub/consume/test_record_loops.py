@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Generator, Iterator
+from functools import partial
 
 import pytest
 from confluent_kafka import KafkaError
@@ -22,6 +23,7 @@ from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue import queues as queue_kinds
+from tieredstore.pubsub.queue import store_queue
 from tieredstore.pubsub.queue.groups import StoreGroup
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup
 from tieredstore.pubsub.queue.queues import Claim, GroupMember, Position
@@ -430,7 +432,8 @@ def test_a_deposed_consumer_reads_no_more_of_what_it_lost_and_commits_the_rest()
 @pytest.mark.slow
 def test_partitions_that_are_added_are_written_and_read_by_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimulatedClock()
-    monkeypatch.setattr(queue_kinds.TopicPartitions.__init__, "__kwdefaults__", {"monotonic": lambda: clock.now})
+    by_clock = partial(queue_kinds.TopicPartitions, monotonic=lambda: clock.now)
+    monkeypatch.setattr(store_queue, "TopicPartitions", by_clock)
     topics = orders_on(None, 1, batch_messages="1")
     with (
         BatchProducer(topics, "orders") as producer,

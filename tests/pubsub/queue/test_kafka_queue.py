@@ -119,17 +119,16 @@ def test_a_writer_that_sleeps_during_a_pause_sends_nothing_again(monkeypatch: py
         nonlocal now_s
         now_s += 86_400
 
-    def send(_: int, raw: bytes, __: Deadline) -> int:
+    def refuse(_: LiveProducer, __: str, raw: bytes, **___: object) -> None:
         sent.append(raw)
-        raise StoreUnavailableError("busy")
+        raise BufferError
 
     monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(LiveProducer, "produce", refuse)
     with KafkaQueue({"bootstrap.servers": "127.0.0.1:1"}, "nowhere", "orders") as nowhere:
         nowhere._known_partitions = 1, float("inf")  # pyright: ignore[reportPrivateUsage]
         nowhere._floors[0] = 0  # pyright: ignore[reportPrivateUsage]
-        monkeypatch.setattr(nowhere, "_send", send)
-        monkeypatch.setattr(nowhere, "_search", lambda *_: None)
-        with pytest.raises(StoreUnavailableError, match="was not appended, or its state is unknown: busy"):
+        with pytest.raises(StoreUnavailableError, match=r"was not appended, or its state is unknown: .* is full"):
             nowhere.append(0, [b"v"], Deadline.after(LONG_S, lambda: now_s))
     assert sent == [b"v"]
 
