@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import FaultyStore, Moment, Operation
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
 from tests.support.waiting import wait_until
@@ -21,7 +22,7 @@ from tieredstore.process.stopping import Stop
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader, service, shipping
 from tieredstore.uploader.partition import Partition
-from tieredstore.uploader.service import uploader_service
+from tieredstore.uploader.service import Pauses, uploader_service
 from tieredstore.uploader.settled import Settled
 
 SEGMENTS = 40
@@ -84,9 +85,9 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
     monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
     # Refresh leadership rarely. If the uploader led the partition only from the second refresh on, it would ask the
     # store for the partition once more.
-    monkeypatch.setattr(service, "_LEADERSHIP_S", 20.0)
+    pauses = Pauses(leadership=20.0)
     store = FaultyStore(MemoryObjectStore())
-    with uploader_of(disk.log_dir, store) as uploader, uploader_service(uploader):
+    with uploader_of(disk.log_dir, store) as uploader, uploader_service(uploader, pauses=pauses):
         wait_until(lambda: uploader.counts.segments == SEGMENTS and not uploader.gauges()["lag_segments"])
     own = [operation.name for operation in store.operations if "/watermarks/" in operation.keys[0]]
     listings = [
@@ -164,7 +165,7 @@ def test_who_notices_rests_longer_than_it_works(disk: BrokerDisk, monkeypatch: p
 
     with uploader_of(disk.log_dir, MemoryObjectStore()) as uploader:
         uploader.ask_leadership()
-        threads = service._Threads(uploader)  # pyright: ignore[reportPrivateUsage]
+        threads = service._Threads(uploader, Pauses())  # pyright: ignore[reportPrivateUsage]
         threads.notice(BusyDay(0.0))
     assert rests[0] == pytest.approx(0.4)
 
@@ -188,26 +189,29 @@ class HalfDead(SaidSettling):
         return answers
 
 
-def test_a_partition_whose_leader_answers_does_not_wait_for_that_of_a_dead_one(
-    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_whose_leader_answers_does_not_wait_for_that_of_a_dead_one(disk: BrokerDisk) -> None:
     BrokerDisk(disk.log_dir, TopicIdPartition(PARTITION.topic_id, PARTITION.topic, 1), segments=2)
     alive, dead = (PARTITION.topic, 0), (PARTITION.topic, 1)
-    settling = HalfDead(dead)
-    monkeypatch.setattr("tieredstore.uploader.settled._NEW_S", -1.0)
-    with uploader_of(disk.log_dir, MemoryObjectStore(), settling) as uploader:
+    settling, clock = HalfDead(dead), SimulatedClock()
+    with uploader_of(disk.log_dir, MemoryObjectStore(), settling, lambda: clock.now) as uploader:
+
+        def ask(*, is_silent: bool) -> None:
+            clock.sleep(6)  # an answer is new for five seconds
+            uploader.ask_leadership()
+            uploader.ask_leaders(is_silent=is_silent)
+
         uploader.ask_leadership()
         uploader.sweep()
         uploader.ask_settled()
         assert settling.rounds == [{alive, dead}]
         settling.rounds.clear()
-        uploader.ask_leaders(is_silent=False)
+        ask(is_silent=False)
         assert settling.rounds == [{alive}]
-        uploader.ask_leaders(is_silent=True)
+        ask(is_silent=True)
         assert settling.rounds == [{alive}, {dead}]
         assert "broker" not in uploader.health.reasons()
         settling.dead = None
-        uploader.ask_leaders(is_silent=True)
+        ask(is_silent=True)
         settling.rounds.clear()
-        uploader.ask_leaders(is_silent=False)
+        ask(is_silent=False)
         assert settling.rounds == [{alive, dead}]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.partition import Role
 from tieredstore.uploader.pins import FollowedPartitions
+from tieredstore.uploader.roles import Roles
 from tieredstore.uploader.settled import REPLICATION_CHECKPOINT
 
 NAME = (PARTITION.topic, PARTITION.partition)
@@ -294,19 +297,17 @@ def test_nothing_is_let_go_of_what_a_worker_reads(replica: Replica) -> None:
         assert len(held.log.read_bytes()) == held.size_in_bytes > 0
 
 
-def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
-    replica: Replica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(replica: Replica) -> None:
     """If the client did not look up the leader again, it would ask the previous leader for the log's end. If that
     broker is dead, the client waits ten seconds for the answer.
     """
     replica.look()
-    (partition,) = replica.uploader.disk.partitions
-    asked: list[bool] = []
-    broker = SimpleNamespace(look_anew=lambda: asked.append(partition.role is Role.FOLLOWED))
-    monkeypatch.setattr(replica.uploader.roles, "_broker", broker)
+    uploader, asked = replica.uploader, list[bool]()
+    (partition,) = uploader.disk.partitions
+    broker: Any = SimpleNamespace(look_anew=lambda: asked.append(partition.role is Role.FOLLOWED))
+    uploader.roles = Roles(uploader.disk, uploader.leadership, uploader.topics, broker, time.monotonic)
     replica.lead()
-    replica.uploader.ask_leadership()
+    uploader.ask_leadership()
     assert asked == [True], "asked once, before the uploader counts the partition as led"
     assert partition.role is Role.LED
 

@@ -112,23 +112,24 @@ def test_by_the_systems_own_cache(file: int) -> None:
     wait_until(is_dropped, 60, meanwhile=lambda: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED))
 
 
-def is_absent(_descriptor: int, _offset: int) -> bool:
-    return False
-
-
 def test_a_segment_is_shipped_with_the_cache_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = BrokerDisk(tmp_path, segments=3)
     store = MemoryObjectStore()
     dropped: list[int] = []
-    real = os.posix_fadvise
+    real, preadv = os.posix_fadvise, os.preadv
 
     def advise(descriptor: int, start: int, length: int, advice: int) -> None:
         if advice == os.POSIX_FADV_DONTNEED:
             dropped.append(length)
         real(descriptor, start, length, advice)
 
+    def read_from_disk(descriptor: int, buffers: Sequence[bytearray], offset: int, flags: int = 0) -> int:
+        if flags == os.RWF_NOWAIT:
+            raise BlockingIOError(errno.EAGAIN, "it is not there")
+        return preadv(descriptor, buffers, offset, flags)
+
     monkeypatch.setattr(os, "posix_fadvise", advise)
-    monkeypatch.setattr("tieredstore.uploader.page_cache._is_cached", is_absent)
+    monkeypatch.setattr(os, "preadv", read_from_disk)
     assert run_once(disk.log_dir, store) == []
     assert len(extents(store)) == 2
     assert dropped == [(disk.folder / f"{base:020d}.log").stat().st_size for base in (0, 10)]

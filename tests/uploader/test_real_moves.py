@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import random
+import time
 import warnings
 from collections.abc import Generator
 from pathlib import Path
@@ -32,12 +33,14 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.kafka.logdir import discover
+from tieredstore.live.broker_state import BrokerState
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.uploader import Uploader, roles
+from tieredstore.uploader import Uploader
 from tieredstore.uploader import service as module
 from tieredstore.uploader.partition import Role
-from tieredstore.uploader.service import uploader_service
+from tieredstore.uploader.roles import Roles
+from tieredstore.uploader.service import Pauses, uploader_service
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 
@@ -49,8 +52,9 @@ HELD: Final = 8
 class Run:
     """A topic of one partition, its written records, and a store that is unavailable until the test restores it."""
 
-    def __init__(self, servers: str, folder: Path, broker: int) -> None:
-        self.servers, self.folder = servers, folder
+    def __init__(self, servers: str, folder: Path, broker: int, pauses: Pauses | None = None, pace: int = 1) -> None:
+        """For the uploaders' roles, ``pace`` seconds pass in each second."""
+        self.servers, self.folder, self.pauses, self.pace = servers, folder, pauses, pace
         self.is_away = False
         self.inner = MemoryObjectStore()
         self.store = FaultyStore(self.inner, lambda _: self.is_away)
@@ -70,8 +74,14 @@ class Run:
             "uploader.hold.dir": hold_dir,
             "uploader.scan.interval.ms": "200",
         }
-        with Uploader(settings_from(STORE), uploader_settings_from(own), store=self.store) as uploader:
-            with uploader_service(uploader) as service:
+        with (
+            Uploader(settings_from(STORE), uploader_settings_from(own), store=self.store) as uploader,
+            BrokerState(uploader.environment.client) as state,
+        ):
+            uploader.roles = Roles(
+                uploader.disk, uploader.leadership, uploader.topics, state, lambda: self.pace * time.monotonic()
+            )
+            with uploader_service(uploader, pauses=self.pauses) as service:
                 yield uploader
             assert service.failure is None
 
@@ -128,13 +138,15 @@ def has_no_lag(uploader: Uploader) -> bool:
     return gauges["lag_segments"] == gauges["unread_partitions"] == 0
 
 
-def move_between_log_directories(tmp_path: Path, hold_dir: str, moves: int) -> None:
+def move_between_log_directories(
+    tmp_path: Path, hold_dir: str, moves: int, pauses: Pauses | None = None, pace: int = 1
+) -> None:
     log_dirs = [tmp_path / "logs-1", tmp_path / "logs-2"]
     with (
         start_kafka(**{"log.dirs": ",".join(map(str, log_dirs))}) as server,
         admin_of(server.bootstrap_servers) as admin,
     ):
-        run = Run(server.bootstrap_servers, tmp_path, 1)
+        run = Run(server.bootstrap_servers, tmp_path, 1, pauses, pace)
         folders = [log_dir / f"{TOPIC}-0" for log_dir in log_dirs]
         wait_until(lambda: any(folder.exists() for folder in folders))
         at = next(number for number, folder in enumerate(folders) if folder.exists())
@@ -164,13 +176,9 @@ def _ask_to_move(admin: Any, log_dir: Path) -> None:
     admin.alter_replica_log_dirs({kafka.structs.TopicPartitionReplica(TOPIC, 0, 1): str(log_dir)})
 
 
-def test_a_replica_that_moves_between_log_directories_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(roles, "_DELETED_S", 1.0)
-    monkeypatch.setattr(module, "_FOLLOW_S", 0.5)
+def test_a_replica_that_moves_between_log_directories_loses_nothing(tmp_path: Path) -> None:
     (tmp_path / "links").mkdir()
-    move_between_log_directories(tmp_path, str(tmp_path / "links"), 1)
+    move_between_log_directories(tmp_path, str(tmp_path / "links"), 1, Pauses(follow=0.5), 60)
 
 
 @pytest.mark.soak
@@ -182,17 +190,13 @@ def test_a_replica_that_moves_twenty_times_loses_nothing(tmp_path: Path, is_link
 
 
 @pytest.mark.parametrize("is_linked", [False, True], ids=["held", "linked"])
-def test_a_topic_that_is_deleted_and_created_again_while_it_is_shipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_linked: bool
-) -> None:
+def test_a_topic_that_is_deleted_and_created_again_while_it_is_shipped(tmp_path: Path, is_linked: bool) -> None:
     """Under each topic id, the store has only records of this incarnation. The last incarnation is stored whole."""
-    monkeypatch.setattr(roles, "_DELETED_S", 1.0)
-    monkeypatch.setattr(module, "_FOLLOW_S", 0.5)
     (hold_dir := tmp_path / "links").mkdir()
     lives: dict[TopicIdPartition, dict[int, bytes]] = {}
     with start_kafka() as server:
         folder = server.log_dir / f"{TOPIC}-0"
-        run = Run(server.bootstrap_servers, tmp_path, 1)
+        run = Run(server.bootstrap_servers, tmp_path, 1, Pauses(follow=0.5), 60)
         with run.uploader([server.log_dir], 1, str(hold_dir) if is_linked else "") as uploader:
             for rounds in (1, 2, 3, 2, 4):
                 if lives:
@@ -252,10 +256,8 @@ def test_a_partition_that_is_reassigned_while_the_store_is_away_loses_nothing(
     them.
     """
     monkeypatch.setattr(module, "CountsCollector", NoCollector)
-    monkeypatch.setattr(module, "_FILL_S", 1.0)
-    monkeypatch.setattr(module, "_FOLLOW_S", 0.5)
     with start_kafka_cluster() as cluster:
-        run = Run(cluster.bootstrap_servers, tmp_path, 1)
+        run = Run(cluster.bootstrap_servers, tmp_path, 1, Pauses(holes=1.0, follow=0.5))
         log_dirs = {number: node.log_dir for number, node in cluster.brokers.items()}
         folders = {number: log_dir / f"{TOPIC}-0" for number, log_dir in log_dirs.items()}
         wait_until(folders[1].exists)

@@ -26,7 +26,7 @@ from tieredstore.errors import ConfigError, StoreUnavailableError
 from tieredstore.model import TopicPartition
 from tieredstore.uploader import Leadership
 from tieredstore.uploader import service as module
-from tieredstore.uploader.service import uploader_service
+from tieredstore.uploader.service import Pauses, uploader_service
 from tieredstore.uploader.uploader import Uploader
 
 
@@ -136,13 +136,10 @@ class Nobody(Leadership):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("silence", SILENCES)
-def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
-    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch, silence: str
-) -> None:
+def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(disk: BrokerDisk, silence: str) -> None:
     """Only the upload of a segment has a separate time limit."""
     verb, prefix, own = SILENCES[silence]
-    for name in ("_FILL_S", "_FOLLOW_S", "_FIRST_EXPIRY_S"):
-        monkeypatch.setattr(module, name, 0.05)
+    pauses = Pauses(holes=0.05, follow=0.05, first_expiry=0.05)
     inner = MemoryObjectStore()
     if silence != "a step":
         run_once(disk.log_dir, inner)
@@ -161,7 +158,7 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
         try:
             with (
                 pytest.raises(StoreUnavailableError, match=f"{verb} of .* has not returned") as raised,
-                uploader_service(uploader) as service,
+                uploader_service(uploader, pauses=pauses) as service,
             ):
                 wait_until(lambda: service.failure is not None)
         finally:

@@ -68,8 +68,6 @@ GAUGES: Final[Mapping[str, str]] = {
 OTHER_TOPICS: Final = "(other)"
 """Label of the sum over all topics without a separate label. No topic can have this name."""
 
-_MOST_TOPICS: Final = 100
-
 
 @dataclass(slots=True)
 class Counts:
@@ -190,10 +188,11 @@ def levels_of(uploader: Uploader, now_s: float) -> Mapping[str, float]:
     }
 
 
-def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, float]]:
-    """Return the values of ``LAG`` by topic, for the first 100 topics by name that ``uploader.metrics.topics`` selects.
+def lag_by_topic(uploader: Uploader, now_s: float, most: int = 100) -> Mapping[str, Mapping[str, float]]:
+    """Return the values of ``LAG`` by topic, for the first ``most`` topics by name that ``uploader.metrics.topics``
+    selects.
 
-    The topics that are not among the selected 100 are summed as ``(other)``. Return nothing if
+    The topics that are not among the selected are summed as ``(other)``. Return nothing if
     ``uploader.metrics.topics`` is empty.
     """
     patterns = uploader.own.metrics_topics
@@ -205,7 +204,7 @@ def lag_by_topic(uploader: Uploader, now_s: float) -> Mapping[str, Mapping[str, 
     # Choose by name, not by lag. The topics with the greatest lag change over time, and Prometheus keeps a series for
     # every topic that ever had a label.
     matching = (topic for topic in sorted(topics) if any(re.fullmatch(pattern, topic) for pattern in patterns))
-    named = list(itertools.islice(matching, _MOST_TOPICS))
+    named = list(itertools.islice(matching, most))
     groups = {topic: topics.pop(topic) for topic in named}
     if topics:
         groups[OTHER_TOPICS] = [partition for partitions in topics.values() for partition in partitions]

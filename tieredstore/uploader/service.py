@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tieredstore.errors import StoreUnavailableError, TieredStoreError
 from tieredstore.process.service import Service
@@ -25,14 +25,9 @@ from tieredstore.uploader.uploader import Uploader
 
 _logger: Final = logging.getLogger(__name__)
 
-_LEADERSHIP_S: Final = 1.0
 _SETTLED_S: Final = 0.25
 _TOPICS_S: Final = 1.0
 _ADVICE_S: Final = 3600.0
-_FILL_S: Final = 60.0
-_SNAPSHOT_S: Final = 600.0
-_FOLLOW_S: Final = 5.0
-_FIRST_EXPIRY_S: Final = 60.0
 _INCOMPLETE_S: Final = 0.05
 _IDLE_S: Final = 0.5
 _LOOK_S: Final = 0.05
@@ -42,20 +37,33 @@ _RESTS: Final = 4.0
 _LONGEST_REST_S: Final = 1.0
 
 
-def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = None) -> Service:
+class Pauses(NamedTuple):
+    """Seconds between two rounds of the service's loops."""
+
+    leadership: float = 1.0
+    holes: float = 60.0
+    snapshots: float = 600.0
+    follow: float = 5.0
+    first_expiry: float = 60.0
+
+
+def uploader_service(
+    uploader: Uploader, *, reload: Callable[[], None] | None = None, pauses: Pauses | None = None
+) -> Service:
     """Return a service that uploads until it is stopped. The caller closes the uploader afterwards."""
-    threads = _Threads(uploader)
+    pauses = pauses or Pauses()
+    threads = _Threads(uploader, pauses)
     workers = {f"ship-{number}": partial(threads.ship, number) for number in range(uploader.own.concurrent_uploads)}
     return Service(
         "uploader",
         {
             "notice": threads.notice,
-            "leadership": lambda stop: threads.again("leadership", stop, threads.lead, _LEADERSHIP_S),
+            "leadership": lambda stop: threads.again("leadership", stop, threads.lead, pauses.leadership),
             # With two threads, partitions whose leaders answer do not wait for partitions whose leaders are silent.
             "settled": threads.asking("settled", is_silent=False),
             "silent": threads.asking("silent", is_silent=True),
             "topics": threads.advise,
-            "follow": lambda stop: threads.again("follow", stop, uploader.follow, _FOLLOW_S),
+            "follow": lambda stop: threads.again("follow", stop, uploader.follow, pauses.follow),
             "holes": threads.fill,
             "retention": threads.expire,
             "snapshots": threads.snapshot,
@@ -73,8 +81,8 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
 class _Threads:
     """Loops of the service's threads: each method is a loop that one thread runs until ``stop``."""
 
-    def __init__(self, uploader: Uploader) -> None:
-        self._uploader = uploader
+    def __init__(self, uploader: Uploader, pauses: Pauses) -> None:
+        self._uploader, self._pauses = uploader, pauses
         self._changed = threading.Event()
         self._worker_limit = WorkerLimit(uploader.own.concurrent_uploads)
 
@@ -151,7 +159,7 @@ class _Threads:
         """Look for holes about once a minute, at random times, so that replicas look at different times and do not
         repeat work.
         """
-        while not stop.wait(_FILL_S * (0.5 + random.random())):  # noqa: S311
+        while not stop.wait(self._pauses.holes * (0.5 + random.random())):  # noqa: S311
             self._uploader.fill_holes()
 
     def expire(self, stop: Stop) -> None:
@@ -159,7 +167,7 @@ class _Threads:
         that leadership is probably known.
         """
         uploader = self._uploader
-        pause_s = _FIRST_EXPIRY_S
+        pause_s = self._pauses.first_expiry
         while uploader.retention.is_on and not stop.wait(pause_s):
             pause_s = uploader.own.retention_interval_ms / 1000
             try:
@@ -174,7 +182,7 @@ class _Threads:
         random times, so that two uploaders rarely write the same snapshot.
         """
         hourly = self._uploader.snapshots
-        while hourly is not None and not stop.wait(_SNAPSHOT_S * random.random()):  # noqa: S311
+        while hourly is not None and not stop.wait(self._pauses.snapshots * random.random()):  # noqa: S311
             with nothing_under_way():
                 hourly.write()
 

@@ -20,9 +20,8 @@ from tieredstore import schema_registry
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.ops.snapshots.storing import Snapshots
-from tieredstore.uploader import service as module
 from tieredstore.uploader.hourly_snapshots import HourlySnapshots
-from tieredstore.uploader.service import uploader_service
+from tieredstore.uploader.service import Pauses, uploader_service
 from tieredstore.uploader.uploader import Uploader
 
 NOWHERE = "127.0.0.1:9"
@@ -120,8 +119,7 @@ def test_a_failure_is_counted_each_time_logged_once_and_stops_no_upload(
         return True
 
     monkeypatch.setattr("tieredstore.uploader.hourly_snapshots.write_hourly", fail)
-    monkeypatch.setattr(module, "_SNAPSHOT_S", 0.01)
-    with caplog.at_level(logging.WARNING), uploader_service(uploader):
+    with caplog.at_level(logging.WARNING), uploader_service(uploader, pauses=Pauses(snapshots=0.01)):
         wait_until(lambda: uploader.counts.snapshots and uploader.counts.segments)
     assert extents(store)
     assert uploader.counts.failed_snapshots == 2
