@@ -8,12 +8,13 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
@@ -26,7 +27,6 @@ from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment
-from tieredstore.uploader import leadership as module
 from tieredstore.uploader.broker import ZooKeeperTls, broker_environment
 from tieredstore.uploader.leadership import ZooKeeperLeadership
 
@@ -58,8 +58,11 @@ class Cluster:
 
 
 @contextmanager
-def leadership_of(hosts: str, broker_id: int = 1, tls: ZooKeeperTls | None = None) -> Generator[ZooKeeperLeadership]:
-    leadership = ZooKeeperLeadership(BrokerEnvironment((), broker_id, {}, zookeeper=hosts, zookeeper_tls=tls))
+def leadership_of(
+    hosts: str, *, tls: ZooKeeperTls | None = None, answer_s: float = 10.0, again_s: float = 60.0
+) -> Generator[ZooKeeperLeadership]:
+    environment = BrokerEnvironment((), 1, {}, zookeeper=hosts, zookeeper_tls=tls)
+    leadership = ZooKeeperLeadership(environment, answer_s=answer_s, again_s=again_s)
     try:
         yield leadership
     finally:
@@ -125,13 +128,14 @@ def test_only_what_has_changed_is_read_again(zookeeper: ZooKeeperServer, monkeyp
             cluster.lead(place, 1)
         leadership.watch(places)
         read: list[TopicPartition] = []
-        real: Callable[..., None] = leadership._read  # pyright: ignore[reportPrivateUsage]
+        get_async = KazooClient.get_async
 
-        def counted(client: Any, partitions: list[TopicPartition]) -> None:
-            read.extend(partitions)
-            real(client, partitions)
+        def counted(client: KazooClient, path: str, watch: Any = None) -> Any:
+            _, _, _, topic, _, number, _ = path.split("/")
+            read.append((topic, int(number)))
+            return get_async(client, path, watch)
 
-        monkeypatch.setattr(leadership, "_read", counted)
+        monkeypatch.setattr(KazooClient, "get_async", counted)
         assert leadership.led() == set(places)
         assert sorted(read) == places
         read.clear()
@@ -140,21 +144,22 @@ def test_only_what_has_changed_is_read_again(zookeeper: ZooKeeperServer, monkeyp
         cluster.lead(places[7], 2)
         until_led(leadership, set(places) - {places[7]})
         assert read == [places[7]]
-        # All states are read again periodically, even if no watch reported a change.
+    # All states are read again periodically, even if no watch reported a change.
+    with leadership_of(hosts, again_s=-1.0) as leadership:
+        leadership.watch(places)
+        leadership.led()
         read.clear()
-        monkeypatch.setattr(module, "_AGAIN_S", -1.0)
         leadership.led()
         assert sorted(read) == places
 
 
-def test_an_outage_is_told_and_what_changed_meanwhile_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ANSWER_S", 1.0)
+def test_an_outage_is_told_and_what_changed_meanwhile_is_read(tmp_path: Path) -> None:
     data, port = tmp_path / "data", free_port()
     with start_zookeeper(data, port) as server, zookeeper_client(server.hosts) as client:
         Cluster(client).lead(ONE, 1)
         Cluster(client).lead(TWO, 2)
     # The server is down when the uploader begins to watch.
-    with leadership_of(f"127.0.0.1:{port}") as leadership:
+    with leadership_of(f"127.0.0.1:{port}", answer_s=1.0) as leadership:
         leadership.watch([ONE, TWO])
         with pytest.raises(BrokerUnavailableError, match="not connected"):
             leadership.led()
@@ -248,11 +253,8 @@ def by_tls(folder: Path, port: int, to_port: int) -> Generator[None]:
                 connection.close()
 
 
-def test_the_brokers_own_names_of_tls_are_honoured(
-    zookeeper: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_brokers_own_names_of_tls_are_honoured(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     """The server requires a client certificate, which the broker's file names. A client without TLS gets no answer."""
-    monkeypatch.setattr(module, "_ANSWER_S", 10.0)
     authority, port = make_authority(), free_port()
     (tmp_path / "authority.pem").write_text(authority.certificate_pem)
     for name in ("server", "client"):
@@ -272,8 +274,7 @@ def test_the_brokers_own_names_of_tls_are_honoured(
         with leadership_of(f"{environment.zookeeper}/{chroot}", tls=tls) as leadership:
             leadership.watch([ONE])
             until_led(leadership, [ONE])
-        monkeypatch.setattr(module, "_ANSWER_S", 1.0)
-        with leadership_of(environment.zookeeper) as leadership:
+        with leadership_of(environment.zookeeper, answer_s=1.0) as leadership:
             leadership.watch([ONE])
             with pytest.raises(BrokerUnavailableError):
                 leadership.led()

@@ -153,11 +153,8 @@ def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState
 _logger: Final = logging.getLogger(__name__)
 
 _SESSION_S: Final = 18.0
-_ANSWER_S: Final = 10.0
 _AT_ONCE: Final = 1000
 _NOBODY: Final = -1
-_AGAIN_S: Final = 60.0
-"""A partition's state in ZooKeeper is read again after this interval, even if its watch reports no change."""
 
 
 class ZooKeeperLeadership(Leadership):
@@ -167,8 +164,11 @@ class ZooKeeperLeadership(Leadership):
     :meth:`watch`). Without a connection, leadership is unknown.
     """
 
-    def __init__(self, environment: BrokerEnvironment) -> None:
+    def __init__(self, environment: BrokerEnvironment, *, answer_s: float = 10.0, again_s: float = 60.0) -> None:
+        """Wait at most ``answer_s`` for an answer. Read each state again after ``again_s``, even if no watch reports a
+        change."""
         super().__init__(environment)
+        self._answer_s, self._again_s = answer_s, again_s
         self._lock = ForkSafeLock()
         self._leaders: dict[TopicPartition, int] = {}
         self._stale: set[TopicPartition] = set()
@@ -191,7 +191,7 @@ class ZooKeeperLeadership(Leadership):
     def led(self) -> Collection[TopicPartition]:
         """Read the changed partition states from ZooKeeper. Raise BrokerUnavailableError if there is no connection."""
         client = self._connect()
-        if time.monotonic() - self._read_all_s > _AGAIN_S:
+        if time.monotonic() - self._read_all_s > self._again_s:
             self._forget()
         with self._lock:
             stale, self._stale = sorted(self._stale), set()
@@ -212,7 +212,7 @@ class ZooKeeperLeadership(Leadership):
         for topic in topics:
             path = f"/brokers/topics/{topic}"
             try:
-                raw, _ = client.get_async(path).get(timeout=_ANSWER_S)
+                raw, _ = client.get_async(path).get(timeout=self._answer_s)
             except self._errors.NoNodeError:
                 ids[topic] = None
             except Exception as error:
@@ -250,7 +250,7 @@ class ZooKeeperLeadership(Leadership):
             client.start_async()
             self._client = client
         # Wait for the ZooKeeper connection, because a single run (``--once``) asks only once.
-        if not self._is_live.wait(_ANSWER_S):
+        if not self._is_live.wait(self._answer_s):
             raise BrokerUnavailableError(f"ZooKeeper at {self.environment.zookeeper} is not connected")
         return self._client
 
@@ -270,7 +270,7 @@ class ZooKeeperLeadership(Leadership):
     def _read(self, client: KazooClient, partitions: Iterable[TopicPartition]) -> None:
         """Read the partitions' states: send all requests first, then wait for the answers."""
         asked = [(where, client.get_async(_state_path(where), watch=self._watcher(where))) for where in partitions]
-        end = time.monotonic() + _ANSWER_S
+        end = time.monotonic() + self._answer_s
         for where, answer in asked:
             try:
                 raw, _ = answer.get(timeout=max(0.01, end - time.monotonic()))
