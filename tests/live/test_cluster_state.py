@@ -16,7 +16,6 @@ from tests.support.servers.kafka import PASSWORD, USER, start_kafka
 from tests.support.servers.kafka_cluster import KAFKA_39, start_kafka_cluster
 from tieredstore.errors import BrokerUnavailableError
 from tieredstore.format.cluster_snapshot import AclEntry, CommittedOffset, GroupOffsets
-from tieredstore.live import cluster_state
 from tieredstore.live.cluster import GroupClient
 from tieredstore.live.cluster_state import ClusterState
 
@@ -146,7 +145,6 @@ def test_a_group_with_a_hanging_transaction_is_named_and_the_others_are_read(
     def hurried(client: GroupClient, places: Sequence[tuple[str, int]], doing: str, timeout_s: float) -> Any:
         return committed(client, places, doing, 1.0 if "group pending" in doing else timeout_s)
 
-    monkeypatch.setattr(cluster_state, "_GROUP_S", 60.0)
     monkeypatch.setattr(GroupClient, "committed", hurried)
     producer = Producer({"bootstrap.servers": newest.servers, "transactional.id": "hanging"})
     producer.init_transactions(60)
@@ -154,7 +152,7 @@ def test_a_group_with_a_hanging_transaction_is_named_and_the_others_are_read(
     consumer = Consumer({"bootstrap.servers": newest.servers, "group.id": "pending"})
     producer.send_offsets_to_transaction([TopicPartition("orders", 0, 3)], consumer.consumer_group_metadata(), 60)
     try:
-        with newest.state() as state:
+        with ClusterState({"bootstrap.servers": newest.servers}, group_s=60.0) as state:
             topics, _ = state.topic_settings()
             groups, not_held = state.groups(topics)
     finally:

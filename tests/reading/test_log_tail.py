@@ -166,13 +166,15 @@ def test_only_what_is_decided_is_given(tiered: TieredTopic) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
-def test_a_topic_that_is_created_again(
-    tiered: TieredTopic, monkeypatch: pytest.MonkeyPatch, policy: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("tieredstore.reading.tail._IDENTITY_S", 0.2)
+def test_a_topic_that_is_created_again(tiered: TieredTopic, policy: Any, caplog: pytest.LogCaptureFixture) -> None:
     where = tiered.topic, 0
+
+    def fast() -> float:
+        """Let a minute pass in each second, because a tail checks a topic's id only every half a minute."""
+        return 60 * time.monotonic()
+
     query = query_of(tiered, on_data_loss=policy)
-    with LogTail(tiered.manager, query, {where: COUNT - 2}, settings=SETTINGS, look_s=0.2) as tail:
+    with LogTail(tiered.manager, query, {where: COUNT - 2}, settings=SETTINGS, look_s=12, clock=fast) as tail:
         followed = Followed(tail)
         followed.until_at(p0=COUNT)
         delete_topic(tiered.server, tiered.topic)

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
         TopicDescription,
     )
 
-_GROUP_S: Final = 10.0
-"""Wait at most this many seconds for one group's offsets, because the coordinator never answers while a transaction
-hangs."""
-
 _GROUPS_S: Final = 600.0
 """Maximum seconds to spend on the offsets of all groups."""
 
@@ -54,9 +50,14 @@ class ClusterState(LiveCluster):
     Topics that the login may not describe are missing from these lists too, because brokers do not report such topics.
     """
 
-    def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
-        """Raise ConfigError for invalid properties. The constructor does not connect to a broker."""
+    def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 60.0, group_s: float = 10.0) -> None:
+        """Raise ConfigError for invalid properties. The constructor does not connect to a broker.
+
+        Wait at most ``group_s`` for one group's offsets, because the coordinator never answers while a transaction
+        hangs.
+        """
         super().__init__(properties, isolation="read_uncommitted", timeout_s=timeout_s)
+        self._group_s = group_s
 
     def cluster_id(self) -> str:
         """Return the cluster's id. This takes one request."""
@@ -117,7 +118,7 @@ class ClusterState(LiveCluster):
         partitions = [(each.topic, number) for each in topics for number in range(each.partition_count)]
         held: list[GroupOffsets] = []
         not_held = [NotHeld("group", name, _OTHER_GROUP) for name, each in listed.items() if each.kind == "other"]
-        brief = self.within(min(_GROUP_S, self._timeout_s))
+        brief = self.within(min(self._group_s, self._timeout_s))
         end = time.monotonic() + _GROUPS_S
         for name, group in listed.items():
             if group.kind == "other":
