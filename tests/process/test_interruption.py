@@ -25,6 +25,10 @@ from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
 
+class PatientInterruption(Interruption):
+    last_act_s = 10.0
+
+
 class End:
     """Replaces the function that ends the process."""
 
@@ -43,7 +47,6 @@ class End:
 def short_moments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(interruption, "UNWINDING_S", 0.05)
     monkeypatch.setattr(interruption, "TAKING_BACK_S", 0.1)
-    monkeypatch.setattr(interruption, "_LAST_ACT_S", 10.0)
     before = [signal.signal(signum, signal.SIG_DFL) for signum in ENDING_SIGNALS]
     yield
     for signum, handler in zip(ENDING_SIGNALS, before, strict=True):
@@ -70,7 +73,7 @@ def test_the_first_signal_is_raised_in_the_main_thread(signum: signal.Signals) -
 def test_a_way_out_that_takes_long_is_cut_off_and_last_acts_are_done() -> None:
     end, acts = End(), list[str]()
     with (
-        Interruption(end_process=end),
+        PatientInterruption(end_process=end),
         pytest.raises(Interrupted),
         at_sudden_end(lambda: acts.append("first")),
         at_sudden_end(lambda: acts.append("second")),
@@ -113,8 +116,7 @@ def test_ctrl_c_outside_of_an_interruptible_block_is_raised_by_the_next_block() 
     assert passed == [1, 3]
 
 
-def test_one_act_that_hangs_or_fails_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interruption, "_LAST_ACT_S", 0.2)
+def test_one_act_that_hangs_or_fails_does_not_keep_the_others() -> None:
     end, acts, never = End(), list[str](), threading.Event()
 
     def fail() -> None:
@@ -145,7 +147,11 @@ def test_what_needs_time_gets_it_and_a_second_signal_takes_it(monkeypatch: pytes
         time.sleep(0.2)
         assert end.codes == []
 
-    with Interruption(end_process=end), pytest.raises(Interrupted), at_sudden_end(stay_a_while, needs_time=True):
+    with (
+        PatientInterruption(end_process=end),
+        pytest.raises(Interrupted),
+        at_sudden_end(stay_a_while, needs_time=True),
+    ):
         # The second signal raises nothing, because the first one's exception is still propagating.
         raise_and_stay(signal.SIGINT, stay_a_while, partial(signal.raise_signal, signal.SIGTERM), end.is_asked)
     assert end.codes == [130]

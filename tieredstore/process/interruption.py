@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.signal_handlers import SignalHandlers
@@ -26,7 +26,6 @@ UNWINDING_S: Final = 0.5
 TAKING_BACK_S: Final = 1.5
 """After the first signal, a process that must undo something gets this many seconds to end."""
 
-_LAST_ACT_S: Final = 0.2
 _SOON: Final = 255  # stands for :meth:`Interruption.end_soon`, because no signal has this number
 
 
@@ -150,6 +149,9 @@ class Interruption:
     :func:`at_sudden_end`, and ends the process. A second signal ends the wait.
     """
 
+    last_act_s: ClassVar[float] = 0.2
+    """Maximum seconds to wait for each of these functions, because a disk or a terminal may hang."""
+
     def __init__(self, *, end_process: Callable[[int], object] = os._exit) -> None:
         self.signum: int | None = None
         self._exit_code = 0
@@ -215,7 +217,7 @@ class Interruption:
         if second == 0 and any(last.needs_time for last in list(_LAST_ACTS.values())):
             second = self._next_signal(TAKING_BACK_S - UNWINDING_S)
         if second is not None:
-            _do_last_acts()
+            _do_last_acts(self.last_act_s)
             self._end_process(self.exit_code)
 
     def _next_signal(self, seconds: float | None) -> int | None:
@@ -237,12 +239,10 @@ def _say_nothing(_: threading.ExceptHookArgs) -> None:
     """Suppress Python's report of an error that ends a thread."""
 
 
-def _do_last_acts() -> None:
-    """Run the functions passed to ``at_sudden_end``, the last function first. Wait only a moment for each function,
-    because a disk or a terminal may hang.
-    """
+def _do_last_acts(each_s: float) -> None:
+    """Run the functions passed to ``at_sudden_end``, the last function first. Wait at most ``each_s`` for each."""
     for last in reversed(list(_LAST_ACTS.values())):
         actor = threading.Thread(target=last.do, name="tieredstore-last-act", daemon=True)
         with suppress(RuntimeError):  # no thread available
             actor.start()
-            actor.join(_LAST_ACT_S)
+            actor.join(each_s)

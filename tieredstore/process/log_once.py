@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
-
-_MOST: Final = 10_000
 
 
 class LogOnce:
-    """Logs each sentence once. It remembers 10,000 sentences, because a process may run for months; a forgotten
+    """Logs each sentence once. It remembers ``most`` sentences, because a process may run for months; a forgotten
     sentence is logged again.
 
     If two threads warn at the same moment, a sentence may be logged twice. This is harmless.
     """
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger, most: int = 10_000) -> None:
         self._logger = logger
+        self._most = most
         self._said: set[str] = set()
 
     def warn(self, sentence: str) -> None:
@@ -28,7 +26,7 @@ class LogOnce:
         """Return True only for the first call with this sentence."""
         if sentence in self._said:
             return False
-        if len(self._said) >= _MOST:
+        if len(self._said) >= self._most:
             self._said.clear()
         self._said.add(sentence)
         return True

@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 from tests.support.cli.cli_process import environment
 from tests.support.paths import COVERAGE_VARIABLE
 from tieredstore.process import interruption
-from tieredstore.process.interruption import TAKING_BACK_S
+from tieredstore.process.interruption import TAKING_BACK_S, Interruption
 
 CLOSED: Final = Path("closed")
 """Path that means a closed stdout or stderr."""
@@ -174,7 +174,7 @@ def _wait(process: int, timeout_s: float) -> int | None:
 def become(request: Mapping[str, Any]) -> None:
     """Run the command in a child as the console script does, but with a rollback time that suits a busy machine."""
     untyped: Any = interruption
-    untyped.TAKING_BACK_S, untyped._LAST_ACT_S = request["taking_back_s"], 60.0
+    untyped.TAKING_BACK_S, Interruption.last_act_s = request["taking_back_s"], 60.0
     # Reset the signals, because a child ignores the signals that its parent ignores. A shell's background process
     # ignores interrupts. A process under nohup ignores hangups.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
