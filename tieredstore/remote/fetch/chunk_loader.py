@@ -185,33 +185,19 @@ class ChunkLoader:
         """Take back the memory of a stream that has no running loads."""
         self._idle_buffers.append(buffers)
 
-    def schedule(
-        self,
-        segment: OpenSegment,
-        first: int,
-        limit: int,
-        max_bytes: int,
-        buffers: StreamBuffers,
-        destination: Destination | None = None,
-        end: int | None = None,
-        *,
-        is_awaited: bool = False,
-        by_reader: bool = False,
-    ) -> list[Scheduled]:
-        """Schedule chunk ``first``, and further chunks before ``limit`` that the same request fetches.
+    def schedule(self, job: Job, max_bytes: int, *, is_awaited: bool = False) -> list[Scheduled]:
+        """Schedule the job's first chunk, and further chunks of the job that the same request fetches.
 
-        ``destination`` and the parameters after it take effect only without a cache, because readers share the loads of
-        a cache. Chunks inside ``destination`` are decoded into it. Bytes of the log from ``end`` on need not be decoded
-        (see :meth:`whole`).
-
-        With ``by_reader``, the reader's thread decodes every chunk. With ``is_awaited``, that thread decodes a single
-        chunk that it waits for, because waking another thread takes longer.
+        With a cache, readers share loads. The job's ``destination``, ``end`` and ``by_reader`` then have no effect. To
+        decode the bytes from ``end`` on after all, see :meth:`whole`. With ``is_awaited``, the reader's thread decodes
+        a single chunk that it waits for, because waking another thread takes longer.
         """
+        segment, first = job.segment, job.run.start
         # Without a cache, the load is for this reader alone, so the reader can reuse the chunk's memory.
         if self.cache is None:
-            run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
-            by_reader = by_reader or (is_awaited and len(run) == 1 and not segment.decoder.is_identity)
-            job = Job(segment, run, buffers, destination, end, by_reader)
+            run = greedy_run(first, job.run.stop, size_of=segment.index.original_size, max_bytes=max_bytes)
+            by_reader = job.by_reader or (is_awaited and len(run) == 1 and not segment.decoder.is_identity)
+            job = replace(job, run=run, by_reader=by_reader)
             load = Load(run, self._pools.fetch.submit(self._fetch, job))
             return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
         with self._lock:
@@ -223,7 +209,7 @@ class ChunkLoader:
                 return [Scheduled(first, running)]
             if segment.key(self._identity, first) in self.cache:
                 return [Scheduled(first, None)]
-            load = self._claim(segment, first, limit, max_bytes, buffers)
+            load = self._claim(segment, job.run, max_bytes, job.buffers)
             return [Scheduled(chunk, load) for chunk in load.chunks]
 
     def read_cached(
@@ -275,17 +261,20 @@ class ChunkLoader:
         with self._lock:
             running = self._running.get(segment.key(self._identity, chunk))
             if running is None:
-                running = self._claim(segment, chunk, chunk + 1, 1, buffers)
+                running = self._claim(segment, range(chunk, chunk + 1), 1, buffers)
             return running
 
-    def _claim(self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: StreamBuffers) -> Load:
-        """Start a load that readers share. The caller holds the lock."""
+    def _claim(self, segment: OpenSegment, chunks: range, max_bytes: int, buffers: StreamBuffers) -> Load:
+        """Start a load that readers share, of the first of the chunks and those that the same request fetches. The
+        caller holds the lock.
+        """
 
         def is_missing(chunk: int) -> bool:
             key = segment.key(self._identity, chunk)
             return key not in self._running and (self.cache is None or key not in self.cache)
 
-        run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes, is_missing=is_missing)
+        size_of = segment.index.original_size
+        run = greedy_run(chunks.start, chunks.stop, size_of=size_of, max_bytes=max_bytes, is_missing=is_missing)
         load = Load(run, self._pools.fetch.submit(self._fetch_shared, Job(segment, run, buffers)))
         for chunk in run:
             self._running[segment.key(self._identity, chunk)] = load

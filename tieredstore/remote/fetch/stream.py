@@ -14,6 +14,7 @@ from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import ByteRange
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.fetch.buffers import Destination, Original, StreamBuffers
+from tieredstore.remote.fetch.chunk_loads import Job
 from tieredstore.remote.fetch.chunk_runs import MAX_CHUNKS_ON_THEIR_WAY
 from tieredstore.transform.chunks import fresh_memory
 
@@ -293,11 +294,9 @@ class SegmentStream(io.RawIOBase):
             and following * index.original_chunk_size < horizon
             and len(self._scheduled) < MAX_CHUNKS_ON_THEIR_WAY
         ):
-            scheduled = self._loader.schedule(
-                self._segment, following, stop, most, self._buffers, destination, end,
-                is_awaited=not self._scheduled and destination is not None,
-                by_reader=not self._decodes_ahead,
-            )  # fmt: skip
+            job = Job(self._segment, range(following, stop), self._buffers, destination, end, not self._decodes_ahead)
+            is_awaited = not self._scheduled and destination is not None
+            scheduled = self._loader.schedule(job, most, is_awaited=is_awaited)
             self._scheduled.extend(scheduled)
             following = scheduled[-1].chunk + 1
 
