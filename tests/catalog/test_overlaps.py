@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.records.record_reader import read_records
+from tests.support.records.split_reads import plan_splits
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.catalog.planning import KnownSegment, load_catalog
@@ -18,7 +19,7 @@ from tieredstore.records.columns import int64_values
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import plan_splits, read_split
+from tieredstore.records.splits import read_split
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer
 from tieredstore.testing.segments import PARTITION, Record, build_batch, build_end_marker

@@ -12,9 +12,10 @@ from tests.support.records.small_segments import memory_settings
 from tieredstore.model import Uuid
 from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.reading.log_snapshot import LogSnapshot
-from tieredstore.reading.plan import SplitLimits, plan_windows
+from tieredstore.reading.plan import plan_windows
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.split_reads import LiveSplit
+from tieredstore.records.splits import SplitLimits
 from tieredstore.remote import RemoteStorageManager
 
 QUERY = LogQuery(Subscribe(("orders",)))

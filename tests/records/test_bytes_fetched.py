@@ -12,11 +12,12 @@ import pytest
 
 from tests.support.records.record_reader import RecordReader, read_records
 from tests.support.records.small_segments import MODES
+from tests.support.records.split_reads import plan_splits
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_reads import read_topic
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import plan_splits, read_split
+from tieredstore.records.splits import read_split
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, Record, build_batch
 

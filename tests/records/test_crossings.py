@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.golden.records import rows_of
-from tests.support.records.split_reads import lineage_of, read_plan
+from tests.support.records.split_reads import lineage_of, plan_splits, read_plan
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.transaction_scripts import STEPS, Partition, Segment, Step, store
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import decided_end, plan_splits
+from tieredstore.records.splits import decided_end
 from tieredstore.testing.segments import Record, build_batch
 
 COMMITTED = ReadSettings(isolation="read_committed")

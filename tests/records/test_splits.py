@@ -11,11 +11,11 @@ from tests.support.golden.catalogs import opened
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import settings_of
-from tests.support.records.split_reads import check_window, read_of, read_plan
+from tests.support.records.split_reads import check_window, plan_splits, read_of, read_plan
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import Isolation
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import decided_end, plan_splits
+from tieredstore.records.splits import decided_end
 from tieredstore.remote import RemoteStorageManager
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from tests.support.golden.records import rows_of
 from tests.support.records.small_segments import ZSTD, memory_settings
-from tests.support.records.split_reads import broker_index, check_window, copy_with_index, lineage_of, read_of
+from tests.support.records.split_reads import (
+    broker_index,
+    check_window,
+    copy_with_index,
+    lineage_of,
+    plan_splits,
+    read_of,
+)
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -20,7 +27,7 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import Uuid
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import SplitPlan, plan_splits, read_split
+from tieredstore.records.splits import SplitPlan, read_split
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Record, build_batch, build_segment
 from tieredstore.transform import chunks

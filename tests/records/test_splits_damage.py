@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.records.split_reads import broker_index, copy_with_index, lineage_of, read_of
+from tests.support.records.split_reads import broker_index, copy_with_index, lineage_of, plan_splits, read_of
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tieredstore.errors import BatchCorruptError, CorruptDataError, IndexesCorruptError
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import plan_splits
 
 pytestmark = pytest.mark.slow
 

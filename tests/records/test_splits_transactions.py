@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.records.partition_history import Copy, partition_copies
-from tests.support.records.split_reads import check_window, lineage_of, read_of, read_plan
+from tests.support.records.split_reads import check_window, lineage_of, plan_splits, read_of, read_plan
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.transaction_scripts import STEPS, Step, store
 from tieredstore.model import Isolation, Uuid
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import decided_end, plan_splits
+from tieredstore.records.splits import decided_end
 from tieredstore.testing.segments import Record, build_batch, write_segment
 
 pytestmark = pytest.mark.slow

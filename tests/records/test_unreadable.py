@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from tests.support.records.record_reader import RecordReader
+from tests.support.records.split_reads import plan_splits
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.topic_reads import read_topic
 from tieredstore.errors import DataLossError, ResourceNotFoundError
@@ -20,7 +21,6 @@ from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import plan_splits
 from tieredstore.testing.segments import PARTITION
 
 REPORT = ReadSettings(columns=["offset"], on_data_loss="report")

@@ -16,11 +16,11 @@ from tieredstore.query.conditions import Condition, PartitionSpan
 from tieredstore.query.topic_columns import TopicColumns, topic_schema
 from tieredstore.query.topic_read import GivenPlaces, ReadPlan, TopicRead
 from tieredstore.reading.losses import Losses, losses_between
-from tieredstore.reading.plan import SplitLimits, WindowSplit
+from tieredstore.reading.plan import WindowSplit
 from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.windows import place_of
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import RecordSplit
+from tieredstore.records.splits import RecordSplit, SplitLimits
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition

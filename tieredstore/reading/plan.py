@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tieredstore.model import TopicPartition
@@ -17,7 +17,7 @@ from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.split_reads import LiveSplit, stored_runs
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import RecordSplit, plan_splits
+from tieredstore.records.splits import RecordSplit, SplitLimits, SplitPlanner
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
@@ -29,19 +29,6 @@ _logger: Final = logging.getLogger(__name__)
 
 WindowSplit: TypeAlias = RecordSplit | LiveSplit
 """The offsets that one task reads, from the bucket or from the broker. A split is small and picklable."""
-
-
-@dataclass(frozen=True, slots=True)
-class SplitLimits:
-    """The largest size of a split in bytes and offsets, and the least number of splits. None means no limit.
-
-    With ``since_ms``, the splits leave out parts of the bucket's log that have only earlier records.
-    """
-
-    max_bytes: int
-    max_records: int | None = None
-    min_splits: int | None = None
-    since_ms: int | None = None
 
 
 class _LogSpan(NamedTuple):
@@ -81,17 +68,11 @@ def plan_windows(
     runs = [run for span in spans for run in _stored_runs(span)]
     # Divide a constant number of readers among the ranges that are planned at the same time.
     readers = max(1, READERS // max(1, len(runs)))
-    split_bytes = _split_bytes(spans, limits)
+    bounds = replace(limits, max_bytes=_split_bytes(spans, limits))
     settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
 
     def splits_of(run: _StoredRun) -> Sequence[RecordSplit]:
-        plan = plan_splits(
-            source, run.lineage, run.start, run.stop, settings,
-            max_split_bytes=split_bytes,
-            max_split_records=limits.max_records,
-            since_ms=limits.since_ms,
-            readers=readers,
-        )  # fmt: skip
+        plan = SplitPlanner(source, run.lineage, settings, bounds, readers).plan(run.start, run.stop)
         if plan.undecided is not None and plan.stop < run.stop:
             # When the window was chosen, every transaction in it had an outcome (commit or abort). If an outcome is
             # missing now, retention has deleted the segment that had it.

@@ -14,14 +14,14 @@ from tieredstore.errors import ConfigError, CorruptDataError, DataLossError
 from tieredstore.model import name_of
 from tieredstore.process.closing import Closing
 from tieredstore.reading.losses import Losses, losses_between
-from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
+from tieredstore.reading.plan import WindowSplit, plan_windows
 from tieredstore.reading.split_reads import LiveSplit, QuerySources, StoredRead, open_reader
 from tieredstore.reading.survey import survey_logs
 from tieredstore.reading.tail import LogTail
 from tieredstore.reading.windows import PlaceLookup, time_offset
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import RecordSplit
+from tieredstore.records.splits import RecordSplit, SplitLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa

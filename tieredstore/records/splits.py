@@ -15,7 +15,6 @@ from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.log_sections import LogSection, SectionEnd, offset_since
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.indexes import AbortedTransaction
-from tieredstore.kafka.records.decoder import OnCorrupt
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -116,57 +115,6 @@ class SplitPlan:
     undecided: Undecided | None = None
 
 
-def plan_splits(
-    source: SegmentSource,
-    lineage: Lineage,
-    start: int,
-    stop: int,
-    settings: ReadSettings,
-    *,
-    max_split_bytes: int,
-    max_split_records: int | None = None,
-    since_ms: int | None = None,
-    readers: int = READERS,
-) -> SplitPlan:
-    """Plan splits that together return each record once. A split has at most ``max_split_bytes`` of the log, unless a
-    batch is larger.
-
-    No split covers more than ``max_split_records`` offsets. Logs are divided at entries of their offset index or, where
-    the entries are more than ``max_split_bytes`` apart, at batch headers.
-
-    With ``since_ms``, leave out segments and parts of segments that have only earlier records, as the segment's
-    greatest timestamp or time index shows. Some of the remaining records may still be earlier.
-
-    A segment that one split reads whole costs no request. Any other segment costs two requests for its indexes.
-    read_committed costs two more requests for each segment with aborted transactions, and for the last segment. Up to
-    ``readers`` requests run in parallel.
-
-    Raise ConfigError for an invalid window, and for limits that would make more than a million splits. Raise
-    DataLossError as the settings say.
-    """
-    if not 0 <= start <= stop:
-        raise ConfigError(f"there are no offsets from {start} up to {stop} of {lineage.partition}")
-    if max_split_bytes < 1 or (max_split_records is not None and max_split_records < 1):
-        raise ConfigError(
-            f"a split has at most {max_split_bytes} bytes and {max_split_records} records: both must be at least 1"
-        )
-    lost = checked_losses(lineage, start, stop, settings)
-    is_committed = settings.isolation == "read_committed"
-    undecided = _first_undecided(source, lineage, start, stop) if is_committed else None
-    if undecided is not None:
-        _logger.warning("%s", undecided)
-    end = min(stop, lineage.end_offset)
-    end = max(start, end if undecided is None else min(end, undecided.first_offset))
-    planner = _Planner(source, lineage, _Bounds(max_split_bytes, max_split_records, since_ms, settings.on_corrupt))
-    with ThreadPool(readers, "tieredstore-splits") as pool:
-        spans = planner.bounds.select(lineage.spans_between(start, end))
-        planned = in_parallel(pool, planner.sections_of, spans, at_once=2 * readers)
-        sections = list(itertools.chain.from_iterable(planned))
-        if is_committed and sections:
-            sections = planner.with_aborted(sections, start, end, pool)
-    return SplitPlan(lineage.partition, start, end, tuple(planner.pack(sections)), lost, undecided)
-
-
 def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
     """Return where a read_committed read of the window ends: at ``stop``, or before a transaction without an outcome.
 
@@ -178,39 +126,43 @@ def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Bounds:
-    """The limits of each split, and the records to leave out."""
+class SplitLimits:
+    """The largest size of a split in bytes and offsets, and the least number of splits. None means no limit.
 
-    size: int
-    records: int | None
-    since_ms: int | None
-    on_corrupt: OnCorrupt
+    With ``since_ms``, the splits leave out segments and parts of segments that have only earlier records, as the
+    segment's greatest timestamp or time index shows. Some of the remaining records may still be earlier.
+    """
+
+    max_bytes: int
+    max_records: int | None = None
+    min_splits: int | None = None
+    since_ms: int | None = None
 
     def select(self, spans: Sequence[Span]) -> Iterable[Span]:
         """Leave out spans without requested records. Raise ConfigError if the remaining spans would make too many
         splits."""
         spans_read = [span for span in spans if span.segment.segment_size_in_bytes and not self._is_earlier(span)]
-        splits = sum(self.windows(span) for span in spans_read)
-        splits += sum(span.segment.segment_size_in_bytes // max(self.size, _LEAST_BATCH) for span in spans_read)
+        splits = sum(self.count_windows(span) for span in spans_read)
+        splits += sum(span.segment.segment_size_in_bytes // max(self.max_bytes, _LEAST_BATCH) for span in spans_read)
         if splits > _MAX_SPLITS:
             raise ConfigError(
-                f"splits of at most {self.size} bytes and {self.records or 'any number of'} records would be more than "
-                f"{_MAX_SPLITS}: allow more bytes or records, or read fewer offsets"
+                f"splits of at most {self.max_bytes} bytes and {self.max_records or 'any number of'} records would be "
+                f"more than {_MAX_SPLITS}: allow more bytes or records, or read fewer offsets"
             )
         return spans_read
 
-    def windows(self, span: Span) -> int:
-        """Return into how many ranges of offsets to divide the span, so that each has at most ``records`` offsets."""
-        return 1 if self.records is None else -(-(span.stop - span.start) // self.records)
+    def count_windows(self, span: Span) -> int:
+        """Return the number of ranges of offsets in the span, if each has at most ``max_records`` offsets."""
+        return 1 if self.max_records is None else -(-(span.stop - span.start) // self.max_records)
 
     def take_whole(self, span: Span) -> bool:
         """Return True if the span covers its whole segment and fits into one split."""
         is_whole = span.start <= span.segment.start_offset and span.stop > span.segment.end_offset
-        return is_whole and span.segment.segment_size_in_bytes <= self.size and self.windows(span) == 1
+        return is_whole and span.segment.segment_size_in_bytes <= self.max_bytes and self.count_windows(span) == 1
 
     def hold(self, size: int, offsets: int) -> bool:
         """Return True if this many bytes and offsets fit into one split."""
-        return size <= self.size and (self.records is None or offsets <= self.records)
+        return size <= self.max_bytes and (self.max_records is None or offsets <= self.max_records)
 
     def _is_earlier(self, span: Span) -> bool:
         return self.since_ms is not None and 0 <= span.segment.max_timestamp_ms < self.since_ms
@@ -226,23 +178,63 @@ def _first_undecided(source: SegmentSource, lineage: Lineage, start: int, stop: 
 
 
 @dataclass(frozen=True, slots=True)
-class _Planner:
-    """Plans the splits of one partition."""
+class SplitPlanner:
+    """Planner of splits of one partition that together return each record once.
+
+    A split has at most ``max_bytes`` of the log, unless a batch is larger, and covers at most ``max_records`` offsets.
+    Logs are divided at entries of their offset index or, where the entries are more than ``max_bytes`` apart, at batch
+    headers. The least number of splits has no effect here (see :func:`tieredstore.reading.plan.plan_windows`).
+
+    A segment that one split reads whole costs no request. Any other segment costs two requests for its indexes.
+    read_committed costs two more requests for each segment with aborted transactions, and for the last segment. Up to
+    ``readers`` requests run in parallel.
+    """
 
     source: SegmentSource
     lineage: Lineage
-    bounds: _Bounds
+    settings: ReadSettings
+    limits: SplitLimits
+    readers: int = READERS
 
-    def sections_of(self, span: Span) -> list[SplitSection]:
+    def plan(self, start: int, stop: int) -> SplitPlan:
+        """Plan the splits of the offsets from ``start`` up to ``stop`` (exclusive).
+
+        Raise ConfigError for an invalid window, and for limits that would make more than a million splits. Raise
+        DataLossError as the settings say.
+        """
+        lineage, limits = self.lineage, self.limits
+        if not 0 <= start <= stop:
+            raise ConfigError(f"there are no offsets from {start} up to {stop} of {lineage.partition}")
+        if limits.max_bytes < 1 or (limits.max_records is not None and limits.max_records < 1):
+            raise ConfigError(
+                f"a split has at most {limits.max_bytes} bytes and {limits.max_records} records: both must be at least "
+                "1"
+            )
+        lost = checked_losses(lineage, start, stop, self.settings)
+        is_committed = self.settings.isolation == "read_committed"
+        undecided = _first_undecided(self.source, lineage, start, stop) if is_committed else None
+        if undecided is not None:
+            _logger.warning("%s", undecided)
+        end = min(stop, lineage.end_offset)
+        end = max(start, end if undecided is None else min(end, undecided.first_offset))
+        with ThreadPool(self.readers, "tieredstore-splits") as pool:
+            spans = limits.select(lineage.spans_between(start, end))
+            planned = in_parallel(pool, self._sections_of, spans, at_once=2 * self.readers)
+            sections = list(itertools.chain.from_iterable(planned))
+            if is_committed and sections:
+                sections = self._with_aborted(sections, start, end, pool)
+        return SplitPlan(lineage.partition, start, end, tuple(self._pack(sections)), lost, undecided)
+
+    def _sections_of(self, span: Span) -> list[SplitSection]:
         """Return the sections of a span, in offset order."""
         segment, start = span.segment, span.start
-        if self.bounds.since_ms is not None:
-            start = max(start, offset_since(self.source, segment, self.bounds.since_ms))
+        if self.limits.since_ms is not None:
+            start = max(start, offset_since(self.source, segment, self.limits.since_ms))
             if start >= span.stop:
                 return []
         left = Span(segment, start, span.stop)
         is_followed = self.lineage.is_followed(segment)
-        if self.bounds.take_whole(left):
+        if self.limits.take_whole(left):
             ends = start_of(segment), end_of(segment)
             return [SplitSection(segment, *ends, start, span.stop, is_followed=is_followed)]
         return [
@@ -251,16 +243,16 @@ class _Planner:
         ]
 
     def _divide(self, span: Span) -> Iterator[tuple[SectionEnd, SectionEnd, int, int]]:
-        ends = load_section_ends(self.source, span, self.bounds.size, on_corrupt=self.bounds.on_corrupt)
+        ends = load_section_ends(self.source, span, self.limits.max_bytes, on_corrupt=self.settings.on_corrupt)
         # Reading the index has already cached the manifest, so this costs no request.
         chunk_bytes = self.source.fetch_manifest(span.segment).chunk_index.original_chunk_size
-        count, offsets = self.bounds.windows(span), span.stop - span.start
+        count, offsets = self.limits.count_windows(span), span.stop - span.start
         for number in range(count):
             start, stop = span.start + offsets * number // count, span.start + offsets * (number + 1) // count
-            for begin, end in divide(ends, *around(ends, start, stop), self.bounds.size, chunk_bytes):
+            for begin, end in divide(ends, *around(ends, start, stop), self.limits.max_bytes, chunk_bytes):
                 yield begin, end, start, stop
 
-    def with_aborted(
+    def _with_aborted(
         self, sections: Sequence[SplitSection], start: int, stop: int, pool: ThreadPool
     ) -> list[SplitSection]:
         """Return the sections, each with the aborted transactions whose records a read of the section omits."""
@@ -278,14 +270,14 @@ class _Planner:
                     decided.append(replace(section, aborted=tuple(aborted)))
         return decided
 
-    def pack(self, sections: Iterable[SplitSection]) -> Iterator[RecordSplit]:
+    def _pack(self, sections: Iterable[SplitSection]) -> Iterator[RecordSplit]:
         """Combine as many sections into each split as the limits allow."""
         taken: list[SplitSection] = []
         size = 0
         for section in sections:
             size += len(section.byte_range)
             # A section cannot be divided further, so a section that exceeds the limits becomes a split of its own.
-            if taken and not self.bounds.hold(size, section.stop_offset - taken[0].start_offset):
+            if taken and not self.limits.hold(size, section.stop_offset - taken[0].start_offset):
                 yield RecordSplit(self.lineage.partition, tuple(taken))
                 taken, size = [], len(section.byte_range)
             taken.append(section)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tests.support.golden.segments import GoldenSegment, case_path, segments
 from tests.support.golden.stored import settings_of
 from tests.support.records.record_reader import RecordReader
+from tests.support.records.split_reads import plan_splits
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.catalog import Catalog
@@ -21,7 +22,7 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.batches import HEADER_SIZE, read_batch_headers
 from tieredstore.model import AtTime
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import plan_splits, read_split
+from tieredstore.records.splits import read_split
 from tieredstore.remote import RemoteStorageManager
 
 RIGHT: Final = "right"

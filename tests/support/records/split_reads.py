@@ -15,9 +15,26 @@ from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import Uuid
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import RecordSplit, SplitPlan, plan_splits, read_split
+from tieredstore.records.splits import RecordSplit, SplitLimits, SplitPlan, SplitPlanner, read_split
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote.source import SegmentSource
 from tieredstore.testing.segments import PARTITION, IndexBuilder, write_segment
+
+
+def plan_splits(
+    source: SegmentSource,
+    lineage: Lineage,
+    start: int,
+    stop: int,
+    settings: ReadSettings,
+    *,
+    max_split_bytes: int,
+    max_split_records: int | None = None,
+    since_ms: int | None = None,
+) -> SplitPlan:
+    """Plan splits with these limits."""
+    limits = SplitLimits(max_split_bytes, max_split_records, since_ms=since_ms)
+    return SplitPlanner(source, lineage, settings, limits).plan(start, stop)
 
 
 def read_of(manager: RemoteStorageManager, split: RecordSplit, settings: ReadSettings) -> list[Row]:

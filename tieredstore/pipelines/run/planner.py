@@ -18,8 +18,9 @@ from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
 from tieredstore.pipelines.run.starts import Starts, begins_elsewhere, mark
 from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows, is_of, position_of
 from tieredstore.reading.losses import Losses
-from tieredstore.reading.plan import SplitLimits, plan_windows
+from tieredstore.reading.plan import plan_windows
 from tieredstore.reading.snapshots import LogSnapshots
+from tieredstore.records.splits import SplitLimits
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition

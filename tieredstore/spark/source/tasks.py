@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
+from tieredstore.reading.plan import WindowSplit, plan_windows
 from tieredstore.reading.query import LogQuery, QueryWords, timeout_of
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import SplitLimits
 from tieredstore.spark.source.rows import RowShape
 from tieredstore.spark.source.store_source import manager_of
 from tieredstore.spark.source.workers import spare_modules
