@@ -7,6 +7,7 @@ import tempfile
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -21,9 +22,10 @@ from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.planner import look_s, policy_of
-from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows
+from tieredstore.pipelines.run.planner import Planner, look_s, policy_of
+from tieredstore.pipelines.run.windows import Policy
 from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.remote.source import SegmentSource
 from tieredstore.testing.segments import PARTITION
 
 ID = Uuid(bytes(16))
@@ -33,7 +35,10 @@ class Clocked:
     """Partition that only the broker has, with a policy that tells when it is due, and a clock that the test sets."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy, self._waiting = policy, Waiting()
+        self.now_s, self.wall_s = 0.0, 0.0
+        clocks = {"clock": lambda: self.now_s, "wall_clock": lambda: self.wall_s}
+        self.planner = Planner(pipeline_of(), cast("SegmentSource", None), **clocks)
+        self.planner.policy = policy
 
     def due(
         self, end: int, now_s: float, *, start: int = 0, wall_s: float = 0.0, progress: Progress | None = None
@@ -41,7 +46,8 @@ class Clocked:
         log = PartitionLog("orders", 0, ID, None, 0, start, end, live_start=0)
         snapshot = LogSnapshot({("orders", 0): log})
         positions = {("orders", 0): progress or Progress(str(ID), start)}
-        windows = due_windows(snapshot, positions, self._policy, self._waiting, now_s, is_last=False, wall_s=wall_s)
+        self.now_s, self.wall_s = now_s, wall_s
+        windows = self.planner.find_due(snapshot, positions, is_last=False)
         return [(window.start, window.stop) for window in windows]
 
 
@@ -98,7 +104,7 @@ def test_how_much_a_window_read_is_committed_and_known_after_a_restart(topic: St
 
 def test_a_backlog_holds_up_no_other_partition() -> None:
     """A batch has at most 64 windows. The first partition has records for many windows, all others for one each."""
-    policy, waiting = Policy(1 << 30, 1, 60), Waiting()
+    clocked = Clocked(Policy(1 << 30, 1, 60))
     numbers = range(70)
     ends = {number: 1000 if number == 0 else 1 for number in numbers}
     written = dict.fromkeys(numbers, 0)
@@ -108,7 +114,8 @@ def test_a_backlog_holds_up_no_other_partition() -> None:
             for number in numbers
         }
         positions = {("orders", number): Progress(str(ID), written[number]) for number in numbers}
-        for window in due_windows(LogSnapshot(logs), positions, policy, waiting, look, is_last=False, wall_s=0):
+        clocked.now_s = look
+        for window in clocked.planner.find_due(LogSnapshot(logs), positions, is_last=False):
             assert window.start == written[window.partition]
             written[window.partition] = window.stop
     assert [written[number] for number in numbers[1:]] == [1] * 69

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import DataLossError
@@ -16,8 +17,8 @@ from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
 from tieredstore.pipelines.run.starts import Starts, begins_elsewhere, mark
-from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows, is_of, position_of
-from tieredstore.reading.losses import Losses
+from tieredstore.pipelines.run.windows import Policy, Waiting, is_of, position_of
+from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.plan import plan_windows
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.records.splits import SplitLimits
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _SHORTEST_LOOK_S: Final = 1.0
 _LONGEST_LOOK_S: Final = 30.0
+_BATCH_WINDOWS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,7 @@ class Planner:
                 # from then on.
                 self._waiting.age_s(one.where, one.start, self._clock())
             return marks
-        at = {where: one.position for where, one in positions.items()}
-        windows = due_windows(
-            snapshot, positions, self.policy, self._waiting, self._clock(),
-            is_last=is_last, wall_s=self._wall_clock(), answers=self._logs.epoch_ends(at), stale=self._logs.stale(at),
-        )  # fmt: skip
+        windows = self._select_windows(snapshot, positions, is_last=is_last)
         reach: dict[TopicPartition, tuple[int, int]] = {}
         for window in windows:
             reach[window.where] = reach.get(window.where, (window.start, 0))[0], window.stop
@@ -120,6 +118,39 @@ class Planner:
         if snapshot.unreadable:
             Losses(self.query).check_readable(snapshot, reach | ends, starts_there=reach | ends, stops_there=reach)
         return windows
+
+    def _select_windows(
+        self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
+    ) -> list[BatchWindow]:
+        """Return a batch of offset windows to write now.
+
+        - In stale partitions, the unwritten records have an older leader epoch than the last written record. Nothing
+          is due there until newer segments appear.
+        - The windows of a partition follow each other without gaps. Partitions take turns.
+        - An offset range without records gets a window too, so that it is not read again after the commit.
+        - A window ends before missing offsets, so that the records before them are written. Reading the next window
+          then raises DataLossError.
+        """
+        now_s, wall_s = self._clock(), self._wall_clock()
+        at = {where: one.position for where, one in positions.items()}
+        answers, stale = self._logs.epoch_ends(at), self._logs.stale(at)
+        waits: list[tuple[float, TopicPartition, Iterator[BatchWindow]]] = []
+        for where, log in snapshot.logs.items():
+            if (progress := positions.get(where)) is None:  # its start must be committed first
+                continue
+            start = position_of(log, progress, answers.get(where))
+            end = log.end_from(start)
+            if end <= start or where in stale:
+                self._waiting.clear(where)
+                continue
+            end = next((loss.start for loss in losses_between(log, start, end) if loss.start > start), end)
+            age_s = self._waiting.age_s(where, start, now_s)
+            is_old = is_last or age_s >= self.policy.age_of(log.topic, wall_s)
+            waits.append((age_s, where, self.policy.divide(log, progress, start, end, with_rest=is_old)))
+        # The partition that has waited longest comes first, because one large backlog could otherwise fill every batch.
+        waits.sort(key=lambda one: (-one[0], one[1]))
+        batch = islice(_take_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
+        return sorted(batch, key=lambda window: (*window.where, window.start))
 
     def find_lag(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> Lag:
         """Return the current lag. A partition without commits has no lag if ``starting`` is ``chosen``. Otherwise it is
@@ -162,6 +193,16 @@ class Planner:
         new = [log for where, log in snapshot.logs.items() if where not in positions]
         begins = self._starts.of(new, is_new=not positions) if new else {}
         return [mark(log, begins[log.where]) for log in new if log.where in begins]
+
+
+def _take_turns(rows: Sequence[Iterator[BatchWindow]]) -> Iterator[BatchWindow]:
+    while rows:
+        going: list[Iterator[BatchWindow]] = []
+        for windows in rows:
+            if (window := next(windows, None)) is not None:
+                going.append(windows)
+                yield window
+        rows = going
 
 
 def policy_of(limits: LimitSettings) -> Policy:

@@ -6,27 +6,21 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import Uuid, human_bytes
 from tieredstore.partitions.position import stand
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow
-from tieredstore.reading.losses import losses_between
 
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import PartitionLog
-    from tieredstore.reading.log_snapshot import LogSnapshot
-
-_BATCH_WINDOWS: Final = 64
-_NO_ANSWERS: Final[Mapping[TopicPartition, EpochEnd]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +47,24 @@ class Policy:
         size and number."""
         by_age_s = self.age_s - age_s
         return min(by_age_s, 3600 - self._since_mark_s(wall_s)) if self._is_marked(topic) else by_age_s
+
+    def divide(
+        self, log: PartitionLog, progress: Progress, start: int, end: int, *, with_rest: bool
+    ) -> Iterator[BatchWindow]:
+        """Divide these offsets into windows that reach a limit of size or number. With ``with_rest``, the remaining
+        offsets are the last window."""
+        bytes_between = partial(_bytes_between, log, progress)
+        while start < end:
+            stop = min(end, start + self.records) if self.records else end
+            if bytes_between(start, stop) > self.window_bytes:
+                # End at the first offset at which the offset window would have at least ``window_bytes``.
+                ends = range(start + 1, stop)
+                stop = start + 1 + bisect_left(ends, self.window_bytes, key=partial(bytes_between, start))
+            elif stop == end and not with_rest and not (self.records and stop - start >= self.records):
+                return
+            # Keep the topic id that the commit log has, even if bucket and broker show another id for the same topic.
+            yield BatchWindow(log.topic, progress.topic_id, log.partition, start, stop, log.position(stop).epoch_number)
+            start = stop
 
     def _is_marked(self, topic: str) -> bool:
         return bool(self.marked) and re.fullmatch(self.marked, topic) is not None
@@ -115,59 +127,6 @@ def is_of(log: PartitionLog, topic_id: str) -> bool:
     return known is not None and log.is_of(known)
 
 
-def due_windows(
-    snapshot: LogSnapshot,
-    positions: Mapping[TopicPartition, Progress],
-    policy: Policy,
-    waiting: Waiting,
-    now_s: float,
-    *,
-    is_last: bool,
-    wall_s: float = 0.0,
-    answers: Mapping[TopicPartition, EpochEnd] = _NO_ANSWERS,
-    stale: Collection[TopicPartition] = (),
-) -> list[BatchWindow]:
-    """Return a batch of offset windows to write now. With ``is_last``, all available records are due.
-
-    - ``wall_s`` is the time in seconds since the epoch, for ``secor.upload.minute_mark``. ``answers`` are as for
-      :func:`position_of`.
-    - In ``stale`` partitions, the unwritten records have an older leader epoch than the last written record. Nothing
-      is due there until newer segments appear.
-    - The windows of a partition follow each other without gaps. Partitions take turns.
-    - An offset range without records gets a window too, so that it is not read again after the commit.
-    - A window ends before missing offsets, so that the records before them are written. Reading the next window then
-      raises DataLossError.
-    - Partitions without commits have no windows, because their start must be committed first.
-    """
-    waits: list[tuple[float, TopicPartition, Iterator[BatchWindow]]] = []
-    for where, log in snapshot.logs.items():
-        if (progress := positions.get(where)) is None:
-            continue
-        start = position_of(log, progress, answers.get(where))
-        end = log.end_from(start)
-        if end <= start or where in stale:
-            waiting.clear(where)
-            continue
-        end = next((loss.start for loss in losses_between(log, start, end) if loss.start > start), end)
-        age_s = waiting.age_s(where, start, now_s)
-        is_old = is_last or age_s >= policy.age_of(log.topic, wall_s)
-        waits.append((age_s, where, _cut(log, progress, start, end, policy, with_rest=is_old)))
-    # The partition that has waited longest comes first, because one large backlog could otherwise fill every batch.
-    waits.sort(key=lambda one: (-one[0], one[1]))
-    batch = islice(_in_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
-    return sorted(batch, key=lambda window: (*window.where, window.start))
-
-
-def _in_turns(rows: Sequence[Iterator[BatchWindow]]) -> Iterator[BatchWindow]:
-    while rows:
-        going: list[Iterator[BatchWindow]] = []
-        for windows in rows:
-            if (window := next(windows, None)) is not None:
-                going.append(windows)
-                yield window
-        rows = going
-
-
 def find_unwritten(windows: Sequence[BatchWindow], positions: Mapping[TopicPartition, Progress]) -> list[BatchWindow]:
     """Return the uncommitted parts of planned offset windows, in order.
 
@@ -197,23 +156,6 @@ def _other_life(topic: str) -> ConfigError:
         f"the topic {topic} was re-created: its new files would reuse names of its old files; set another "
         "secor.generation"
     )
-
-
-def _cut(
-    log: PartitionLog, progress: Progress, start: int, end: int, policy: Policy, *, with_rest: bool
-) -> Iterator[BatchWindow]:
-    bytes_between = partial(_bytes_between, log, progress)
-    while start < end:
-        stop = min(end, start + policy.records) if policy.records else end
-        if bytes_between(start, stop) > policy.window_bytes:
-            # End at the first offset at which the offset window would have at least ``window_bytes``.
-            ends = range(start + 1, stop)
-            stop = start + 1 + bisect_left(ends, policy.window_bytes, key=partial(bytes_between, start))
-        elif stop == end and not with_rest and not (policy.records and stop - start >= policy.records):
-            return
-        # Keep the topic id that the commit log has, even if bucket and broker show another id for the same topic.
-        yield BatchWindow(log.topic, progress.topic_id, log.partition, start, stop, log.position(stop).epoch_number)
-        start = stop
 
 
 def _bytes_between(log: PartitionLog, progress: Progress, start: int, stop: int) -> int:
