@@ -79,8 +79,25 @@ def du(
         stays = [] if known is None else list(admin_of(bucket.opened().store).kept_after_delete())
     rows.sort(key=lambda row: (_rank(row, sort or (Sort.COST if known else Sort.STORED)), _order(row)))
     total = total_usage(rows)
-    assumed = [] if known is None else assumptions_of(known, total.undated)
-    _show(rows, total, by, known, assumed, stays, window, output)
+    name, sums = _name_row(by, rows), _sums_row(is_priced=known is not None)
+    about: dict[str, JsonValue] = {}
+    notes: list[str] = []
+    if known is not None:
+        assumed = assumptions_of(known, total.undated)
+        about = {"currency": known.currency, "prices": known.name, "as_of": known.as_of}
+        about |= {"assumptions": assumed, "stays": stays}
+        notes = [f"per month by {known.title}", *(f"assumed: {one}" for one in assumed)]
+    Row(name, sums).show(
+        rows,
+        as_json=output.as_json,
+        summary={**sums.json(total), **window.json(), **about},
+        total=["total", *[""] * (len(name.columns) - 1), *sums.cells(total)],
+        empty="no segments found",
+        wide=output.wide,
+    )
+    if rows and not output.as_json:
+        for sentence in notes:
+            complain(sentence)
     for sentence in stays:
         complain(f"deleted objects may still cost money, and are not counted: {sentence}")
     if total.damaged:
@@ -90,34 +107,6 @@ def du(
         )
     if picture is not None:
         _draw(picture, _by_label(rows), total, known)
-
-
-def _show(
-    rows: Sequence[Usage],
-    total: Usage,
-    by: UsageBy,
-    prices: PriceFile | None,
-    assumed: list[str],
-    stays: list[str],
-    window: FromTo,
-    output: Output,
-) -> None:
-    name, sums = _name_row(by, rows), _sums_row(is_priced=prices is not None)
-    about: dict[str, JsonValue] = {}
-    if prices is not None:
-        about = {"currency": prices.currency, "prices": prices.name, "as_of": prices.as_of}
-        about |= {"assumptions": assumed, "stays": stays}
-    Row(name, sums).show(
-        rows,
-        as_json=output.as_json,
-        summary={**sums.json(total), **window.json(), **about},
-        total=["total", *[""] * (len(name.columns) - 1), *sums.cells(total)],
-        empty="no segments found",
-        wide=output.wide,
-    )
-    if prices is not None and rows and not output.as_json:
-        for sentence in (f"per month by {prices.title}", *(f"assumed: {one}" for one in assumed)):
-            complain(sentence)
 
 
 def _name_row(by: UsageBy, rows: Sequence[Usage]) -> Row[Usage]:
