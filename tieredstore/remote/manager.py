@@ -19,8 +19,10 @@ from tieredstore.places.opening import open_places
 from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.copy.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions
+from tieredstore.remote.fetch.cached_loads import CachedLoads
 from tieredstore.remote.fetch.fetcher import Fetcher
 from tieredstore.remote.fetch.indexes import Indexes
+from tieredstore.remote.fetch.manifests import Manifests, weight_of_manifest
 from tieredstore.remote.fetch.segment_logs import range_of_request
 from tieredstore.remote.fetch.stream import SegmentStream
 from tieredstore.remote.key_ring import key_ring_of
@@ -116,10 +118,12 @@ class RemoteStorageManager(Closing):
                 opened.callback(lambda: own_pools.shutdown(self._is_at_rest))
             else:
                 pools = pools.of_this_process()
-            self._fetcher = Fetcher.of_settings(
-                settings.fetch, store, self.layout, self.key_ring, self.manifest_rules,
-                pools=pools.bound(self._life), life=self._life, shares_read_ahead=shares_read_ahead,
-            )  # fmt: skip
+            fetch, life, bound = settings.fetch, self._life, pools.bound(self._life)
+            loads = CachedLoads(
+                fetch.manifest_cache, weight_of_manifest, "the segment's manifest", pool=bound.lookup, life=life
+            )
+            manifests = Manifests(store, self.layout, self.key_ring, loads=loads, rules=self.manifest_rules)
+            self._fetcher = Fetcher.of_settings(fetch, manifests, bound, life, shares_read_ahead=shares_read_ahead)
             self._indexes: Indexes | RawIndexes = self._fetcher.indexes
             if settings.endpoint.is_raw:
                 # Import this module only when needed, because few buckets have the raw layout.

@@ -15,18 +15,14 @@ from tieredstore.remote.fetch.cached_loads import CachedLoads
 from tieredstore.remote.fetch.chunk_cache import ChunkCache, MemoryChunkCache
 from tieredstore.remote.fetch.chunk_loader import ChunkLoader
 from tieredstore.remote.fetch.indexes import Indexes, weight_of_indexes
-from tieredstore.remote.fetch.manifests import Manifests, weight_of_manifest
+from tieredstore.remote.fetch.manifests import Manifests
 from tieredstore.remote.fetch.segment_logs import SegmentLogs
 from tieredstore.remote.fetch.stream import ReadAhead
 from tieredstore.remote.pools import Pools
 from tieredstore.remote.statistics import Counters, FetchStats
 
 if TYPE_CHECKING:
-    from tieredstore.backends.base import ObjectStore
-    from tieredstore.format.manifest_rules import ManifestRules
     from tieredstore.remote.diskcache.cache import DiskChunkCache
-    from tieredstore.remote.layout import KeyLayout
-    from tieredstore.transform.keyring import KeyRing
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +37,11 @@ class Fetcher:
 
     @classmethod
     def of_settings(
-        cls,
-        settings: FetchSettings,
-        store: ObjectStore,
-        layout: KeyLayout,
-        key_ring: KeyRing | None,
-        rules: ManifestRules,
-        *,
-        pools: Pools,
-        life: Lifetime,
-        shares_read_ahead: bool = False,
+        cls, settings: FetchSettings, manifests: Manifests, pools: Pools, life: Lifetime, *, shares_read_ahead: bool
     ) -> Fetcher:
-        """Make the readers of a store by the settings ``fetch.*``. They and their ``pools`` end with ``life``."""
-        opened = CachedLoads(
-            settings.manifest_cache, weight_of_manifest, "the segment's manifest", pool=pools.lookup, life=life
-        )
-        manifests = Manifests(store, layout, key_ring, loads=opened, rules=rules)
+        """Make the readers of the manifests' store by the settings ``fetch.*``. They and their ``pools`` end with
+        ``life``.
+        """
         cache, disk = (None, None) if settings.chunk_cache is None else _chunk_cache(settings.chunk_cache)
         plain = CachedLoads(
             settings.index_cache, weight_of_indexes, "the segment's indexes", pool=pools.lookup, life=life
