@@ -29,7 +29,7 @@ from tieredstore.values.avro_bounds import (
     is_bounded,
     named_types,
 )
-from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, Place, by_parts, check_choice
+from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, Place, Rejection, by_parts, check_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +189,10 @@ class Avro:
 
     def convert(self, column: Column, place: Place) -> Column:
         """Decode the column; raise InvalidValueError for a value that does not match the schema."""
-        return by_parts(
-            column, self._read, self._type, place,
-            fault=lambda part: f"is not Avro of the schema{self._reason(part)}", on_invalid=self.on_invalid,
-            way_out=self.way_out, nulls=self.nulls,
-        )  # fmt: skip
+        invalid = Rejection(
+            lambda row: f"is not Avro of the schema{self._reason(row)}", self.on_invalid, self.way_out, self.nulls
+        )
+        return by_parts(column, self._read, self._type, place, invalid)
 
     def _read(self, column: Column) -> Column | None:
         try:

@@ -81,39 +81,51 @@ def check_choice(on_invalid: str) -> None:
         raise ConfigError(f"on_invalid is {on_invalid!r}; it must be {' or '.join(get_args(OnInvalid))}")
 
 
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The policy for invalid rows, and what is wrong with them (``fault``, such as "is not UTF-8").
+
+    If ``on_invalid`` is "fail", an invalid row raises InvalidValueError, with the ``way_out``. Otherwise it becomes
+    null, and ``nulls`` counts it.
+    """
+
+    fault: Callable[[Column], str]
+    on_invalid: OnInvalid
+    way_out: str = WAY_OUT
+    nulls: InvalidValues | None = None
+
+    def reject(self, row: Column, place: str) -> None:
+        """Apply the policy to an invalid row."""
+        if self.on_invalid == "fail":
+            raise InvalidValueError(f"{place} {self.fault(row)}: {self.way_out}")
+        if self.nulls is not None:
+            self.nulls.note(lambda: f"{place} {self.fault(row)}")
+
+
 def by_parts(
     column: Column,
     convert: Callable[[Column], Column | None],
     arrow_type: pa.DataType,
     place: Place,
-    *,
-    fault: Callable[[Column], str],
-    on_invalid: OnInvalid,
-    way_out: str = WAY_OUT,
-    nulls: InvalidValues | None = None,
+    invalid: Rejection,
 ) -> Column:
     """Convert the whole ``column`` at once. If that fails, convert each half in the same way, until the single rows
-    that cannot be converted are found.
+    that cannot be converted are found and rejected.
 
-    ``convert`` returns None if it cannot convert its rows. If ``on_invalid`` is "fail", the first invalid row raises
-    InvalidValueError, with its ``fault`` (such as "is not UTF-8") and the ``way_out``. Otherwise all invalid rows
-    become null, and ``nulls`` counts them. A column without invalid rows is converted by one call.
+    ``convert`` returns None if it cannot convert its rows. A column without invalid rows is converted by one call.
     """
 
-    def converted(start: int, count: int) -> list[Column]:
+    def convert_part(start: int, count: int) -> list[Column]:
         part = column.slice(start, count)
         whole = convert(part)
         if whole is not None:
             return [whole]
         if count == 1:
-            if on_invalid == "fail":
-                raise InvalidValueError(f"{place(start)} {fault(part)}: {way_out}")
-            if nulls is not None:
-                nulls.note(lambda: f"{place(start)} {fault(part)}")
+            invalid.reject(part, place(start))
             return [pa.nulls(1, arrow_type)]
-        return converted(start, count // 2) + converted(start + count // 2, count - count // 2)
+        return convert_part(start, count // 2) + convert_part(start + count // 2, count - count // 2)
 
-    parts = converted(0, len(column)) if len(column) else [pa.nulls(0, arrow_type)]
+    parts = convert_part(0, len(column)) if len(column) else [pa.nulls(0, arrow_type)]
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
@@ -138,10 +150,8 @@ class Text:
 
     def convert(self, column: Column, place: Place) -> Column:
         """Return the same bytes as text; raise InvalidValueError if they are not UTF-8."""
-        return by_parts(
-            column, _as_text, self.arrow_type, place,
-            fault=lambda _: "is not UTF-8", on_invalid=self.on_invalid, way_out=self.way_out, nulls=self.nulls,
-        )  # fmt: skip
+        invalid = Rejection(lambda _: "is not UTF-8", self.on_invalid, self.way_out, self.nulls)
+        return by_parts(column, _as_text, self.arrow_type, place, invalid)
 
 
 def _as_text(column: Column) -> Column | None:

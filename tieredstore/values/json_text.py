@@ -14,7 +14,7 @@ import pyarrow.json
 from pydantic_core import from_json
 
 from tieredstore.errors import ConfigError, excerpt, quoted
-from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, Place, by_parts, check_choice
+from tieredstore.values.base import WAY_OUT, Column, InvalidValues, OnInvalid, Place, Rejection, by_parts, check_choice
 
 _CHANGED: Final = re.compile(r"Column\(/v/?([^)]*)\) changed from (\S+) to (\S+)")
 _MOST_FIELDS: Final = 500
@@ -110,10 +110,8 @@ class Json:
     def _by_parts(
         self, column: Column, convert: Callable[[Column], Column | None], kind: pa.DataType, place: Place
     ) -> Column:
-        return by_parts(
-            column, convert, kind, place,
-            fault=self._fault, on_invalid=self.on_invalid, way_out=self.way_out, nulls=self.nulls,
-        )  # fmt: skip
+        invalid = Rejection(self._fault, self.on_invalid, self.way_out, self.nulls)
+        return by_parts(column, convert, kind, place, invalid)
 
     def _parse_column(self, column: Column) -> Column | None:
         try:

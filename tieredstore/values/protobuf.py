@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError, excerpt, quoted
 from tieredstore.installation import Extra
-from tieredstore.values.base import Column, OnInvalid, Place, by_parts
+from tieredstore.values.base import Column, OnInvalid, Place, Rejection, by_parts
 
 _MAX_DEPTH: Final = 32
 _MOST_TYPES: Final = 10_000
@@ -73,10 +73,8 @@ class Protobuf:
 
     def convert(self, column: Column, place: Place) -> Column:
         """Decode the messages; raise InvalidValueError for invalid ones."""
-        return by_parts(
-            column, self._read, self.arrow_type, place, on_invalid=self.on_invalid,
-            fault=lambda _: f"is not a {self.message} of Protocol Buffers",
-        )  # fmt: skip
+        invalid = Rejection(lambda _: f"is not a {self.message} of Protocol Buffers", self.on_invalid)
+        return by_parts(column, self._read, self.arrow_type, place, invalid)
 
     def _read(self, column: Column) -> Column | None:
         kind, convert = _columns(self.descriptor_set, self.message)
