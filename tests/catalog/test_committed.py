@@ -107,7 +107,7 @@ def test_a_segment_that_was_tried_is_asked_for_anew_and_the_others_are_not(bucke
     first, second = run_of(2, EVENTS)
     assert not bucket.finds(first)
     bucket.put(first)
-    bucket.committed.changed(identity_of(first))
+    bucket.committed.recheck(identity_of(first))
     assert bucket.requests(lambda: bucket.finds(second)) == {}
     assert bucket.requests(lambda: bucket.finds(first)) == {"list": 1, "get": 1}
     assert bucket.finds(first)
@@ -115,7 +115,7 @@ def test_a_segment_that_was_tried_is_asked_for_anew_and_the_others_are_not(bucke
 
 
 def test_a_change_of_a_partition_that_is_not_known_is_nothing(bucket: Bucket, segment: MadeSegment) -> None:
-    bucket.committed.changed(identity_of(segment))
+    bucket.committed.recheck(identity_of(segment))
     assert not bucket.finds(segment)
 
 
@@ -300,7 +300,7 @@ def test_an_answer_was_true_at_an_instant_no_longer_ago_than_the_age(steps: list
         elif step == "wait":
             bucket.now_s += 4
         elif step == "try":
-            bucket.committed.changed(identity_of(segment))
+            bucket.committed.recheck(identity_of(segment))
             tried[number] = True
         else:
             since = bucket.now_s - AGE_S

@@ -100,7 +100,7 @@ def test_a_consumer_raises_an_exception_in_its_place(call: Callable[[LiveConsume
         while True:
             consumer = LiveConsumer(configuration)
             try:
-                with consumer.statistics.passed_to(raise_fatal):
+                with consumer.statistics.pass_to(raise_fatal):
                     call(consumer)
             finally:
                 with contextlib.suppress(KafkaException, RuntimeError):  # the call may have closed the consumer

@@ -41,7 +41,7 @@ def idle_consumers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[IdleConsume
 
 def test_a_pool_that_is_closed_while_one_comes_back(idle_consumers: list[IdleConsumer]) -> None:
     pool = ConsumerPool({})
-    with pool.lent():
+    with pool.lend():
         idle_consumers[0].on_unassign = pool.close
     assert idle_consumers[0].is_closed
 
@@ -51,17 +51,17 @@ def test_one_that_cannot_be_used_again_is_closed(idle_consumers: list[IdleConsum
         raise KafkaException(KafkaError(KafkaError._STATE))
 
     pool = ConsumerPool({})
-    with pool.lent():
+    with pool.lend():
         idle_consumers[0].on_unassign = fail
     assert idle_consumers[0].is_closed
-    with pool.lent():
+    with pool.lend():
         assert len(idle_consumers) == 2
 
 
 def test_trouble_of_one_read_is_not_the_next_ones(idle_consumers: list[IdleConsumer]) -> None:
     pool = ConsumerPool({})
-    with pool.lent() as consumer:
+    with pool.lend() as consumer:
         consumer.trouble.note(KafkaError(KafkaError._TRANSPORT))
-    with pool.lent() as consumer:
+    with pool.lend() as consumer:
         assert len(idle_consumers) == 1
         assert consumer.trouble.noted is None

@@ -32,7 +32,7 @@ def test_keys_are_shown_as_the_settings_say(masked: str, shown: str) -> None:
     settings = settings_from({**texts, "key.prefix": "secret/", "key.prefix.mask": masked})
     bucket = Bucket(settings, MemoryObjectStore())
     assert bucket.prefix == "secret/"
-    assert bucket.shown("secret/t/0/x.log") == shown
+    assert bucket.show_key("secret/t/0/x.log") == shown
 
 
 def test_the_store_outlives_its_managers_and_ends_with_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:

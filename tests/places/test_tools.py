@@ -16,7 +16,7 @@ from tieredstore.cli.app.main import app
 from tieredstore.config import load_settings
 from tieredstore.kafka.logdir import describe
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.ops.doctor.checkup import Verdict, checked
+from tieredstore.ops.doctor.checkup import Verdict, run_checks
 from tieredstore.remote import RemoteStorageManager
 
 _ID = Uuid(bytes([7] * 16))
@@ -86,19 +86,19 @@ def test_commands_read_the_raw_layout_or_refuse_it(raw: Path) -> None:
 
 
 def test_doctor_looks_at_every_place_and_at_what_is_recorded_there(places: Path) -> None:
-    checks = list(checked(load_settings(places), write=True))
+    checks = list(run_checks(load_settings(places), write=True))
     assert {check.outcome for check in checks if check.check not in ("versions", "keys")} == {Verdict.GOOD}
     for subject in ("store", "read", "clock", "rules", "write", "conditions", "delete"):
         named = ["private" in check.detail for check in checks if check.check == subject]
         assert (subject, sorted(set(named))) == (subject, [False, True])
     (places.parent / "private").rename(places.parent / "elsewhere")
-    broken = [check for check in checked(load_settings(places)) if check.outcome is Verdict.BAD]
+    broken = [check for check in run_checks(load_settings(places)) if check.outcome is Verdict.BAD]
     assert ["private" in check.detail for check in broken] == [True]
     (places.parent / "elsewhere").rename(places.parent / "private")
     # Settings without the key layout find nothing, and the message explains why.
     lines = places.read_text().splitlines(keepends=True)
     places.write_text("".join(line for line in lines if not line.startswith("endpoint.")))
-    (wrong,) = [check for check in checked(load_settings(places)) if check.outcome is Verdict.BAD]
+    (wrong,) = [check for check in run_checks(load_settings(places)) if check.outcome is Verdict.BAD]
     assert (wrong.check, "entropy" in wrong.detail) == ("layout", True)
 
 

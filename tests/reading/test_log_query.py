@@ -11,7 +11,7 @@ import pytest
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.partitions import Assign, Subscribe, SubscribePattern
-from tieredstore.partitions.selections import is_selected, named_topics, selected_topics
+from tieredstore.partitions.selections import is_selected, named_topics, select_topics
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.split_reads import open_reader
 
@@ -55,7 +55,7 @@ def test_selections() -> None:
     topics, pattern, assigned = Subscribe(("b", "a", "b")), SubscribePattern("a|b.*"), Assign((("b", 1), ("b", 2)))
     assert [named_topics(selection) for selection in (topics, pattern, assigned)] == [["a", "b"], None, ["b"]]
     known = ["c", "bb", "b", "a", "aa"]
-    chosen = [selected_topics(selection, known) for selection in (topics, pattern, assigned)]
+    chosen = [select_topics(selection, known) for selection in (topics, pattern, assigned)]
     assert chosen == [["a", "b"], ["a", "b", "bb"], ["b"]]
     for selection, inside, outside in (
         (topics, [("a", 0), ("b", 7)], [("bb", 0)]),

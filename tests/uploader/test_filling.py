@@ -377,7 +377,7 @@ ranges = st.tuples(st.integers(0, 60), st.integers(0, 30)).map(lambda pair: (pai
 @given(st.lists(ranges, max_size=4), st.lists(ranges, max_size=4))
 def test_holes_less_what_was_shipped(missing: list[tuple[int, int]], shipped: list[tuple[int, int]]) -> None:
     before = Watermark(PARTITION, 100, 0, holes=tuple(Hole(first, last, "gone", 0) for first, last in missing))
-    after = before.filled(shipped)
+    after = before.fill(shipped)
     covered = {offset for first, last in shipped for offset in range(first, last + 1)}
     for hole in before.holes:
         left = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, Unpack
 from tieredstore.api.outcomes import OnOutcome, Plan, Totals, run
 from tieredstore.api.rows import KeyUse, Segment, Topic, Usage, segment_of
 from tieredstore.api.scopes import Scopes, Which, check_keywords, check_names, scopes_of
-from tieredstore.api.tables import Table, told
+from tieredstore.api.tables import Table, tell_each
 from tieredstore.errors import ConfigError
 from tieredstore.installation import Extra
 from tieredstore.model import AtTime, TopicIdPartition, Uuid
@@ -122,7 +122,7 @@ class Bucket(Closing):
                 "until needs a broker to compare with: open the bucket with broker=, and leave out start and stop"
             )
         latest: dict[TopicIdPartition, ListedSegment] = {}
-        listed = told(self._listed(scopes, *window, latest=latest), self._teller(on_segment))
+        listed = tell_each(self._list_segments(scopes, *window, latest=latest), self._teller(on_segment))
         return TopicSums(self, scopes, window, moment).of(listed, latest)
 
     def each_segment(
@@ -130,7 +130,7 @@ class Bucket(Closing):
     ) -> Iterator[Segment]:
         """Yield the segments of several topics one by one, without keeping segments or manifests in memory."""
         scopes, (first, last) = scopes_of(self.each_segment, topics, which), window_of(start, stop)
-        return (segment_of(one, self) for one in self._listed(scopes, first, last))
+        return (segment_of(one, self) for one in self._list_segments(scopes, first, last))
 
     def segments(
         self,
@@ -147,7 +147,7 @@ class Bucket(Closing):
         reads the segments' manifests, and needs no private key.
         """
         scopes, (first, last) = Scopes((topic,), partitions, topic_id), window_of(start, stop)
-        return Table(segment_of(one, self) for one in self._listed(scopes, first, last))
+        return Table(segment_of(one, self) for one in self._list_segments(scopes, first, last))
 
     def read(
         self,
@@ -268,11 +268,11 @@ class Bucket(Closing):
             what = needing[0] if needing else "by='day'"
             raise ConfigError(f"{what} needs the manifests: leave listing out")
         known = prices_of(UsageBy(by), prices)
-        listed = self._listed(
+        listed = self._list_segments(
             scopes_of(self.usage, topics, which), *window_of(start, stop), manifests=not listing,
             ordered=False, parallel=which.get("parallel", READERS),
         )  # fmt: skip
-        return add_up(told(listed, self._teller(on_segment)), UsageBy(by), known, self.settings)
+        return add_up(tell_each(listed, self._teller(on_segment)), UsageBy(by), known, self.settings)
 
     def keys(
         self,
@@ -332,10 +332,11 @@ class Bucket(Closing):
         With ``release``, the call instead checks which objects an earlier release of tieredstore could not read.
         ``on_check`` is called with each result.
         """
-        from tieredstore.ops.doctor.checkup import checked  # noqa: PLC0415
+        from tieredstore.ops.doctor.checkup import run_checks  # noqa: PLC0415
 
         self._life.check()
-        return Table(told(checked(self.settings, self.named, write=write, release=release), on_check or _ignore))
+        checks = run_checks(self.settings, self.named, write=write, release=release)
+        return Table(tell_each(checks, on_check or _ignore))
 
     # ---- copying
 
@@ -552,7 +553,7 @@ class Bucket(Closing):
     def _teller(self, on_segment: OnSegment) -> Callable[[ListedSegment], object]:
         return _ignore if on_segment is None else lambda one: on_segment(segment_of(one, self))
 
-    def _listed(
+    def _list_segments(
         self,
         scopes: Scopes,
         start: int | AtTime | None = None,
@@ -579,7 +580,9 @@ class Bucket(Closing):
                 else:
                     yield from (ListedSegment(objects, None) for objects in listed)
 
-        loaded = load_all() if latest is None else told(load_all(), lambda one: latest.update({one.partition: one}))
+        loaded = (
+            load_all() if latest is None else tell_each(load_all(), lambda one: latest.update({one.partition: one}))
+        )
         # The method ``topics`` (it alone passes ``latest``) allows a start beyond the end if there is a broker.
         yield from within(loaded, start, stop, check_start=latest is None or self.broker is None)
 

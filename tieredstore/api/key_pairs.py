@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from tieredstore.api.outcomes import Outcome, status_of
 from tieredstore.api.rows import KeyUse, time_of
-from tieredstore.api.tables import Table, told
+from tieredstore.api.tables import Table, tell_each
 from tieredstore.catalog.listing import Scope
 from tieredstore.errors import ConfigError
 from tieredstore.ops.keys.rotation import Rotation, RotationStep
@@ -46,7 +46,7 @@ def count_uses(
             on_listed(one)
         return Table(_row(own, sums) for own, sums in sorted(totals.items(), key=lambda row: row[0] or ""))
     may_need, cached_ms = 0, opened.settings.fetch.manifest_cache.retention_ms
-    for need in needs_of(opened.store, opened.prefix, told(loaded, on_listed), key_id, cached_ms=cached_ms):
+    for need in needs_of(opened.store, opened.prefix, tell_each(loaded, on_listed), key_id, cached_ms=cached_ms):
         may_need += need.reason not in (NeedReason.WRAPPED, NeedReason.CACHED)
         on_need(need)
     used = _row(key_id, totals.get(key_id, SegmentTotals()), may_need)

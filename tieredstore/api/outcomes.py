@@ -195,7 +195,7 @@ def of_garbage(step: steps.Step[Garbage], opened: OpenBucket, *, dry_run: bool) 
     kind = "forgotten" if item.forgotten is not None else "unfinished_write" if item.is_write else "no_manifest"
     return Outcome(
         action="gc", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value, kind=kind,
-        base_offset=item.first_offset, name=opened.shown(item.name) if item.is_write else item.name,
+        base_offset=item.first_offset, name=opened.show_key(item.name) if item.is_write else item.name,
         stored_size=item.size, reason=step.reason or age,
     ).of(item.partition)  # fmt: skip
 

@@ -20,7 +20,7 @@ _SHOWN: Final = 20
 """A notebook shows at most this many rows, and the number of the remaining rows."""
 
 
-def told(items: Iterable[RowT], tell: Callable[[RowT], object]) -> Iterator[RowT]:
+def tell_each(items: Iterable[RowT], tell: Callable[[RowT], object]) -> Iterator[RowT]:
     """Call ``tell`` with each item, then yield the item."""
     for one in items:
         tell(one)

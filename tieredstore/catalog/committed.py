@@ -122,7 +122,7 @@ class CommittedSegments:
         with known.lock:
             return self._list(partition, 0, known)
 
-    def changed(self, identity: SegmentIdentity) -> None:
+    def recheck(self, identity: SegmentIdentity) -> None:
         """Make the next ``find`` of this segment ask the store, whatever the listing's age.
 
         Call this after each attempt to copy the segment, even after a failed attempt. A failed attempt has committed

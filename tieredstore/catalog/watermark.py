@@ -168,7 +168,7 @@ class Watermark:
             holes=tuple(part for hole in self.holes for part in hole.without(to_offset, MAX_INT64)),
         )
 
-    def filled(self, shipped: Iterable[tuple[int, int]]) -> Watermark:
+    def fill(self, shipped: Iterable[tuple[int, int]]) -> Watermark:
         """Return the watermark without the parts of holes that were uploaded since. The ends in ``shipped`` are
         inclusive."""
         holes = list(self.holes)

@@ -7,7 +7,7 @@ import importlib
 from tieredstore.errors import ConfigError
 
 
-def named_class(setting: str, name: str, base: type, otherwise: str) -> type:
+def import_class(setting: str, name: str, base: type, otherwise: str) -> type:
     """Return the subclass of ``base`` named ``package.module.Class``, the value of ``setting``.
 
     Raise ConfigError if the name cannot be imported, or is not a subclass of ``base``. After a failed import, the

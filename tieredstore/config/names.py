@@ -115,8 +115,8 @@ def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -
 def _what_is_wrong(name: str, reader: SettingsReader) -> str:
     for old, new in OLD_NAMES.items():
         if name.startswith(old):
-            return f"is an old name; the new name is {reader.written(new + name.removeprefix(old))}"
-    return f"is not known{did_you_mean(name, candidates(reader), show=reader.written)}"
+            return f"is an old name; the new name is {reader.spell(new + name.removeprefix(old))}"
+    return f"is not known{did_you_mean(name, candidates(reader), show=reader.spell)}"
 
 
 def candidates(reader: SettingsReader) -> frozenset[str]:

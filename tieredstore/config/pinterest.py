@@ -90,7 +90,7 @@ def _leadership(text: str) -> str:
     return "zookeeper"
 
 
-def _honoured(name: str, own: str, note: str = "", text: Callable[[str], str] = str.strip) -> ForeignProperty:
+def _honour(name: str, own: str, note: str = "", text: Callable[[str], str] = str.strip) -> ForeignProperty:
     return ForeignProperty(name, Effect.IN_EFFECT, note, own, text)
 
 
@@ -99,40 +99,38 @@ def _idle(name: str, note: str) -> ForeignProperty:
 
 
 TABLE: Final = (
-    _honoured(f"{_UPLOADER}kafka.topics.include", "uploader.topics.include"),
-    _honoured(f"{_UPLOADER}kafka.topics.exclude", "uploader.topics.exclude"),
-    _honoured(
-        f"{_UPLOADER}offset.reset.strategy", "uploader.start", "The words may be in upper or lower case.", _lower
-    ),
-    _honoured(
+    _honour(f"{_UPLOADER}kafka.topics.include", "uploader.topics.include"),
+    _honour(f"{_UPLOADER}kafka.topics.exclude", "uploader.topics.exclude"),
+    _honour(f"{_UPLOADER}offset.reset.strategy", "uploader.start", "The words may be in upper or lower case.", _lower),
+    _honour(
         f"{_UPLOADER}upload.thread.count",
         "uploader.concurrent.uploads",
         "The number limits how many uploads run in parallel.",
     ),
-    _honoured(f"{_UPLOADER}upload.timeout.ms", "uploader.upload.timeout.ms"),
-    _honoured(
+    _honour(f"{_UPLOADER}upload.timeout.ms", "uploader.upload.timeout.ms"),
+    _honour(
         f"{_UPLOADER}leadership.watcher.class", "uploader.leadership", f"Only `{_ZOOKEEPER}` is accepted.", _leadership
     ),
-    _honoured(f"{_UPLOADER}s3.prefix.entropy.bits", "endpoint.prefix.entropy.bits", "The value -1 means 0.", _bits),
-    _honoured(f"{_ENDPOINT}s3.prefix.entropy.num.bits", "endpoint.prefix.entropy.bits", "The value -1 means 0.", _bits),
-    _honoured(f"{_ENDPOINT}s3.bucket", "storage.s3.bucket.name"),
-    _honoured(f"{_ENDPOINT}s3.prefix", "key.prefix", "A trailing `/` is added.", _prefix),
-    _honoured(_CLUSTER, "endpoint.cluster"),
+    _honour(f"{_UPLOADER}s3.prefix.entropy.bits", "endpoint.prefix.entropy.bits", "The value -1 means 0.", _bits),
+    _honour(f"{_ENDPOINT}s3.prefix.entropy.num.bits", "endpoint.prefix.entropy.bits", "The value -1 means 0.", _bits),
+    _honour(f"{_ENDPOINT}s3.bucket", "storage.s3.bucket.name"),
+    _honour(f"{_ENDPOINT}s3.prefix", "key.prefix", "A trailing `/` is added.", _prefix),
+    _honour(_CLUSTER, "endpoint.cluster"),
     _idle(f"{_UPLOADER}upload.max.retries", "temporary failures are retried without limit"),
     _idle(
         f"{_UPLOADER}leadership.watcher.poll.interval.seconds",
         "leaders are looked up every second, or watched in ZooKeeper",
     ),
-    _honoured(
+    _honour(
         _GC_INTERVAL, "uploader.retention.interval.ms", "If the value is 0 or less, nothing is deleted.", _milliseconds
     ),
-    _honoured(
+    _honour(
         f"{_MANAGER}gc.retention.seconds",
         "uploader.retention.ms",
         "If this property is not set, nothing is deleted. Pinterest's uploader would delete after 3 days.",
         _milliseconds,
     ),
-    _honoured(
+    _honour(
         f"{_MANAGER}gc.{_TOPIC}.retention.seconds",
         "uploader.retention.topics",
         "",

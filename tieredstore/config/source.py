@@ -68,9 +68,9 @@ class SettingsReader:
         # An error of one of this package's validators contains the property's name. Pydantic's own location would name
         # only the group.
         if details["type"] == "rule":
-            return SettingProblem(context["name"], f"{self.written(context['name'])} {context['why']}")
+            return SettingProblem(context["name"], f"{self.spell(context['name'])} {context['why']}")
         name = str(details["loc"][0])
-        kind, written = kinds[name], self.written(under + name)
+        kind, written = kinds[name], self.spell(under + name)
         if details["type"] == "missing":
             return SettingProblem(under + name, f"{written} is missing; {_rule(kind)}")
         why = str(context.get("error", "")) or _rule(kind)
@@ -78,13 +78,13 @@ class SettingsReader:
 
     def note(self, name: str, why: str) -> None:
         """Record a problem with a property; ``why`` continues the sentence after the property's name."""
-        self.problems.append(SettingProblem(name, f"{self.written(name)} {why}"))
+        self.problems.append(SettingProblem(name, f"{self.spell(name)} {why}"))
 
     def note_stray(self, name: str, why: str) -> None:
         """Record a problem with a text that may be no property's name. Shorten it if it does not look like a name."""
-        self.problems.append(SettingProblem(name, f"{self.written(shown_name(name))} {why}"))
+        self.problems.append(SettingProblem(name, f"{self.spell(shown_name(name))} {why}"))
 
-    def written(self, name: str) -> str:
+    def spell(self, name: str) -> str:
         """Return the property's name as the source writes it, with the prefix."""
         return self.own.prefix + name
 

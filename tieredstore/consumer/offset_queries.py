@@ -54,7 +54,7 @@ class OffsetQueries:
         # Ask the broker first, because if it then deletes records, the later listing of the bucket has them.
         asked = self._core.lookups.call(lambda bucket: self._stored_span(bucket, where))
         try:
-            stored = outcome(asked, _left(end))
+            stored = outcome(asked, _seconds_left(end))
         except OverdueError:
             return None
         if live is None:
@@ -66,7 +66,7 @@ class OffsetQueries:
         end = _end(timeout_s)
         live: dict[TopicPartition, int] = {}
         if not self._is_remote and self._settings.has_broker:
-            left = _left(end)
+            left = _seconds_left(end)
             live = self._client.offsets_for_times(places, -1.0 if left is None else max(0.0, left))
         # Ask the broker first, as in ``watermarks``.
         asked: list[Future[int | None]] = []
@@ -76,7 +76,7 @@ class OffsetQueries:
         given: list[KafkaPartition] = []
         for place, of_bucket in zip(places, asked, strict=True):
             try:
-                stored = outcome(of_bucket, _left(end))
+                stored = outcome(of_bucket, _seconds_left(end))
             except OverdueError:
                 reason = "Failed to get offsets: Local: Timed out"
                 raise refusal(KafkaError._TIMED_OUT, reason) from None
@@ -172,5 +172,5 @@ def _end(timeout_s: float) -> float | None:
     return None if timeout_s < 0 else time.monotonic() + timeout_s
 
 
-def _left(end: float | None) -> float | None:
+def _seconds_left(end: float | None) -> float | None:
     return None if end is None else max(0.0, end - time.monotonic())

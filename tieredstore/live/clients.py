@@ -34,7 +34,7 @@ class Statistics:
         self._listener: Callable[[str], None] | None = None
 
     @contextmanager
-    def passed_to(self, listener: Callable[[str], None]) -> Generator[None]:
+    def pass_to(self, listener: Callable[[str], None]) -> Generator[None]:
         """Pass the statistics to a read for the block."""
         self._listener = listener
         try:
@@ -322,7 +322,7 @@ class ConsumerPool:
         self._is_open = True
 
     @contextmanager
-    def lent(self) -> Generator[LiveConsumer]:
+    def lend(self) -> Generator[LiveConsumer]:
         """Lend a consumer without assignment for the block. If the block raises an error, discard the consumer."""
         consumer = self._take_idle() or LiveConsumer(self._configuration)
         try:

@@ -100,7 +100,7 @@ class ClusterState(LiveCluster):
         answer = self._one(lambda timeout_s: self._client.describe_acls(any_acl, request_timeout=timeout_s), doing)
         return tuple(sorted((_acl_entry(each) for each in answer), key=repr))
 
-    def listed_groups(self) -> dict[str, LiveGroup]:
+    def list_groups(self) -> dict[str, LiveGroup]:
         """Return all groups by name, ascending. This takes two requests per broker."""
         # Retry, because a coordinator that is still loading refuses to list its groups.
         policy = RetryPolicy(attempts=100, max_delay_s=1.0, timeout_s=self._timeout_s)
@@ -114,7 +114,7 @@ class ClusterState(LiveCluster):
         out.
         """
         doing = f"the groups of {self._servers} cannot be listed"
-        listed = self.listed_groups()
+        listed = self.list_groups()
         partitions = [(each.topic, number) for each in topics for number in range(each.partition_count)]
         held: list[GroupOffsets] = []
         not_held = [NotHeld("group", name, _OTHER_GROUP) for name, each in listed.items() if each.kind == "other"]

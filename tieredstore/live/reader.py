@@ -92,9 +92,9 @@ class LiveReader(Closing):
         self._check_identity(extent.topic, topic_id)
         # Check the topic's id before and after the read, because offsets do not show if the topic was created again
         # during the read.
-        with self._consumers.get().lent() as consumer:
+        with self._consumers.get().lend() as consumer:
             read = BoundedRead(consumer, extent, shape, self._timeout_s)
-            with consumer.statistics.passed_to(read.hear_statistics):
+            with consumer.statistics.pass_to(read.hear_statistics):
                 yield from read.batches()
         self._check_identity(extent.topic, topic_id)
 

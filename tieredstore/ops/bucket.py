@@ -37,7 +37,7 @@ class Bucket:
         """The rules from the settings that manifests must obey."""
         return rules_of(self.settings)
 
-    def shown(self, key: str) -> str:
+    def show_key(self, key: str) -> str:
         """Return the key as messages show it. The prefix is masked if the settings say so."""
         return displayed_key(key, self.prefix, self.settings.key_prefix_mask)
 
@@ -53,7 +53,7 @@ class Bucket:
 
         return RemoteStorageManager(self.settings, store=self.store)
 
-    def uncached_manager(self, *, verifies_again: bool = False) -> RemoteStorageManager:
+    def open_uncached_manager(self, *, verifies_again: bool = False) -> RemoteStorageManager:
         """Return a manager without a chunk cache, because cached chunks would prove nothing about the store.
 
         With ``verifies_again``, the manager does not keep manifests and indexes either, so it sees changes.

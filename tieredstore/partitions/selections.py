@@ -57,7 +57,7 @@ def named_topics(selection: Selection) -> list[str] | None:
             return None
 
 
-def selected_topics(selection: Selection, known: Iterable[str]) -> list[str]:
+def select_topics(selection: Selection, known: Iterable[str]) -> list[str]:
     """Return those of the ``known`` topics that are selected, or have a selected partition. Sort them."""
     match selection:
         case SubscribePattern():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import pyarrow as pa
 import zstandard
 
-from tieredstore.config.named_class import named_class
+from tieredstore.config.named_class import import_class
 from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.pipelines.config.secor import WRITERS, delimiter_bytes
 from tieredstore.pipelines.files.columns import OfOneSchema, OfRegistry
@@ -117,7 +117,7 @@ def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
     if ":" in own.format:
         name = own.format.replace(":", ".")
         words = "which is not a Format, named as module:Class"
-        inner: Format = named_class("secor.file.reader.writer.factory", name, Format, words)(own.codec)
+        inner: Format = import_class("secor.file.reader.writer.factory", name, Format, words)(own.codec)
     else:
         inner = FORMATS[own.format].make(own)
     if own.columns == "none" or schemas is None:

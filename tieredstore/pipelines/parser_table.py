@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 import pydantic
 
 from tieredstore.config.fields import SettingsGroup
-from tieredstore.config.named_class import named_class
+from tieredstore.config.named_class import import_class
 from tieredstore.config.values import compile_pattern, long, string
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.config import secor
@@ -257,7 +257,7 @@ def kind_of(own: PipelineSettings) -> ParserKind:
 
 def _own_parser(name: str, options: Mapping[str, str]) -> Parser:
     words = "which is not a Parser, named as module:Class"
-    own_class: type[Parser] = named_class("secor.message.parser.class", name.replace(":", "."), Parser, words)
+    own_class: type[Parser] = import_class("secor.message.parser.class", name.replace(":", "."), Parser, words)
     return own_class.from_options(options)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tieredstore.config.named_class import named_class
+from tieredstore.config.named_class import import_class
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
@@ -72,7 +72,7 @@ def provider_of(settings: Settings) -> EndpointProvider:
     name = settings.endpoint.provider_class
     if name is None:
         return RulesProvider(settings)
-    own_class: type[EndpointProvider] = named_class(
+    own_class: type[EndpointProvider] = import_class(
         "endpoint.provider.class", name.replace(":", "."), EndpointProvider, "and no such class can be imported"
     )
     return own_class(settings)

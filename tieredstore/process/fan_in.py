@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from tieredstore.errors import AlreadyClosedError
 from tieredstore.process.closing import Closing
-from tieredstore.process.interruption import Interrupted, woken_by_interruption
+from tieredstore.process.interruption import Interrupted, wake_on_interruption
 from tieredstore.process.thread_pool import ThreadPool
 
 _Item = TypeVar("_Item")
@@ -115,7 +115,7 @@ class FanIn(Closing, Iterator[_Item]):
     def _start(self) -> None:
         if self._pool is None and not self._is_closed:
             self._pool = ThreadPool(self._at_once, "tieredstore-fan-in")
-            self._at_end.enter_context(woken_by_interruption(self._interrupt))
+            self._at_end.enter_context(wake_on_interruption(self._interrupt))
             for _ in range(self._at_once):
                 self._pool.submit(self._work)
 

@@ -31,7 +31,7 @@ _SOON: Final = 255  # stands for :meth:`Interruption.end_soon`, because no signa
 
 class Interrupted(BaseException):
     """Raised after a signal that ends the process: once in the main thread, and in threads that
-    ``woken_by_interruption`` wakes.
+    ``wake_on_interruption`` wakes.
     """
 
 
@@ -63,7 +63,7 @@ _NOT_ENDING: Final[set[int]] = set()
 
 
 @contextmanager
-def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
+def wake_on_interruption(wake: Callable[[], None]) -> Generator[None]:
     """Within the block, call ``wake`` on another thread if a signal ends the process. ``wake`` must not wait.
 
     After a signal, only the main thread gets the exception. A reader on another thread uses this function to raise

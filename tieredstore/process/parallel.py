@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from tieredstore.errors import AlreadyClosedError
 from tieredstore.process.futures import is_done, outcome
-from tieredstore.process.interruption import Interrupted, woken_by_interruption
+from tieredstore.process.interruption import Interrupted, wake_on_interruption
 
 READERS: Final = 16
 """The default number of parallel requests while a read is planned. The requests are small, so planning mostly waits for
@@ -49,7 +49,7 @@ def in_parallel(
     Interrupted at once, on any thread.
     """
     run = _Run[_Item, _Result](pool, job, ordered)
-    with woken_by_interruption(run.interrupt), contextlib.closing(run):
+    with wake_on_interruption(run.interrupt), contextlib.closing(run):
         for item in items:
             weight = 0 if weigh is None else weigh(item)
             while run.size and not run.has_failed and (run.size >= at_once or run.weight + weight > max_weight):

@@ -71,7 +71,7 @@ class LeftOut:
                 for entry in entries
             )
         told = [f"the records of {aborted:,} aborted transaction{'s' * (aborted > 1)}"] if aborted else []
-        return [*told, *self._describe_undecided(), *(self._held_back() if asks else ())]
+        return [*told, *self._describe_undecided(), *(self._describe_held_back() if asks else ())]
 
     def _find_ended(self) -> Iterator[tuple[PartitionLog, int]]:
         """Yield each log that was read to its end, with the first offset of the read."""
@@ -86,9 +86,9 @@ class LeftOut:
         """
         for log, start in self._find_ended():
             if not log.on_broker and log.lineage is not None and max(start, log.seam) < log.lineage.end_offset:
-                yield undecided(log.where, max(start, log.seam), log.lineage.end_offset)
+                yield describe_undecided(log.where, max(start, log.seam), log.lineage.end_offset)
 
-    def _held_back(self) -> Iterator[str]:
+    def _describe_held_back(self) -> Iterator[str]:
         """Describe the records at the broker that cannot be read yet, because a transaction is still open."""
         ended = [log.where for log, _ in self._find_ended() if log.on_broker]
         cluster = self._query.open_cluster() if ended else None
@@ -105,7 +105,7 @@ class LeftOut:
                 yield f"{offsets}, held back by an open transaction"
 
 
-def undecided(where: TopicPartition, start: int, stop: int) -> str:
+def describe_undecided(where: TopicPartition, start: int, stop: int) -> str:
     """Describe offsets (``stop`` is exclusive) that cannot be read yet, because the bucket lacks the outcome of a
     transaction."""
     topic, partition = where

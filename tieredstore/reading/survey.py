@@ -19,7 +19,7 @@ from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.history import History, last_epoch
 from tieredstore.partitions.life import Life, choose_life, contradict, others_than
 from tieredstore.partitions.log import PartitionLog
-from tieredstore.partitions.selections import Assign, named_topics, selected_topics
+from tieredstore.partitions.selections import Assign, named_topics, select_topics
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.epoch_inquiry import BothSides, EpochInquiry
@@ -142,7 +142,7 @@ class _Survey:
         """Ask the broker which of the topics it has, and for their first offsets."""
         if self._cluster is None:
             return
-        self._live_topics = self._cluster.describe(selected_topics(self._query.selection, self._cluster.topics()))
+        self._live_topics = self._cluster.describe(select_topics(self._query.selection, self._cluster.topics()))
         partitions = [(live.topic, number) for live in self._live_topics.values() for number in live.partitions]
         self._live_starts = self._cluster.earliest_offsets(filter(self._is_wanted, partitions))
 
@@ -159,7 +159,7 @@ class _Survey:
 
     def logs(self, catalog: Catalog) -> list[PartitionLog]:
         """Return the selected logs that exist."""
-        topics = selected_topics(self._query.selection, {*catalog.topics(), *self._live_topics})
+        topics = select_topics(self._query.selection, {*catalog.topics(), *self._live_topics})
         if self._cluster is not None:
             # Ask the broker for topics that the listing has just shown, because a topic that was created just now
             # may already have segments.

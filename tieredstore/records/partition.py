@@ -52,7 +52,7 @@ class PartitionRead(ArrowStream, Closing):
         self.start = start
         self.stop = stop
         self.schema = settings.schema
-        lost = checked_losses(lineage, start, stop, settings)
+        lost = check_losses(lineage, start, stop, settings)
         self.report: ReadReport = ReadReport(start, lost, unreadable=unreadable_segments(lineage, start, stop))
         self._is_over = False
         self._batches = self._read(source, lineage, settings)
@@ -164,7 +164,7 @@ class RunRead:
         self._settle()
 
     def _find_aborted(self, number: int, span: Span) -> Sequence[AbortedTransaction]:
-        aborted = self._transactions.aborted(number, span.start, span.stop)
+        aborted = self._transactions.find_aborted(number, span.start, span.stop)
         self._report.aborted.update(aborted)
         return aborted
 
@@ -265,7 +265,7 @@ def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span
     return (run for run in runs if run[0].start < stop)
 
 
-def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> tuple[LostOffsets, ...]:
+def check_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> tuple[LostOffsets, ...]:
     """If ``settings`` say to report losses, log the lost offsets and return them. Otherwise, raise DataLossError for
     them.
 

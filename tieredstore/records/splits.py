@@ -18,7 +18,7 @@ from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.records.partition import checked_losses, runs_of_spans
+from tieredstore.records.partition import check_losses, runs_of_spans
 from tieredstore.records.report import LostOffsets, SkippedInSegment, Undecided
 from tieredstore.records.sections import SectionReader, around, divide, end_of, load_section_ends, start_of
 from tieredstore.records.settings import ReadSettings
@@ -210,7 +210,7 @@ class SplitPlanner:
                 f"a split has at most {limits.max_bytes} bytes and {limits.max_records} records: both must be at least "
                 "1"
             )
-        lost = checked_losses(lineage, start, stop, self.settings)
+        lost = check_losses(lineage, start, stop, self.settings)
         is_committed = self.settings.isolation == "read_committed"
         undecided = _first_undecided(self.source, lineage, start, stop) if is_committed else None
         if undecided is not None:
@@ -259,14 +259,14 @@ class SplitPlanner:
         first, last = sections[0].start_offset, sections[-1].stop_offset
         decided: list[SplitSection] = []
         for spans in runs_of_spans(self.lineage, start, stop):
-            # Request all indexes in parallel now, because ``aborted`` below would request them one after the other.
+            # Request all indexes in parallel now. ``find_aborted`` below would request them one after the other.
             transactions = Transactions(self.source, spans, start)
             read = [span for span in spans if span.start < last and span.stop > first]
             transactions.know(find_aborted_in_each(self.source, read, pool, at_once=2 * READERS))
             for number, span in enumerate(spans):
                 while len(decided) < len(sections) and sections[len(decided)].start_offset < span.stop:
                     section = sections[len(decided)]
-                    aborted = transactions.aborted(number, section.start_offset, section.stop_offset)
+                    aborted = transactions.find_aborted(number, section.start_offset, section.stop_offset)
                     decided.append(replace(section, aborted=tuple(aborted)))
         return decided
 

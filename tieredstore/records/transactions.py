@@ -62,7 +62,7 @@ class Transactions:
             self._pending.skip_to(number)
             self._looked_into = max(self._looked_into, number)
 
-    def aborted(self, number: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
+    def find_aborted(self, number: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
         """Return the aborted transactions with records at offsets from ``start`` up to ``stop`` (exclusive) of span
         ``number``.
 

@@ -46,7 +46,7 @@ class SourceGroups:
         Raise ResourceNotFoundError for a name or glob that matches no group.
         """
         known = [*(group.group for group in self.groups), *self.left]
-        chosen = _chosen(known, names)
+        chosen = _choose(known, names)
         return SourceGroups(
             [group for group in self.groups if group.group in chosen],
             {name: reason for name, reason in self.left.items() if name in chosen},
@@ -75,11 +75,11 @@ def groups_of_cluster(cluster: ClusterState, offset_map: OffsetMap, names: Seque
     groups there whose offsets the cluster refuses to tell. Leave out groups with members that have no offsets in these
     topics.
     """
-    known = cluster.listed_groups()
+    known = cluster.list_groups()
     partitions = [(topic, number) for topic in offset_map.topics for number in offset_map.partitions(topic)]
     groups: list[GroupOffsets] = []
     left: dict[str, str] = {}
-    for name in sorted(_chosen(list(known), names)):
+    for name in sorted(_choose(list(known), names)):
         here = known[name]
         reason = obstacle_of(here)
         try:
@@ -113,7 +113,7 @@ def groups_of_file(path: Path) -> SourceGroups:
     return SourceGroups([_group_of(name, topics) for name, topics in sorted(document.items())])
 
 
-def _chosen(known: Sequence[str], names: Sequence[str]) -> set[str]:
+def _choose(known: Sequence[str], names: Sequence[str]) -> set[str]:
     chosen: set[str] = set()
     for name in names:
         matching = {each for each in known if each == name or fnmatch.fnmatchcase(each, name)}
@@ -201,7 +201,7 @@ def plan_groups(offset_map: OffsetMap, source: SourceGroups, cluster: ClusterSta
         starts, begins = _starts_of_others(offset_map, cluster), _begins(offset_map, cluster)
         for name, reason in sorted(source.left.items()):
             yield _outcome(name, "kept", "not_movable", reason)
-        here = cluster.listed_groups()
+        here = cluster.list_groups()
         for group in source.groups:
             known = here.get(group.group)
             obstacle = None if known is None else obstacle_of(known)

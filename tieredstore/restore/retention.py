@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _UNLIMITED: Final = -1
 
 
-def deleted_spans(spans: Sequence[Span], settings: Mapping[str, str], now_ms: int) -> Sequence[Span]:
+def select_deleted(spans: Sequence[Span], settings: Mapping[str, str], now_ms: int) -> Sequence[Span]:
     """Return the segments that a broker would delete by the retention settings of a topic. These are the oldest
     segments, before the first segment that the broker would keep.
 

@@ -17,7 +17,7 @@ from tieredstore.errors import BrokerUnavailableError, ConfigError, TieredStoreE
 from tieredstore.kafka.checkpoints import parse_broker_id, parse_cluster_id
 from tieredstore.live.broker_state import BrokerState
 from tieredstore.model import Uuid
-from tieredstore.ops.doctor.checkup import Check, Verdict, guarded
+from tieredstore.ops.doctor.checkup import Check, Verdict, catch_errors
 from tieredstore.remote.stores import NamedStore
 from tieredstore.uploader.broker import BrokerEnvironment, broker_environment, check_log_dir
 from tieredstore.uploader.links import check_is_covered, hold_dir_of
@@ -39,8 +39,8 @@ def checks(named: NamedStore) -> Iterator[Check]:
     check, cluster_id = _of_broker(environment)
     yield check
     for log_dir in environment.log_dirs:
-        yield from guarded("log_dir", partial(_of_log_dir, log_dir, environment.broker_id, cluster_id))
-    yield from guarded("hold_dir", partial(_of_hold_dirs, own, environment.log_dirs))
+        yield from catch_errors("log_dir", partial(_of_log_dir, log_dir, environment.broker_id, cluster_id))
+    yield from catch_errors("hold_dir", partial(_of_hold_dirs, own, environment.log_dirs))
 
 
 def _of_broker(environment: BrokerEnvironment) -> tuple[Check, str | None]:
@@ -96,7 +96,7 @@ def _of_hold_dirs(own: UploaderSettings, log_dirs: Sequence[Path]) -> Iterator[C
         sentence = "uploader.hold.dir is not set: segments that Kafka deletes while no uploader runs are lost"
         yield Check("hold_dir", Verdict.WARN, sentence)
     for text in own.hold_dir:
-        yield from guarded("hold_dir", partial(_of_hold_dir, text, own, log_dirs))
+        yield from catch_errors("hold_dir", partial(_of_hold_dir, text, own, log_dirs))
     folders = [folder for folder in map(Path, own.hold_dir) if folder.is_dir()]
     for log_dir in log_dirs:
         if folders and log_dir.is_dir():

@@ -93,12 +93,12 @@ class _Filling:
         if watermark.holes and not self.is_marked:
             target.watermarks.mark_holes(where)
             self.is_marked = True
-        known = watermark.filled(self._find_stored(watermark))
+        known = watermark.fill(self._find_stored(watermark))
         gaps, is_before = list(known.holes), self.partition.role is Role.LEAVING or self.partition.has_early
         if is_before:
             gaps += self._before_the_first()
         shipped = [(segment.base_offset, segment.end_offset) for segment in self._ship_missing(watermark, gaps)]
-        filled = known.filled(shipped)
+        filled = known.fill(shipped)
         if filled.holes != watermark.holes:
             target.watermarks.move(stored, filled)
         count = sum(_size(gap.first_offset, gap.last_offset) for gap in gaps) - sum(

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.config.named_class import named_class
+from tieredstore.config.named_class import import_class
 from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ConfigError
 from tieredstore.installation import Extra
 from tieredstore.model import TopicPartition, Uuid
@@ -143,7 +143,7 @@ def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState
         return ClusterLeadership(environment, broker)
     if name == ZOOKEEPER:
         return ZooKeeperLeadership(environment)
-    own_class: type[Leadership] = named_class(
+    own_class: type[Leadership] = import_class(
         "uploader.leadership", name, Leadership,
         "not auto, zookeeper, static or a Python class that can be imported",
     )  # fmt: skip

@@ -108,7 +108,7 @@ class Uploads:
         finally:
             # After a failed upload, the manifest may still exist if only the response was lost. So tell the cache that
             # the partition has changed.
-            target.committed.changed(identity)
+            target.committed.recheck(identity)
         return segment_id, True
 
     def _send(self, target: Target, described: LogSegment, segment_id: Uuid) -> None:

@@ -231,7 +231,7 @@ def schema_id(message: bytes) -> int:
     return int.from_bytes(message[1:_FRAME], "big")
 
 
-def parsed_schema(schema: AvroSchema) -> AvroType:
+def parse_schema(schema: AvroSchema) -> AvroType:
     """Parse a schema with fastavro. The schema is an object or JSON text. Raise ConfigError if it is invalid."""
     return _parse(schema).schema
 

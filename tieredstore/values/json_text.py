@@ -98,14 +98,14 @@ class Json:
         for name in reversed(path):
             kind = pa.struct([pa.field(name, kind)])
 
-        def parsed(part: Column) -> Column | None:
+        def parse_part(part: Column) -> Column | None:
             assert pa.types.is_struct(kind)
             try:
                 return pc.struct_field(_parse(part, pa.schema(list(kind))), [0] * len(path))
             except pa.ArrowException:
                 return None
 
-        return self._by_parts(column, parsed, leaf, place)
+        return self._by_parts(column, parse_part, leaf, place)
 
     def _by_parts(
         self, column: Column, convert: Callable[[Column], Column | None], kind: pa.DataType, place: Place

@@ -79,14 +79,14 @@ class Protobuf:
     def _read(self, column: Column) -> Column | None:
         kind, convert = _columns(self.descriptor_set, self.message)
         try:
-            rows = [None if data is None else convert(self.parsed(data)) for data in column.to_pylist()]
+            rows = [None if data is None else convert(self.parse(data)) for data in column.to_pylist()]
             return pa.array(rows, kind)
         except ConfigError:
             raise
         except (ValueError, pa.ArrowException):
             return None
 
-    def parsed(self, data: bytes) -> Any:
+    def parse(self, data: bytes) -> Any:
         """Parse a message with Google's library; raise ValueError for invalid bytes."""
         message = message_class(self.descriptor_set, self.message)()
         try:

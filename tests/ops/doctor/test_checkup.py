@@ -23,7 +23,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import load_settings
 from tieredstore.errors import AccessDeniedError
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
-from tieredstore.ops.doctor.checkup import Check, Verdict, checked, racing
+from tieredstore.ops.doctor.checkup import Check, Verdict, racing, run_checks
 
 
 def by_subject(checks: Iterator[Check]) -> dict[str, list[Check]]:
@@ -39,7 +39,7 @@ def settings(tmp_path: Path) -> Path:
 
 
 def of(settings: Path, *, write: bool = False) -> dict[str, list[Check]]:
-    return by_subject(checked(load_settings(settings), write=write))
+    return by_subject(run_checks(load_settings(settings), write=write))
 
 
 def test_a_bucket_that_is_well_is_green_and_left_as_it_was(settings: Path, tmp_path: Path) -> None:

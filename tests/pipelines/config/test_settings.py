@@ -17,7 +17,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.partitions import Subscribe, SubscribePattern
-from tieredstore.partitions.selections import is_selected, selected_topics
+from tieredstore.partitions.selections import is_selected, select_topics
 from tieredstore.pipelines import pipeline_from
 from tieredstore.pipelines.config.settings import own_properties
 from tieredstore.pipelines.files.text_format import Text
@@ -270,7 +270,7 @@ def test_topics_by_name_or_by_filter() -> None:
     nothing = pipeline_of(**texts({"kafka.new.consumer.topic.list": "a,cd", **without})).own
     assert selection_of(nothing) == Subscribe(())
     patterned = selection_of(pipeline_of(**texts({"secor.kafka.topic_filter": "(?i)A.*", **without})).own)
-    assert selected_topics(patterned, ["a", "ab", "Abc", "and", "b"]) == ["Abc", "ab"]
+    assert select_topics(patterned, ["a", "ab", "Abc", "and", "b"]) == ["Abc", "ab"]
     assert [is_selected(patterned, (topic, 0)) for topic in ("a", "ab", "and")] == [False, True, False]
 
 

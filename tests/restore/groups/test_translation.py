@@ -43,7 +43,7 @@ class ScriptedCluster(ClusterState):
         self.offsets: dict[str, dict[TopicPartition, GroupCommit]] = {}
         self._begin, self._end, self._refused, self._unreadable = begin, end, refused, unreadable
 
-    def listed_groups(self) -> dict[str, LiveGroup]:
+    def list_groups(self) -> dict[str, LiveGroup]:
         return self._listed
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

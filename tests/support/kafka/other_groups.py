@@ -28,11 +28,11 @@ def make_other_groups(servers: str, topic: str) -> None:
     consumer: Any = ShareConsumer({"bootstrap.servers": servers, "group.id": "shared", "log_level": 0})
     with closing(consumer), ClusterState({"bootstrap.servers": servers}) as cluster:
         consumer.subscribe([topic])
-        while "shared" not in cluster.listed_groups():
+        while "shared" not in cluster.list_groups():
             consumer.poll(0.1)
         # By now, the broker has loaded its groups, so it answers the first request.
         _join_streams_group(servers, "streaming", topic)
-        assert "streaming" in cluster.listed_groups()
+        assert "streaming" in cluster.list_groups()
 
 
 def _join_streams_group(servers: str, group: str, topic: str) -> None:

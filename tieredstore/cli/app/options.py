@@ -156,7 +156,7 @@ class Cluster(Group):
         typer.Option("-X", "--kafka-property", metavar="NAME=VALUE", help="A client property; may be repeated."),
     ] = None
 
-    def needed(self, why: str = "a running cluster is needed") -> Mapping[str, str]:
+    def require(self, why: str = "a running cluster is needed") -> Mapping[str, str]:
         """Return the client's properties. Without any broker option, raise ConfigError with the reason ``why``."""
         client = self.client()
         if client is None:

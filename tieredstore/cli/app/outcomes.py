@@ -104,7 +104,7 @@ class Teller:
         such items."""
         return "; ".join(f"{self.counts[code]} {text}" for code, text in words.items() if self.counts[code])
 
-    def stopped(self) -> str:
+    def describe_stop(self) -> str:
         """Return the sentence to print if a signal ends the run."""
         left = self.count_up(self.words.left)
         return f"stopped; {self.sentence()}; {f'left alone: {left}; ' if left else ''}{self.words.again}"
@@ -143,7 +143,7 @@ def carry_out(
 def tell_all(act: Callable[[OnOutcome], Totals], teller: Teller, store: ObjectStore | None = None) -> None:
     """Report each item while ``act`` processes it, count the items, and print a summary. See :func:`finish`."""
     doing = "checking" if teller.dry_run else teller.words.doing
-    with tell_if_stopped(teller.stopped), counting(doing, teller.words.noun) as advance:
+    with tell_if_stopped(teller.describe_stop), counting(doing, teller.words.noun) as advance:
 
         def tell(outcome: Outcome) -> None:
             teller.tell(outcome)

@@ -44,7 +44,7 @@ def gc(
     Example: tieredstore gc -c store.properties --min-age 48h
     """
     if unknown_too:
-        cluster.needed("--unknown-too needs the brokers' records")
+        cluster.require("--unknown-too needs the brokers' records")
     least = duration_of("--min-age", min_age)
     with store.open(cluster, is_all=not topics.names) as bucket:
         plan = bucket.gc(*topics.names, min_age=least, unknown_too=unknown_too, **topics.which(work))

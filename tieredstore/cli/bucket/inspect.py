@@ -128,7 +128,7 @@ class SegmentView:
         return Row(
             column(word("OBJECT"), lambda obj: f".{obj.suffix.value}" if obj.info else f"(no .{obj.suffix.value})"),
             field("suffix", lambda obj: obj.suffix),
-            field("object", lambda obj: None if obj.info is None else self.bucket.shown(obj.info.key)),
+            field("object", lambda obj: None if obj.info is None else self.bucket.show_key(obj.info.key)),
             field("size", lambda obj: None if obj.info is None else obj.info.size, number("BYTES")),
             field("expected_size", lambda obj: obj.expected_size, number("EXPECTED")),
             field("modified_ms", lambda obj: None if obj.info is None else obj.info.modified_ms),
@@ -137,7 +137,7 @@ class SegmentView:
     def _lines(self) -> Iterator[tuple[str, str]]:
         objects, wrapped = self.segment.objects, self.segment.manifest.encryption
         partition, size = objects.segment_id.topic_id_partition, self.chunk_index.original_file_size
-        folder, _, name = self.bucket.shown(objects.objects[0][1].key).rpartition("/")
+        folder, _, name = self.bucket.show_key(objects.objects[0][1].key).rpartition("/")
         yield "topic", partition.topic
         yield "topic id", str(partition.topic_id)
         yield "partition", str(partition.partition)
@@ -213,7 +213,7 @@ class SegmentView:
     def _damage(self, obj: InspectedObject) -> str:
         if obj.info is None:
             return f"damage: the .{obj.suffix.value} object is missing under a valid manifest"
-        name, size = self.bucket.shown(obj.info.key), obj.info.size
+        name, size = self.bucket.show_key(obj.info.key), obj.info.size
         return f"damage: {name} has {size} bytes where its manifest says {obj.expected_size}"
 
 

@@ -66,7 +66,7 @@ def rm(
     if one is not None and not (is_one_topic and len(partitions or ()) == 1):
         raise ConfigError("--segment needs its partition: name one TOPIC, and give -p with one number")
     if force:
-        cluster.needed("--force needs the brokers' records")
+        cluster.require("--force needs the brokers' records")
     with store.open(cluster) as bucket:
         plan = bucket.remove(*topics.names, stop=end, segment=one, force=force, **which)
         words = WORDS

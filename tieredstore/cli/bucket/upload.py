@@ -79,7 +79,7 @@ class _Teller(Teller):
     def begin(self, wanted: DiskSegments, shown: contextlib.ExitStack) -> None:
         """Show the progress through the segments on the disk, until ``shown`` is closed."""
         self.expected = len(wanted.found)
-        shown.enter_context(tell_if_stopped(self.stopped))
+        shown.enter_context(tell_if_stopped(self.describe_stop))
         self.bar = shown.enter_context(progress("upload", wanted.size))
 
     def advance(self, size: int) -> None:
@@ -117,7 +117,7 @@ class _Teller(Teller):
             where = _segment(first) + (f" to {last.base_offset}" if last is not first else "")
             complain(f"{'failed':<10} {where}: the same ({len(repeated)} more segments)")
 
-    def stopped(self) -> str:
+    def describe_stop(self) -> str:
         """Return the progress without sizes, because there is no time to compute sizes after a signal."""
         skipped = f", {self.counts['there']} skipped" if self.counts["there"] else ""
         return f"stopped; {self.counts['copied']} of {self.expected} copied{skipped}; {self.words.again}"

@@ -133,7 +133,7 @@ def cat(
              "-o FILE": sink.target.path, "--columns": columns}
         )  # fmt: skip
         start = window.first if last is None else LastRecords(last)
-        client = cluster.needed("no broker is named, which --group needs")
+        client = cluster.require("no broker is named, which --group needs")
         by_group, settings = _group_reader(), store.read_settings()
         with closing(by_group(settings, client, topic.topic, group, start, how, follows=follow)) as rows:
             sink.write(rows, _WIDTH)

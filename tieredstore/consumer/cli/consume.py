@@ -16,7 +16,7 @@ from tieredstore.consumer import Consumer
 from tieredstore.live import faults
 from tieredstore.model import Last, check_offset
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, TopicColumns, topic_schema
-from tieredstore.reading.omitted_records import undecided
+from tieredstore.reading.omitted_records import describe_undecided
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +121,7 @@ class ConsumedTopic:
                 continue
             if self._held_back.get(where) != position:
                 self._held_back[where] = position
-                tell_left_out([undecided(where, position, stored_end)])
+                tell_left_out([describe_undecided(where, position, stored_end)])
 
     def _check_broker(self, begun: float) -> None:
         """Raise a permanent error of the broker at once. Raise a transient error only if the group has assigned no

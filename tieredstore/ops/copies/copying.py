@@ -174,12 +174,12 @@ class VerbatimCopies:
 
     def _leftover_age_s(self, info: ObjectInfo) -> float:
         if self._began_ms is None or info.modified_ms is None:
-            raise LeftAloneError(f"{self._route.target.shown(info.key)} has no manifest, and its age is unknown")
+            raise LeftAloneError(f"{self._route.target.show_key(info.key)} has no manifest, and its age is unknown")
         now_ms = self._began_ms + (self._route.clock() - self._began_s) * 1000
         age_s = max(0.0, (now_ms - info.modified_ms) / 1000)
         if age_s >= self._max_age_s:
             raise LeftAloneError(
-                f"{self._route.target.shown(info.key)} has no manifest and is older than {self._max_age_s:g} s "
+                f"{self._route.target.show_key(info.key)} has no manifest and is older than {self._max_age_s:g} s "
                 "(upload.max.age.ms), so a clean-up may soon delete it: run `tieredstore gc`, then "
                 "copy again"
             )

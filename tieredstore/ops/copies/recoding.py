@@ -289,7 +289,7 @@ class Transcoder:
         """Return the source's manager, without a chunk cache. The first call creates it and reads the keys."""
         with self._lock:
             if self._manager is None:
-                self._manager = self._opened.enter_context(self._route.source.uncached_manager())
+                self._manager = self._opened.enter_context(self._route.source.open_uncached_manager())
             return self._manager
 
     def _is_as_wanted(self, segment: StoredSegment, copy: StoredSegment) -> bool:

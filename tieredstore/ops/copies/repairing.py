@@ -109,7 +109,7 @@ class _Side:
 
     def verify(self, objects: SegmentObjects) -> CheckedSegment:
         """Check every byte of the segment."""
-        subject = Subject(objects, Level.DATA, self.bucket.prefix, self.bucket.shown)
+        subject = Subject(objects, Level.DATA, self.bucket.prefix, self.bucket.show_key)
         return self.segment_check.check(subject)
 
     def key(self, objects: SegmentObjects, suffix: Suffix) -> str:
@@ -126,7 +126,7 @@ class _Side:
 
 @contextlib.contextmanager
 def _open(bucket: Bucket) -> Generator[_Side]:
-    with bucket.uncached_manager(verifies_again=True) as manager:
+    with bucket.open_uncached_manager(verifies_again=True) as manager:
         check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
         yield _Side(bucket, key_ring_of(bucket.settings), check)
 

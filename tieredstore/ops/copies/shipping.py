@@ -163,7 +163,7 @@ class Shipper:
         finally:
             # Mark the segment as changed even after a failure. Its manifest may have been written although the answer
             # was lost.
-            self.committed.changed(identity)
+            self.committed.recheck(identity)
         return copied(
             segment_id=metadata.remote_log_segment_id.id,
             stored_size=copy.sizes.total,

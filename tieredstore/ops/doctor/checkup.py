@@ -139,7 +139,7 @@ OnCheck: TypeAlias = Callable[[Check], object] | None
 """A function that is called with the result of each check."""
 
 
-def checked(
+def run_checks(
     settings: Settings, named: NamedStore | None = None, *, write: bool = False, release: str | None = None
 ) -> Iterator[Check]:
     """Make the checks and yield each result. A check waits no longer than the store's own timeouts.
@@ -152,12 +152,12 @@ def checked(
         yield from check_for(settings, release)
         return
     yield from _of_this_machine(settings)
-    yield from guarded("keys", lambda: _of_keys(settings))
-    yield from guarded("store", lambda: _of_store(settings, write=write))
+    yield from catch_errors("keys", lambda: _of_keys(settings))
+    yield from catch_errors("store", lambda: _of_store(settings, write=write))
     if named is not None:
         attached: list[Callable[[NamedStore], Iterator[Check]]] = attached_parts("tieredstore.checks")
         for checks in attached:
-            yield from guarded("settings", partial(checks, named))
+            yield from catch_errors("settings", partial(checks, named))
 
 
 def check_for(settings: Settings, release: str, kinds: Sequence[StateKind] = KINDS) -> Iterator[Check]:
@@ -173,7 +173,7 @@ def check_for(settings: Settings, release: str, kinds: Sequence[StateKind] = KIN
         if kind.version > (reads := kind.version_for(asked)):
             told = f"this release writes a {kind.name} of version {kind.version}"
             yield Check("release", Verdict.WARN, f"{told}, and tieredstore {release} {_reads(reads)}")
-    yield from guarded("store", lambda: _of_release(settings, release, asked, kinds))
+    yield from catch_errors("store", lambda: _of_release(settings, release, asked, kinds))
 
 
 def _of_release(
@@ -218,7 +218,7 @@ def _version_of(found: tuple[ObjectStore, ObjectInfo, StateKind]) -> tuple[str, 
     return info.key, kind, version
 
 
-def guarded(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+def catch_errors(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check]:
     """Yield the results of ``checks``. If ``checks`` raises a TieredStoreError, yield the error as the last result."""
     try:
         yield from checks()
@@ -283,10 +283,10 @@ def _of_keys(settings: Settings) -> Iterator[Check]:
 def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
     with open_bucket(settings) as bucket:
         own, *others = places_of(bucket.store, bucket.prefix)
-        yield from guarded("store", partial(_of_place, own, settings, write=write))
+        yield from catch_errors("store", partial(_of_place, own, settings, write=write))
         for place in others:
             named = f"{place.prefix!r} of {place.store.identity}"
-            for check in guarded("store", partial(_of_place, place, settings, write=write)):
+            for check in catch_errors("store", partial(_of_place, place, settings, write=write)):
                 # With several buckets, the text of a check must name the bucket that was checked.
                 is_named = place.store.identity in check.detail
                 yield check if is_named else replace(check, detail=f"{named}: {check.detail}")
@@ -308,16 +308,16 @@ def _of_place(place: Place, settings: Settings, *, write: bool) -> Iterator[Chec
     odd = "" if infos else "; if you expected some, check storage.root, bucket and key.prefix"
     outcome = Verdict.GOOD if infos else Verdict.WARN
     yield Check("store", outcome, f"{many} {here}, listed in {ms:.0f} ms{odd}", {"list_ms": ms})
-    yield from guarded("layout", partial(_of_layout, store, prefix))
+    yield from catch_errors("layout", partial(_of_layout, store, prefix))
     manifests = [info.key for info in infos if info.key.endswith(f".{Suffix.MANIFEST.value}")]
     if not manifests:
         yield Check("read", Verdict.SKIPPED, "none of these objects is a manifest")
     else:
-        yield from guarded("read", lambda: _of_reading(store, manifests))
-    yield from guarded("clock", lambda: _of_clock(store))
-    yield from guarded("rules", lambda: _of_rules(store, prefix, settings.upload_max_age_ms))
+        yield from catch_errors("read", lambda: _of_reading(store, manifests))
+    yield from catch_errors("clock", lambda: _of_clock(store))
+    yield from catch_errors("rules", lambda: _of_rules(store, prefix, settings.upload_max_age_ms))
     if write:
-        yield from guarded("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
+        yield from catch_errors("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
     else:
         yield Check("write", Verdict.SKIPPED, "not tried: pass --write")
 

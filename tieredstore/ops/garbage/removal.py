@@ -172,7 +172,7 @@ class Removal:
             return planned
         segment = planned.item
         # Check again, because a legal hold may have been placed since the plan.
-        if (held := _held(segment, following, holds)) is not None:
+        if (held := _keep_held(segment, following, holds)) is not None:
             return held
         try:
             if not self.dry_run:
@@ -218,7 +218,7 @@ def _with_following(segments: Iterable[ListedSegment]) -> Iterator[tuple[ListedS
         yield before, None
 
 
-def _held(segment: ListedSegment, following: int | None, holds: Holds) -> Step[ListedSegment] | None:
+def _keep_held(segment: ListedSegment, following: int | None, holds: Holds) -> Step[ListedSegment] | None:
     last = None if segment.stored is None else segment.stored.last_offset
     if last is not None and following is not None:
         # No checksum protects the end in a manifest. The segment may have any offset before the next segment.

@@ -147,7 +147,7 @@ class Rotation:
         try:
             changed = change(self.key_ring.active_id, self._rewrap(wrapped))
         except (UnknownKeyError, WrongKeyError, CorruptDataError) as error:
-            return RotationStep(one.item, _left_alone(error), f"{one.name}: {error}", wrapped.key_id)
+            return RotationStep(one.item, _outcome_of(error), f"{one.name}: {error}", wrapped.key_id)
         if not self.dry_run:
             if self.notes is not None:
                 self.notes.before_write(wrapped.key_id)
@@ -171,7 +171,7 @@ class Rotation:
         self.store.replace(key, changed, etag)
 
 
-def _left_alone(error: UnknownKeyError | WrongKeyError | CorruptDataError) -> Outcome:
+def _outcome_of(error: UnknownKeyError | WrongKeyError | CorruptDataError) -> Outcome:
     if isinstance(error, UnknownKeyError):
         return Outcome.UNKNOWN_KEY
     return Outcome.WRONG_KEY if isinstance(error, WrongKeyError) else Outcome.DAMAGED

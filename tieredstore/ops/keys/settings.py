@@ -64,12 +64,12 @@ def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> 
     for name, value in lines.items():
         if own.values.get(name) != value:
             document[f"{own.prefix}{name}"] = value
-    with _held(path, before) as target:
+    with _lock(path, before) as target:
         _replace(target, document.dumps().encode("latin-1"))
 
 
 @contextlib.contextmanager
-def _held(path: Path, content: bytes) -> Generator[Path]:
+def _lock(path: Path, content: bytes) -> Generator[Path]:
     """Lock the file and yield its real path. Raise ConfigError if its content has changed."""
     target = path.resolve()
     changing = f"{path} is being changed by another process; run the command again"

@@ -83,7 +83,7 @@ class LogWalk:
             return self._chunk[position - self._begin :]
         return memoryview(self._bytes_from(position, _VIEW_SIZE))
 
-    def loaded(self, position: int) -> memoryview:
+    def peek(self, position: int) -> memoryview:
         """Return the bytes from ``position`` on that are loaded already. The result may be empty."""
         first = position - self._begin
         return self._chunk[first:] if first >= 0 else self._chunk[:0]
@@ -211,7 +211,7 @@ class BatchChecks:
                 before.position, before.size_in_bytes, before.base_offset, before.last_offset,
                 before.max_timestamp, before.partition_leader_epoch,
             )  # fmt: skip
-        taken = run.walk(log.loaded(position), position, last_offset, pending)
+        taken = run.walk(log.peek(position), position, last_offset, pending)
         if taken:
             self._pending = latest = BatchHeader(*run.header)
             self._is_damaged = False
@@ -247,7 +247,7 @@ class BatchChecks:
         elif not self._is_damaged:
             self._report_misplaced(header, f"not after offset {self.last_offset} of the previous batch")
 
-    def lost(self) -> None:
+    def note_loss(self) -> None:
         """Note that batches were skipped."""
         self._distrust()
         self._run.last_offset = -1
@@ -587,7 +587,7 @@ class _DataWalk:
 
     def _resume(self, position: int) -> int:
         """Open all chunks up to the next position where a batch is known to begin. Return this position."""
-        self._checks.lost()
+        self._checks.note_loss()
         self._log.jump(position)
         resumed = self._next_batch(position)
         self._log.skip_to(resumed)

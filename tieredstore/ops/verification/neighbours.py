@@ -44,7 +44,7 @@ class Neighbours:
             self._log = _LogSoFar()
         if where != self._partition:
             self._partition = where
-            yield from recreated_topic(self._topic_ids, where)
+            yield from find_recreated_topic(self._topic_ids, where)
         yield from self._log.take(subject, claimed)
 
     def finish(self) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ class Neighbours:
         return self._log.release(MAX_OFFSET + 1)
 
 
-def recreated_topic(topic_ids: dict[str, Uuid], where: TopicIdPartition) -> Iterator[Finding]:
+def find_recreated_topic(topic_ids: dict[str, Uuid], where: TopicIdPartition) -> Iterator[Finding]:
     """Yield a finding if the topic's name has segments under another topic id in ``topic_ids``. Report each id once."""
     known = topic_ids.setdefault(where.topic, where.topic_id)
     if known != where.topic_id:

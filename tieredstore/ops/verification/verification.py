@@ -92,13 +92,13 @@ def verify(
     """
     count = parallel or (_LOGS_AT_ONCE if selection.level is Level.DATA else READERS)
     with contextlib.ExitStack() as opened:
-        manager = None if selection.level is Level.LISTING else opened.enter_context(bucket.uncached_manager())
+        manager = None if selection.level is Level.LISTING else opened.enter_context(bucket.open_uncached_manager())
         check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
         pool = opened.enter_context(ThreadPool(count, "tieredstore-verify"))
         listed, last = list_segments(bucket.store, bucket.prefix, scope), dict[TopicIdPartition, str]()
         if narrow is not None:
             listed = narrow(_note_last(listed, last))
-        subjects = selection.subjects(listed, bucket.prefix, bucket.shown)
+        subjects = selection.subjects(listed, bucket.prefix, bucket.show_key)
         if narrow is not None:
             # The narrowed listing may lack a partition's last segment.
             subjects = (dataclasses.replace(subject, is_last=_is_in(last, subject)) for subject in subjects)
@@ -157,7 +157,7 @@ class _Readers:
             if mark is None or not mark.moved_back:
                 return None
             if self._manager is None:
-                self._manager = self._opened.enter_context(self._bucket.uncached_manager())
+                self._manager = self._opened.enter_context(self._bucket.open_uncached_manager())
             catalog = load_catalog(self._manager, topic=where.topic, topic_id=where.topic_id, partition=where.partition)
             return catalog.lineage(where.topic, where.partition, where.topic_id)
         except TieredStoreError:

@@ -11,7 +11,7 @@ from tieredstore.catalog.listing import Scope, SegmentObjects
 from tieredstore.format.keys import main_path
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.verification.findings import Finding, FindingKind
-from tieredstore.ops.verification.neighbours import recreated_topic
+from tieredstore.ops.verification.neighbours import find_recreated_topic
 from tieredstore.ops.verification.selection import Selection
 from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import verify
@@ -76,7 +76,7 @@ def plan_parts(listed: Iterable[SegmentObjects], most_segments: int) -> Iterator
         if where != partition:
             if partition is not None:
                 yield VerifyPart(partition, first)
-            yield VerifyPart(where, is_between=True, known=tuple(recreated_topic(topic_ids, where)))
+            yield VerifyPart(where, is_between=True, known=tuple(find_recreated_topic(topic_ids, where)))
             partition, first, last, count = where, 0, start, 0
         elif count >= most_segments and start > last:
             yield VerifyPart(where, first, start)

@@ -222,12 +222,12 @@ def own_properties() -> Iterator[tuple[str, FieldInfo, Kind]]:
         yield from property_fields(group)
 
 
-def _broken_rules(own: PipelineSettings) -> Iterator[tuple[str, str]]:
+def _find_broken_rules(own: PipelineSettings) -> Iterator[tuple[str, str]]:
     """Yield each property that conflicts with another property, and the reason."""
     kind, groups, limits = kind_of(own), own.groups, own.limits
-    yield from _broken_parser(own)
-    yield from _broken_files(own)
-    yield from _broken_directories(own)
+    yield from _find_broken_parser(own)
+    yield from _find_broken_files(own)
+    yield from _find_broken_directories(own)
     if own.finalize and own.naming.hashed and kind.settings is OffsetSettings and kind.by_time:
         yield "pipeline.finalize", "excludes secor.s3.prefix.md5hash with the parser daily-offset"
     if groups.starting_group and groups.group_storage == "zookeeper" and not groups.zookeeper:
@@ -241,7 +241,7 @@ def _broken_rules(own: PipelineSettings) -> Iterator[tuple[str, str]]:
         yield "secor.upload.deterministic", "excludes secor.upload.on.shutdown"
 
 
-def _broken_parser(own: PipelineSettings) -> Iterator[tuple[str, str]]:
+def _find_broken_parser(own: PipelineSettings) -> Iterator[tuple[str, str]]:
     kind, filing = kind_of(own), own.filing
     given = {
         info.alias
@@ -261,7 +261,7 @@ def _broken_parser(own: PipelineSettings) -> Iterator[tuple[str, str]]:
             yield f"{_PARSER}{name}", f"is only for a parser of your own, not for {filing.parser}: leave it out"
 
 
-def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
+def _find_broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
     if (kind := FORMATS.get(own.format)) is not None:
         if own.columns != "none" and not kind.holds_columns:
             yield "columns", f"cannot be in {own.format} files: choose parquet, orc, avro or json"
@@ -273,7 +273,7 @@ def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
         yield "frame", f"{words}: decode and transform in the frame function"
 
 
-def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
+def _find_broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
     """Yield faults in the settings that format directories by time, and in ``secor.s3.alter.path.date``.
 
     The setting ``secor.s3.alter.path.date`` needs directories by day. Without them Secor itself would fail at the first
@@ -391,7 +391,7 @@ def _read_settings(reader: SettingsReader, parser_options: Mapping[str, str]) ->
     fields["parsers"] = tuple(one for group in parser_settings() if (one := reader.read(group)) is not None)
     own = reader.read(PipelineSettings, fields=fields)
     # An invalid setting may also look like a conflict, so check conflicts only if each setting is valid.
-    for name, why in _broken_rules(own) if own is not None and not reader.problems else ():
+    for name, why in _find_broken_rules(own) if own is not None and not reader.problems else ():
         reader.note(name, why)
     return reader.result(own)
 

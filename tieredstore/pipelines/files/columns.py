@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tieredstore.errors import ConfigError, InvalidValueError, SchemaNotFoundError, quoted
 from tieredstore.pipelines.filing.schemas import Schemas
 from tieredstore.pipelines.writers import DECODED, ENVELOPE, KAFKA, FileWriter, Format, GroupedFile
-from tieredstore.values.avro import Avro, SchemaLookup, arrow_type_of, is_framed, parsed_schema, schema_id
+from tieredstore.values.avro import Avro, SchemaLookup, arrow_type_of, is_framed, parse_schema, schema_id
 from tieredstore.values.avro_bounds import AvroType
 from tieredstore.values.avro_union import CannotUniteError, unite_schemas
 from tieredstore.values.base import ValueType
@@ -236,10 +236,10 @@ class _Seen:
     def _judge(self, number: int) -> str | None:
         try:
             schema = self._lookup(number)
-            parsed = parsed_schema(schema)
+            parsed = parse_schema(schema)
             _check_names(_fields_of(arrow_type_of(parsed)), self._topic, self._taken)
             self.readers[number] = Avro(schema, self._lookup, on_invalid="null")
-            whole = parsed if self._united is None else parsed_schema(unite_schemas(self._united, parsed))
+            whole = parsed if self._united is None else parse_schema(unite_schemas(self._united, parsed))
             arrow_type_of(whole)
         except (SchemaNotFoundError, LookupError):
             return "the registry does not have its schema"
@@ -296,10 +296,10 @@ class _UnitedFile(FileWriter):
         writer.close()
 
     def _schema(self, numbers: Sequence[int]) -> AvroType:
-        parsed = [parsed_schema(self._lookup(number)) for number in numbers]
+        parsed = [parse_schema(self._lookup(number)) for number in numbers]
         whole = parsed[0]
         for other in parsed[1:]:
-            whole = parsed_schema(unite_schemas(whole, other))
+            whole = parse_schema(unite_schemas(whole, other))
         return whole
 
 

@@ -95,7 +95,7 @@ class ProtobufField(_NamedField):
         """
         assert self.message is not None
         try:
-            content: Any = self.message.parsed(payload)
+            content: Any = self.message.parse(payload)
         except ConfigError:
             raise
         except ValueError:

@@ -15,7 +15,7 @@ from tieredstore.pipelines.log.commit_log import CommitLog, Life, Progress
 from tieredstore.pipelines.log.holdings import Family, directories_of, with_those_above
 from tieredstore.pipelines.log.successes import Statement, change_success
 from tieredstore.pipelines.parser_table import parser_of
-from tieredstore.pipelines.run.generation import claimed_logs
+from tieredstore.pipelines.run.generation import find_claimed_logs
 from tieredstore.pipelines.run.windows import position_of
 
 if TYPE_CHECKING:
@@ -249,7 +249,8 @@ def settle_successes(generation: Generation, paths: Collection[str]) -> None:
     known: dict[str, tuple[CommitLog, Family]] = {}
     for _ in range(_ATTEMPTS):
         changes = 0
-        for log in (log for root in generation.naming.places.roots for log in claimed_logs(generation.store, root)):
+        roots = generation.naming.places.roots
+        for log in (log for root in roots for log in find_claimed_logs(generation.store, root)):
             changes += _settle(generation.store, *known.setdefault(log.folder, (log, Family(log))), paths)
         if not changes:
             return

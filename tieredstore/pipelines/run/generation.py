@@ -146,7 +146,7 @@ def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
     return CommitLog(store, pipeline.output.key_prefix, pipeline.own.name, pipeline.own.generation)
 
 
-def claimed_logs(store: ObjectStore, root: str) -> Iterator[CommitLog]:
+def find_claimed_logs(store: ObjectStore, root: str) -> Iterator[CommitLog]:
     """Yield the commit log of each generation, of any pipeline, that has a claim below ``root``. The log objects have
     not read any entries yet.
     """

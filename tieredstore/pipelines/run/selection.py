@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.names import topic_names
 from tieredstore.errors import ConfigError, ResourceNotFoundError, excerpt
-from tieredstore.partitions.selections import Selection, Subscribe, SubscribePattern, selected_topics
+from tieredstore.partitions.selections import Selection, Subscribe, SubscribePattern, select_topics
 from tieredstore.reading.query import LogQuery, QueryWords, timeout_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, 
         case Subscribe():
             absent = tuple(absent_topics(query, snapshot, known))
             snapshot.check_selected(replace(query, selection=Subscribe(absent)), source)
-        case SubscribePattern() as selection if not snapshot.logs and not selected_topics(selection, known):
+        case SubscribePattern() as selection if not snapshot.logs and not select_topics(selection, known):
             raise _no_match(selection, query, source)
         case _:
             pass

@@ -14,7 +14,7 @@ from tieredstore.backends.base import DRAFT_PREFIX, find_abandoned_writes, store
 from tieredstore.errors import ConfigError
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.pipelines.filing.naming import OWN_FOLDER
-from tieredstore.pipelines.run.generation import claimed_logs
+from tieredstore.pipelines.run.generation import find_claimed_logs
 from tieredstore.pipelines.run.recipes import naming_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def collect_garbage(
     # below this root, and these logs do not name that pipeline's committed files.
     folders = {OWN_FOLDER}
     for root in naming.places.roots:
-        for log in claimed_logs(store, root):
+        for log in find_claimed_logs(store, root):
             waiting |= _waiting(log)
             folders.update(topic for topic, _ in log.state.positions)
     for info in store.list(naming.staging_prefix):

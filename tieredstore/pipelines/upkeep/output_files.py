@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tieredstore.errors import CorruptDataError, ObjectNotFoundError
-from tieredstore.partitions.selections import selected_topics
+from tieredstore.partitions.selections import select_topics
 from tieredstore.pipelines.config.secor import delimiter_bytes
 from tieredstore.pipelines.files.reading import download
 from tieredstore.pipelines.filing.naming import OWN_FOLDER, parse_name
@@ -86,7 +86,7 @@ def find_topics(pipeline: Pipeline, store: ObjectStore) -> list[str]:
             name = parse_name(info.key)
             if is_below and name is not None and name.generation == own.generation:
                 topics.add(topic)
-    return selected_topics(selection_of(own), topics)
+    return select_topics(selection_of(own), topics)
 
 
 def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[int]:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.config.named_class import named_class
+from tieredstore.config.named_class import import_class
 from tieredstore.pubsub.format.packets import PacketType
 
 NONE: Final = "none"
@@ -35,7 +35,7 @@ def authorizer_of(name: str) -> Authorizer | None:
     the class cannot be used."""
     if name == NONE:
         return None
-    own_class: type[Authorizer] = named_class(
+    own_class: type[Authorizer] = import_class(
         "pubsub.broker.authorizer", name, Authorizer, "expected none or an importable class"
     )
     return own_class()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tieredstore.config.named_class import named_class
+from tieredstore.config.named_class import import_class
 from tieredstore.pubsub.format.packets import BrokerAddress
 
 DEFAULT: Final = "free-capacity"
@@ -166,7 +166,7 @@ def strategy_of(name: str) -> AssignmentStrategy:
     be used."""
     if name == DEFAULT:
         return FreeCapacity()
-    own_class: type[AssignmentStrategy] = named_class(
+    own_class: type[AssignmentStrategy] = import_class(
         "pubsub.broker.assignment", name, AssignmentStrategy, f"expected {DEFAULT} or an importable class"
     )
     return own_class()

@@ -56,7 +56,7 @@ def prepare(
     from tieredstore.restore.logdir.cluster import RestoreCluster
     from tieredstore.restore.logdir.prepared import new_plan
 
-    needed = cluster.needed()
+    needed = cluster.require()
     with store.open() as bucket:
         found = bucket.topics(*topics)
         names = [topic.name for topic in found]
@@ -148,7 +148,7 @@ def finish(
 
     settings = dict(_parse_setting(text) for text in changed_settings or ())
     prepared = PreparedRestore.read(plan)
-    with RestoreCluster(cluster.needed()) as brokers, store.open() as bucket:
+    with RestoreCluster(cluster.require()) as brokers, store.open() as bucket:
         carry_out(
             plan_finish(bucket.manager, brokers, prepared, settings), _FINISHED, yes=apply.yes, as_json=output.as_json
         )

@@ -99,7 +99,7 @@ def produce(
     from tieredstore.restore.produce.runs import ProduceOptions
     from tieredstore.restore.produce.source import BackupTopics, BucketTopics
 
-    client = cluster.needed()
+    client = cluster.require()
     renamed = parse_topics(topics)
     options = ProduceOptions(
         topics=renamed,

@@ -104,7 +104,7 @@ def snapshot(
     from tieredstore.live.cluster_state import ClusterState
     from tieredstore.ops.snapshots.taking import take_snapshot
 
-    client = cluster.needed()
+    client = cluster.require()
     with store.open() as bucket, ClusterState(client) as state, registry.open() as schemas:
         snapshots = Snapshots.of(bucket.manager)
         taken = take_snapshot(snapshots.store, state, schemas)

@@ -54,7 +54,7 @@ def verify(
     from tieredstore.restore.comparison import Comparison
     from tieredstore.restore.produce.offset_map import load_map
 
-    client = cluster.needed()
+    client = cluster.require()
     window.check_order()
     if not same_offsets and (len(names) > 1 or window.first is not None or window.end is not None):
         raise ConfigError("several topics, --from and --to need --same-offsets; a run is compared whole")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tieredstore.api.outcomes import Outcome, Plan
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.model import human_bytes, utc_text
-from tieredstore.restore.retention import deleted_spans
+from tieredstore.restore.retention import select_deleted
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
@@ -35,7 +35,7 @@ def plan_finish(
         for topic in prepared.topics:
             known = {**cluster.own_settings(topic.topic), **settings}
             logs, now_ms = _logs_of(source, topic), int(time.time() * 1000)
-            deleted = [span for log in logs for span in deleted_spans(log, known, now_ms)]
+            deleted = [span for log in logs for span in select_deleted(log, known, now_ms)]
             size = sum(span.segment.segment_size_in_bytes for span in deleted)
             forgotten_ms = cluster.producer_expiration_ms(topic.partitions[0].replicas[0])
             reason = _reason(known, len(deleted), size) + _warning(empty[topic.topic])

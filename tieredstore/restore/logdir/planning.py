@@ -55,7 +55,7 @@ def plan_spans(
     transaction if ``open_transactions`` is ``fail``.
     """
     there = lineage.spans_between(*bounds)
-    if gone := tuple(_gone(lineage.partition, there, bounds, start, stop)):
+    if gone := tuple(_find_gaps(lineage.partition, there, bounds, start, stop)):
         raise DataLossError(f"{'; '.join(map(str, gone))} any more, since the restore was prepared")
     spans = _until(source, _since(there, start), stop)
     if not spans:
@@ -142,7 +142,7 @@ def stored_producers(source: SegmentSource, span: Span) -> tuple[ProducerState, 
     return states
 
 
-def _gone(
+def _find_gaps(
     partition: TopicIdPartition,
     there: Sequence[Span],
     bounds: tuple[int, int],

@@ -150,7 +150,7 @@ def _check_window(prepared: PreparedRestore, options: RestoreOptions) -> None:
         )
 
 
-def _left_out(where: TopicIdPartition, log: PreparedPartition, spans: Sequence[Span]) -> Iterator[Outcome]:
+def _report_omitted(where: TopicIdPartition, log: PreparedPartition, spans: Sequence[Span]) -> Iterator[Outcome]:
     """Yield outcomes for the offsets of a log before and after the spans, which are not restored."""
     start, stop = (spans[0].start, spans[-1].stop) if spans else (log.stop, log.stop)
     for first, end in ((log.start, start), (stop, log.stop)):
@@ -267,7 +267,7 @@ def _plan_topic(
             source, lineage, (log.start, log.stop), options.start, options.stop,
             open_transactions=options.open_transactions,
         )  # fmt: skip
-        yield from _left_out(lineage.partition, log, spans)
+        yield from _report_omitted(lineage.partition, log, spans)
         sizes = tuple(log_size(source, span) for span in spans)
         is_aborting = options.open_transactions == "abort"
         opened = producers_at_end(source, spans).in_transactions if is_aborting else ()

@@ -47,7 +47,7 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
     path, indexes, aborted = folder / f"{span.start:020d}.log", IndexBuilder(span.start), _find_aborted(source, span)
     batch = memoryview(b"")
 
-    def copied(log: BinaryIO) -> Iterator[BatchHeader]:
+    def copy_batches(log: BinaryIO) -> Iterator[BatchHeader]:
         nonlocal batch
         position = 0
         for header, batch in batches_in(source, span):
@@ -68,7 +68,7 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) 
             yield header
 
     with _draft(path).open("wb", buffering=_WRITE_SIZE) as log:
-        stable = _check_aborted(span, aborted, transaction_steps(copied(log), lambda _: marker_of(batch)))
+        stable = _check_aborted(span, aborted, transaction_steps(copy_batches(log), lambda _: marker_of(batch)))
         sync(log)
     contents = {"index": bytes(indexes.offset_index), "timeindex": indexes.close(), "snapshot": snapshot}
     if aborted:

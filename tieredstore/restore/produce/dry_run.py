@@ -26,7 +26,7 @@ from tieredstore.restore.produce.runs import CONTROL_TOPIC
 from tieredstore.restore.produce.source import SourceTopics, header_lists
 from tieredstore.restore.produce.target import TargetCluster, TargetTopic, check_control
 from tieredstore.restore.produce.transactions import SETTLES_S, TRANSACTION_MS
-from tieredstore.restore.retention import deleted_spans, number_of
+from tieredstore.restore.retention import number_of, select_deleted
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
@@ -232,7 +232,7 @@ def _retention(source: SourceTopic, target: TargetTopic, *, is_rehashed: bool, n
         # If keys are hashed again, it is unknown which target partition a record goes to. So divide the target
         # partitions' total limit among the source partitions.
         settings["retention.bytes"] = str(most * target.partition_count // max(1, len(source.partitions)))
-    deleted = {number: deleted_spans(spans, settings, now_ms) for number, spans in source.partitions.items()}
+    deleted = {number: select_deleted(spans, settings, now_ms) for number, spans in source.partitions.items()}
     size = sum(span.segment.segment_size_in_bytes for spans in deleted.values() for span in spans)
     earliest = None if source.scanned is None else source.scanned.earliest_ms
     kept_ms = number_of(settings, "retention.ms") if deletes else -1

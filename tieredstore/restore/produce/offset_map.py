@@ -122,7 +122,7 @@ class _PairRuns:
         if last is not None and (run.start < last.end or run.target_start < last.target_end):
             return False
         total = run.length + self.total_before(len(self))
-        if last is not None and last.joined(run, is_rehashed=is_rehashed) is not None:
+        if last is not None and last.join(run, is_rehashed=is_rehashed) is not None:
             self.end[-1], self.target_end[-1], self.total[-1] = run.end, run.target_end, total
             return True
         for column, value in zip(

@@ -92,7 +92,7 @@ class _Transaction:
             begin = runs[-1].target_end if runs else self.begins[target]
             run = OffsetRun(*where, start, target[1], begin, length)
             is_same = bool(runs) and runs[-1][:2] == where
-            joined = runs[-1].joined(run, is_rehashed=self.is_rehashed) if is_same else None
+            joined = runs[-1].join(run, is_rehashed=self.is_rehashed) if is_same else None
             runs[len(runs) - (joined is not None) :] = [joined or run]
         self.records += len(offsets)
 

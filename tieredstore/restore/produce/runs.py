@@ -72,7 +72,7 @@ class OffsetRun(NamedTuple):
         """The target offset after the last record."""
         return self.target_start + self.length
 
-    def joined(self, later: OffsetRun, *, is_rehashed: bool) -> OffsetRun | None:
+    def join(self, later: OffsetRun, *, is_rehashed: bool) -> OffsetRun | None:
         """Join this offset run and a later offset run of the same partitions. Return None if other target records lie
         between them, or if the source offsets are not consecutive.
 

@@ -25,7 +25,7 @@ from tieredstore.ops.offsets import without as offsets_without
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.process.closing import Closing
 from tieredstore.reading.losses import Losses, losses_between
-from tieredstore.reading.omitted_records import undecided
+from tieredstore.reading.omitted_records import describe_undecided
 from tieredstore.reading.query import LogQuery, QueryWords
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.columns import int64_values
@@ -205,7 +205,7 @@ class BucketTopics(SourceTopics):
         """Sentences about records at the ends of logs, if a transaction before them has no end in the bucket."""
         cuts = {} if self.cut is None else {(cut.topic, cut.partition): cut.stop for cut in self.cut.partitions}
         return [
-            f"left out: {undecided(where, log.end, log.lineage.end_offset)}"
+            f"left out: {describe_undecided(where, log.end, log.lineage.end_offset)}"
             for where, log in sorted(self._snapshot.logs.items())
             if log.lineage is not None and log.end < log.lineage.end_offset and cuts.get(where, log.end) >= log.end
         ]

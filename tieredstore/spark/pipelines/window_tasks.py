@@ -29,7 +29,7 @@ from tieredstore.process.per_process import PerProcess
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
-from tieredstore.spark.source.store_source import shipped_folders
+from tieredstore.spark.source.store_source import find_shipped_folders
 from tieredstore.spark.source.workers import pack, spare_modules
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def locate(file: str) -> Path:
     """Return the path of a settings file. Use the path on the driver if it exists here, otherwise the copy that Spark
     ships to its workers."""
     path = Path(file)
-    for known in (path, *(folder / path.name for folder in shipped_folders())):
+    for known in (path, *(folder / path.name for folder in find_shipped_folders())):
         if known.exists():
             return known
     raise ConfigError(f"{file} does not exist on this machine: put it where all machines see it, or add it by --files")

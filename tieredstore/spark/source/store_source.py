@@ -109,7 +109,7 @@ def _locate(name: str, text: str) -> str:
 
 def _find(text: str) -> Path | None:
     """Return the path of a file or folder. Return None if it does not exist."""
-    candidates = itertools.chain([Path(text)], (folder / text for folder in shipped_folders()))
+    candidates = itertools.chain([Path(text)], (folder / text for folder in find_shipped_folders()))
     return next((path for path in candidates if _is_there(path)), None)
 
 
@@ -120,7 +120,7 @@ def _is_there(path: Path) -> bool:
         return True  # the file may exist but be inaccessible; opening it then raises the reason
 
 
-def shipped_folders() -> list[Path]:
+def find_shipped_folders() -> list[Path]:
     """Return the folder of the files that Spark ships, if this process has one."""
     try:
         return [Path(SparkFiles.getRootDirectory())]
