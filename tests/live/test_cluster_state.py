@@ -140,12 +140,12 @@ def test_brokers_of_39_without_an_authorizer() -> None:
 def test_a_group_with_a_hanging_transaction_is_named_and_the_others_are_read(
     newest: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committed = GroupClient.committed
+    committed = GroupClient.fetch_commits
 
     def hurried(client: GroupClient, places: Sequence[tuple[str, int]], doing: str, timeout_s: float) -> Any:
         return committed(client, places, doing, 1.0 if "group pending" in doing else timeout_s)
 
-    monkeypatch.setattr(GroupClient, "committed", hurried)
+    monkeypatch.setattr(GroupClient, "fetch_commits", hurried)
     producer = Producer({"bootstrap.servers": newest.servers, "transactional.id": "hanging"})
     producer.init_transactions(60)
     producer.begin_transaction()

@@ -18,7 +18,7 @@ from tests.support.records.stored_records import StoredTopic
 from tests.support.records.transaction_scripts import STEPS, Partition, Segment, Step, store
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import decided_end
+from tieredstore.records.splits import find_decided_end
 from tieredstore.testing.segments import Record, build_batch
 
 COMMITTED = ReadSettings(isolation="read_committed")
@@ -52,7 +52,7 @@ def test_records_are_left_out_that_a_broker_aborts_without_having_seen_them(
     assert topic.offsets(COMMITTED, 3) == [offset for offset in seen if offset >= 3]
     assert offsets_of_splits(topic) == seen
     lineage = lineage_of(topic)
-    assert decided_end(topic.manager, lineage, 0, ends[-1]) == ends[-1]
+    assert find_decided_end(topic.manager, lineage, 0, ends[-1]) == ends[-1]
 
 
 def test_a_transaction_is_undecided_until_its_marker_is_stored_though_later_segments_do_not_know_it(
@@ -61,7 +61,7 @@ def test_a_transaction_is_undecided_until_its_marker_is_stored_though_later_segm
     other: list[Step] = [("send", 2, 1), ("abort", 2, 1), ("plain", 0, 2)]
     _, ends = store(topic, [OPEN, other, PLAIN], [0, 1, 1])
     lineage = lineage_of(topic)
-    assert decided_end(topic.manager, lineage, 0, ends[-1]) == 2
+    assert find_decided_end(topic.manager, lineage, 0, ends[-1]) == 2
     read = topic.reader(COMMITTED).read("events", 0)
     assert [row["offset"] for row in rows_of(read)] == [0, 1]
     assert read.report.undecided is not None
@@ -109,7 +109,7 @@ def test_where_a_history_was_cut_off_its_batches_tell_what_is_open(topic: Stored
     topic.copy(cut, new, leader_epochs=((1, cut),), broker_id=2)
     lineage = lineage_of(topic)
     assert [(span.start, span.stop) for span in lineage.spans] == [(0, cut), (cut, cut + 2)]
-    assert decided_end(topic.manager, lineage, 0, cut + 2) == 2
+    assert find_decided_end(topic.manager, lineage, 0, cut + 2) == 2
     assert topic.offsets(COMMITTED) == [0, 1]
 
 
@@ -185,7 +185,7 @@ def test_any_interleaving_over_any_brokers_is_read_as_a_consumer_of_the_whole_lo
         lineage = lineage_of(topic)
         split_plan = plan_splits(topic.manager, lineage, 0, stop, COMMITTED, max_split_bytes=200)
         assert [row["offset"] for row in read_plan(topic.manager, split_plan, COMMITTED)] == seen
-        assert decided_end(topic.manager, lineage, 0, stop) == limit == split_plan.stop
+        assert find_decided_end(topic.manager, lineage, 0, stop) == limit == split_plan.stop
         late = topic.offsets(COMMITTED, start, stop)
     committed = [at for at, (is_committed, _) in partition.outcome.items() if is_committed and start <= at < stop]
     assert late == sorted(committed)[: len(late)]

@@ -15,7 +15,7 @@ from tests.support.records.split_reads import check_window, plan_splits, read_of
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import Isolation
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import decided_end
+from tieredstore.records.splits import find_decided_end
 from tieredstore.remote import RemoteStorageManager
 
 pytestmark = pytest.mark.slow
@@ -109,4 +109,4 @@ def test_the_decided_end_of_a_topic_whose_transactions_ended_is_the_end_asked_fo
     manager, catalog = opened(case)
     lineage = catalog.lineage(segments(case)[0].topic, 0)
     for stop in (0, 10, lineage.end_offset, lineage.end_offset + 5):
-        assert decided_end(manager, lineage, 0, stop) == stop
+        assert find_decided_end(manager, lineage, 0, stop) == stop

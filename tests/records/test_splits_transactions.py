@@ -16,7 +16,7 @@ from tests.support.records.stored_records import StoredTopic
 from tests.support.records.transaction_scripts import STEPS, Step, store
 from tieredstore.model import Isolation, Uuid
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import decided_end
+from tieredstore.records.splits import find_decided_end
 from tieredstore.testing.segments import Record, build_batch, write_segment
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def test_any_interleaving_in_splits_is_read_as_a_consumer_of_the_whole_log_would
         size = data.draw(st.sampled_from([1, 200, 1000, 1 << 20]))
         split_plan = plan_splits(topic.manager, lineage, start, stop, COMMITTED, max_split_bytes=size)
         rows = read_plan(topic.manager, split_plan, COMMITTED)
-        end = decided_end(topic.manager, lineage, start, stop)
+        end = find_decided_end(topic.manager, lineage, start, stop)
         check_window(topic.manager, lineage, (start, stop), COMMITTED, max_split_bytes=size)
     seen, limit = partition.visible(ends[-1], stop)
     assert [row["offset"] for row in rows] == [offset for offset in seen if offset >= start]
@@ -57,9 +57,9 @@ def test_an_undecided_transaction_lowers_the_stop_and_is_logged(
     assert (plan.stop, plan.undecided.producer_id, plan.undecided.first_offset) == (3, 1, 3)
     assert caplog.messages == [str(plan.undecided)]
     assert [split.stop_offset for split in plan.splits] == [3]
-    assert decided_end(topic.manager, lineage, 0, 12) == 3
-    assert decided_end(topic.manager, lineage, 5, 12) == 5
-    assert decided_end(topic.manager, lineage, 0, 2) == 2
+    assert find_decided_end(topic.manager, lineage, 0, 12) == 3
+    assert find_decided_end(topic.manager, lineage, 5, 12) == 5
+    assert find_decided_end(topic.manager, lineage, 0, 2) == 2
     everything = plan_splits(
         topic.manager, lineage, 0, 12, ReadSettings(isolation="read_uncommitted"), max_split_bytes=1
     )

@@ -322,7 +322,7 @@ def remember_segments(state: State, *, is_new: bool = False) -> None:
     second.put(own)
     listed = list(list_segments(own))
     with VerifyState(state.local / "verify", own.identity, "", now_ms=lambda: 5) as known:
-        assert (known.known(listed[0], Level.LISTING) is None) is is_new
+        assert (known.find(listed[0], Level.LISTING) is None) is is_new
         known.keep(listed[0 if is_new else 1], Level.LISTING, SoundSegment(ClaimedOffsets(9, ((0, 0),)), 1000))
 
 

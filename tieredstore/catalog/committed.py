@@ -110,7 +110,7 @@ class CommittedSegments:
 
         Ignore a copy that lost an object or has a damaged manifest. The caller then copies the segment again.
         """
-        known = self._known(identity.partition)
+        known = self._get_partition(identity.partition)
         with known.lock:
             if not known.answers_for(identity.base_offset, self._clock() - self._max_age_s):
                 self._list(identity.partition, identity.base_offset, known)
@@ -118,7 +118,7 @@ class CommittedSegments:
 
     def list_anew(self, partition: TopicIdPartition) -> list[SegmentObjects]:
         """List all stored objects of a partition, including unfinished copies. ``find`` then uses this listing."""
-        known = self._known(partition)
+        known = self._get_partition(partition)
         with known.lock:
             return self._list(partition, 0, known)
 
@@ -134,7 +134,7 @@ class CommittedSegments:
             with known.lock:
                 known.changed_offsets.add(identity.base_offset)
 
-    def _known(self, partition: TopicIdPartition) -> _Partition:
+    def _get_partition(self, partition: TopicIdPartition) -> _Partition:
         with self._lock:
             known = self._partitions.get(partition)
             if known is None:

@@ -38,7 +38,7 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.epoch_inquiry import BothSides, EpochInquiry
 from tieredstore.reading.stored_logs import StoredLogs
-from tieredstore.records.splits import decided_end
+from tieredstore.records.splits import find_decided_end
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
@@ -541,9 +541,9 @@ class BucketInquiry:
         return standing.at if standing.kind == "cut" else None
 
     def _find_decided(self, lineage: Lineage, start: int, stop: int) -> int:
-        return (
-            stop if self._settings.isolation == "read_uncommitted" else decided_end(self.source, lineage, start, stop)
-        )
+        if self._settings.isolation == "read_uncommitted":
+            return stop
+        return find_decided_end(self.source, lineage, start, stop)
 
     def _may_be_behind(self, placement: Placement) -> bool:
         """Return True if the next records may be in segments newer than the last listing."""

@@ -19,7 +19,7 @@ from tieredstore.consumer.client import refusal
 from tieredstore.consumer.settings import Mode
 from tieredstore.format.keys import Suffix
 from tieredstore.process.futures import OverdueError, outcome
-from tieredstore.records.splits import decided_end
+from tieredstore.records.splits import find_decided_end
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -155,7 +155,7 @@ class OffsetQueries:
         if self._settings.isolation == "read_uncommitted":
             return lineage.end_offset
         first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)
-        return decided_end(bucket.source, lineage, first, lineage.end_offset)
+        return find_decided_end(bucket.source, lineage, first, lineage.end_offset)
 
 
 def _begins_elsewhere(bucket: BucketInquiry, lineage: Lineage) -> bool:

@@ -217,7 +217,7 @@ class LiveCluster(Closing):
             return {}
         doing = f"the offsets of the group {group} at {self._servers} cannot be looked up"
         with GroupClient({**self._configuration, "group.id": group}, self._login) as client:
-            places = client.committed(wheres, doing, self._timeout_s)
+            places = client.fetch_commits(wheres, doing, self._timeout_s)
         return {
             (place.topic, place.partition): GroupCommit(place.offset, place.metadata, _epoch(place.leader_epoch))
             for place in places
@@ -514,7 +514,7 @@ class GroupClient(Closing):
         if login is not None:
             self._client.set_sasl_credentials(*login)
 
-    def committed(self, partitions: Sequence[TopicPartition], doing: str, timeout_s: float) -> list[KafkaPartition]:
+    def fetch_commits(self, partitions: Sequence[TopicPartition], doing: str, timeout_s: float) -> list[KafkaPartition]:
         """Return the commit of each partition, retrying temporary errors. A negative offset means no commit.
 
         Raise BrokerDeniedError, BrokerUnavailableError (no answer in ``timeout_s``), or BrokerError. The messages begin

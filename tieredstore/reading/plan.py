@@ -14,7 +14,7 @@ from tieredstore.partitions.log import OffsetWindow, PartitionLog
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.losses import Losses, losses_between
-from tieredstore.reading.split_reads import LiveSplit, stored_runs
+from tieredstore.reading.split_reads import LiveSplit, find_runs
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit, SplitLimits, SplitPlanner
@@ -65,7 +65,7 @@ def plan_windows(
     spans = [span for span in spans if span.start < span.stop]
     losses = Losses(query)
     losses.accept_missing(loss for span in spans for loss in losses_between(*span))
-    runs = [run for span in spans for run in _stored_runs(span)]
+    runs = [run for span in spans for run in _find_runs(span)]
     # Divide a constant number of readers among the ranges that are planned at the same time.
     readers = max(1, READERS // max(1, len(runs)))
     bounds = replace(limits, max_bytes=_split_bytes(spans, limits))
@@ -86,10 +86,10 @@ def plan_windows(
     return splits + list(_live_splits(_live_spans(spans), limits, already=len(splits)))
 
 
-def _stored_runs(span: _LogSpan) -> Iterator[_StoredRun]:
+def _find_runs(span: _LogSpan) -> Iterator[_StoredRun]:
     log = span.log
     if log.lineage is not None:
-        for first, last in stored_runs(log.lineage, span.start, min(span.stop, log.seam)):
+        for first, last in find_runs(log.lineage, span.start, min(span.stop, log.seam)):
             yield _StoredRun(log.lineage, first, last)
 
 

@@ -21,7 +21,7 @@ from tieredstore.records.partition import RunRead, runs_of_spans
 from tieredstore.records.report import LostOffsets, ReadReport
 from tieredstore.records.sections import SectionReader
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import RecordSplit, decided_end, read_split
+from tieredstore.records.splits import RecordSplit, find_decided_end, read_split
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 
-def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindow]:
+def find_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindow]:
     """Yield the ranges between ``start`` and ``stop`` (exclusive) that segments cover without a gap."""
     edges = [max(start, lineage.earliest_offset)]
     for gap in lineage.gaps_between(start, stop):
@@ -195,7 +195,7 @@ class QuerySources:
         if not lineage.earliest_offset <= start < end:
             return None
         if self.query.isolation == "read_committed":
-            end = decided_end(source, lineage, start, end)
+            end = find_decided_end(source, lineage, start, end)
         return (lineage, end) if end > start else None
 
 
@@ -232,7 +232,7 @@ class StoredRead:
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the records. No record batch is empty. When a batch is yielded, ``position`` is already past it."""
-        for first, last in stored_runs(self._lineage, *self._window):
+        for first, last in find_runs(self._lineage, *self._window):
             self.position = max(self.position, first)
             # The loop has a second pass only if a segment is deleted during the read. That pass begins after the
             # deleted segment.

@@ -34,7 +34,7 @@ from tieredstore.reading.losses import (
     OtherThanNamed,
     sentence,
 )
-from tieredstore.records.splits import decided_end
+from tieredstore.records.splits import find_decided_end
 
 if TYPE_CHECKING:
     from tieredstore.catalog.catalog import Catalog
@@ -311,7 +311,7 @@ class _Survey:
             # After an election has cut (truncated) the log, a transaction in the last segment may have another outcome
             # at the broker. So read the segment's offsets from the broker.
             end = last.start
-        return decided_end(self._source, lineage, first, end) if first < end else end
+        return find_decided_end(self._source, lineage, first, end) if first < end else end
 
     def _lose(self, loss: Mismatch) -> None:
         # If the query accepts data loss, raise no error, because the snapshot's problems report the loss.

@@ -115,7 +115,7 @@ class SplitPlan:
     undecided: Undecided | None = None
 
 
-def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
+def find_decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
     """Return where a read_committed read of the window ends: at ``stop``, or before a transaction without an outcome.
 
     The returned offset is at least ``start``. The last producer snapshot of each run (segments without a gap) costs two

@@ -150,7 +150,7 @@ class _Work:
         (number,) = self.rules
         return self.topic, number
 
-    def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def select(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records that a run restores, with the content that they should have in the target, and with their
         source offsets."""
         for batch in batches:
@@ -343,7 +343,7 @@ def _compare_partition(source: SourceTopics, target: _Target, work: _Work) -> Co
 
 def _expect(batches: Iterable[pa.RecordBatch], work: _Work, rule: MappedOffsets, pair: Pair) -> Iterator[Rows]:
     """Yield the source's records with the offsets that they should have in the target."""
-    for records in work.kept(batches):
+    for records in work.select(batches):
         for first, stop, run in rule.pieces(int64_values(records, "offset")):
             piece = records.slice(first, stop - first)
             if run is None:
@@ -358,7 +358,7 @@ def _expect_by_key(
 ) -> Iterator[tuple[OffsetRun, Rows]]:
     """Yield the source's records by offset run, each record with the offset that it should have in the target."""
     nowhere, counts = MappedOffsets(()), Counter[OffsetRun]()
-    for records in work.kept(batches):
+    for records in work.select(batches):
         keys = records.column("key").to_pylist()
         for partition, places in partitioning.shares(keys, work.where[1]).items():
             share = records.take(pa.array(places, pa.int64()))

@@ -21,7 +21,7 @@ from tieredstore.ops.verification.selection import Selection
 from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import verify
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import decided_end
+from tieredstore.records.splits import find_decided_end
 from tieredstore.remote import RemoteStorageManager
 
 COMMITTED: Final = ReadSettings(columns=["offset", "value"], isolation="read_committed")
@@ -40,7 +40,7 @@ def read(planted: PlantedBucket) -> Reading:
             batch.to_pylist() for window in windows for batch in reader.read(EVENTS.topic, 0, *window)
         ]
         times = [offset_for_time(manager, lineage, time) for time in TIMES]
-        return rows, times, decided_end(manager, lineage, OFFSETS, END)
+        return rows, times, find_decided_end(manager, lineage, OFFSETS, END)
 
 
 def outcome(planted: PlantedBucket) -> Reading | str:

@@ -78,13 +78,13 @@ class StandardOutput(_Stream):
             if self._failure is not None:
                 return view.nbytes  # the command is ending, and the error is already known
             try:
-                return self._written(view)
+                return self._write_bytes(view)
             except StandardOutputFailedError as error:
                 self._failure = error
                 self._on_failure(error)
                 raise
 
-    def _written(self, view: memoryview) -> int:
+    def _write_bytes(self, view: memoryview) -> int:
         if self._descriptor is None:
             raise StandardOutputFailedError("standard output cannot be written: it is closed")
         try:

@@ -90,7 +90,7 @@ class Selection:
     def _add_known(self, subject: Subject) -> Subject:
         if self.state is None or subject.level is None:
             return subject
-        sound = self.state.known(subject.objects, subject.level)
+        sound = self.state.find(subject.objects, subject.level)
         return subject if sound is None else replace(subject, level=None, sound=sound)
 
 

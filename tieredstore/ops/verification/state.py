@@ -68,7 +68,7 @@ class VerifyState(Closing):
             self._database.close()
             raise
 
-    def known(self, objects: SegmentObjects, level: Level) -> SoundSegment | None:
+    def find(self, objects: SegmentObjects, level: Level) -> SoundSegment | None:
         """Return the result of a recent check of a segment at this level or deeper. Return None if there was no such
         check, if it found a fault, or if the segment has changed since.
 

@@ -152,14 +152,14 @@ def _count(produced: ProduceRun, backup: TopicBackup | None, teller: Teller) -> 
     """Yield the outcomes of a run. At the end, report lost offsets, and how many repeated records of a backup were left
     out."""
     yield from produced.outcomes()
-    teller.more["lost"] = _lost(produced.losses)
+    teller.more["lost"] = _list_losses(produced.losses)
     if backup is not None:
         teller.more["repeats"] = backup.repeats
         if backup.repeats:
             complain(f"{counted(backup.repeats, 'record')} of the backup came twice, and are restored once")
 
 
-def _lost(losses: Sequence[tuple[TopicPartition, OffsetSpan]]) -> list[JsonValue]:
+def _list_losses(losses: Sequence[tuple[TopicPartition, OffsetSpan]]) -> list[JsonValue]:
     return [
         {"topic": topic, "partition": number, "start": start, "stop": stop} for (topic, number), (start, stop) in losses
     ]
@@ -248,7 +248,7 @@ def _show_dry_run(topics: SourceTopics, client: Mapping[str, str], new: NewTopic
             print_lines([f"{check.outcome:<7} {check.check:<12} {check.detail}"])
     if as_json:
         figures = {"records": found.records, "size": found.size, "expected_s": round(found.expected_s, 1)}
-        print_json_line({"summary": {**figures, "lost": _lost(found.losses)}})
+        print_json_line({"summary": {**figures, "lost": _list_losses(found.losses)}})
     else:
         restored = f"{counted(found.records, 'record')} ({human_bytes(found.size)}) would be restored"
         speed = f"{human_count(RECORDS_PER_S)} records or {human_bytes(BYTES_PER_S)} a second"

@@ -223,7 +223,7 @@ class StreamOffsets:
         return {
             where: self._begin(where, log, on_loss, answers.get(where))
             for where, log in sorted(logs.items())
-            if where not in stale or self._known(where, log.topic_id, log.derived_id) is None
+            if where not in stale or self._find_next(where, log.topic_id, log.derived_id) is None
         }
 
     def windows_to(
@@ -250,7 +250,7 @@ class StreamOffsets:
         derived = _derived_ids(logs)
         for where, stop in sorted(end.offsets.items()):
             topic_id = end.topic_ids[where[0]]
-            known, log = self._known(where, topic_id, derived.get(where[0])), logs.get(where)
+            known, log = self._find_next(where, topic_id, derived.get(where[0])), logs.get(where)
             if known is not None and known >= stop and not self._is_cut(where, known, log, answers):
                 continue
             if log is None or not _agree(log.topic_id, topic_id, log.derived_id):
@@ -267,7 +267,7 @@ class StreamOffsets:
         own = self.topic_ids[topic]
         return _agree(ids.get(topic, own), own, derived.get(topic))
 
-    def _known(self, where: TopicPartition, topic_id: Uuid, derived: Uuid | None) -> int | None:
+    def _find_next(self, where: TopicPartition, topic_id: Uuid, derived: Uuid | None) -> int | None:
         """Return the next offset of a partition in the topic with this id, or None if the stream has read nothing from
         it."""
         own = self.topic_ids.get(where[0])
@@ -278,7 +278,7 @@ class StreamOffsets:
         return log is not None and stand(position, log, answers.get(where)).kind == "cut"
 
     def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss, answer: EpochEnd | None) -> int:
-        known = self._known(where, log.topic_id, log.derived_id)
+        known = self._find_next(where, log.topic_id, log.derived_id)
         if known is None:
             # A new partition that does not begin at 0 has lost records, because retention deleted them before the
             # stream read them. A re-created topic is reported elsewhere, once for all its partitions.
