@@ -70,7 +70,7 @@ class Runner:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``framed`` is a function that writes an offset window through Spark, for settings with a ``frame``
-        function."""
+        function. The clocks are parameters for tests."""
         self._parts, self._threads, self._wall_clock = parts, threads, wall_clock
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)

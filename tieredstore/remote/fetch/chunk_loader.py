@@ -130,7 +130,7 @@ class ChunkLoader:
     With a cache, readers share loads: a chunk is fetched once, even if several readers wait for it.
 
     ``read_ahead`` limits the original bytes that readers load beyond their requests. ``timeout_s`` limits the wait for
-    one chunk; with None, a read waits as long as the store does.
+    one chunk; with None, a read waits as long as the store does. Only :class:`Fetcher` wires these parts together.
     """
 
     def __init__(
