@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -57,7 +57,7 @@ def init(
         reason = f"The values of {sample} have no fields in common: {error}."
     client = dict(cluster.client() or {})
     stored = {f"output.{name}": text for name, text in _properties_of(output).items() if name.startswith("storage.")}
-    text = _text(topic, sample, schema, reason, _bucket_of(store), client, stored)
+    text = _text(topic, _describe_columns(topic, sample, schema, reason), _bucket_of(store), client, stored)
     write_new(path, text.encode("latin-1"), mode=0o600)
     columns = "raw values" if schema is None else f"{counted(len(schema), 'column')} inferred from {sample}"
     print_lines([f"{path}: JSON to Parquet by hour, {columns}", f"next: tieredstore pipeline run {path} --once"])
@@ -79,20 +79,24 @@ def _properties_of(url: str) -> dict[str, str]:
     return dict(found.properties)
 
 
-def _text(
-    topic: str,
-    sample: str,
-    schema: pa.Schema | None,
-    reason: str,
-    bucket: Mapping[str, str],
-    client: Mapping[str, str],
-    output: Mapping[str, str],
-) -> str:
-    """Return the text of the file: groups of properties, each below its comment."""
+_Chapter: TypeAlias = tuple[tuple[str, ...], Mapping[str, str]]
+"""The lines of a comment, and the properties below it."""
+
+
+def _describe_columns(topic: str, sample: str, schema: pa.Schema | None, reason: str) -> _Chapter:
     from tieredstore.values.ddl import format_ddl
 
-    columns = {} if schema is None else {"columns": "json", f"json.schema.{topic}": format_ddl(schema)}
-    chapters: list[tuple[tuple[str, ...], Mapping[str, str]]] = [
+    if schema is None:
+        return (reason, f"To get columns, set columns=json and json.schema.{topic}=NAME TYPE, NAME TYPE."), {}
+    comment = f"A column for each field, inferred from {sample}; other fields are kept in the column _rest."
+    return (comment,), {"columns": "json", f"json.schema.{topic}": format_ddl(schema)}
+
+
+def _text(
+    topic: str, columns: _Chapter, bucket: Mapping[str, str], client: Mapping[str, str], output: Mapping[str, str]
+) -> str:
+    """Return the text of the file: groups of properties, each below its comment."""
+    chapters: list[_Chapter] = [
         (("JSON to Parquet by hour. All settings: docs/reference/pipeline-settings.md.",), {}),
         (
             ("Name and generation identify the output: a run continues where the last run of this output ended.",),
@@ -106,12 +110,7 @@ def _text(
             ),
             {"secor.message.parser.class": "kafka-timestamp", "partitioner.granularity.hour": "true"},
         ),
-        (
-            (f"A column for each field, inferred from {sample}; other fields are kept in the column _rest.",)
-            if columns
-            else (reason, f"To get columns, set columns=json and json.schema.{topic}=NAME TYPE, NAME TYPE."),
-            columns,
-        ),
+        columns,
         (
             ("A file ends at this size, or when its oldest record is this old.",),
             {"secor.max.file.size.bytes": "200000000", "secor.max.file.age.seconds": "600"},
