@@ -283,7 +283,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_an_answer_was_true_at_an_instant_no_longer_ago_than_the_age(steps: list[tuple[str, int]]) -> None:
-    """Other processes commit and delete at will; after ``changed``, the answer is the segment's current state."""
+    """Other processes commit and delete at will; after ``recheck``, the answer is the segment's current state."""
     bucket = Bucket(max_segments=6)
     segments = [*run_of(2, EVENTS), *run_of(2, partition_of(partition=1))]
     history = [[(0.0, False)] for _ in segments]

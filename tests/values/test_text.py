@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import InvalidValueError
-from tieredstore.values import Binary, Text
+from tieredstore.values import Binary, InvalidValues, Text
 
 
 def decoded(data: bytes | None) -> str | None:
@@ -32,6 +32,19 @@ def test_text_is_what_python_decodes(messages: list[bytes | None]) -> None:
             Text().convert(column, lambda row: f"row {row}")
     else:
         assert Text().convert(column, str).to_pylist() == texts
+
+
+def test_only_the_first_invalid_row_that_becomes_null_is_placed() -> None:
+    column: Any = pa.array([b"\xff"] * 3, pa.binary())
+    placed: list[int] = []
+
+    def place(row: int) -> str:
+        placed.append(row)
+        return f"row {row}"
+
+    for nulls in (None, InvalidValues()):
+        Text(on_invalid="null", nulls=nulls).convert(column, place)
+    assert placed == [0]
 
 
 def test_bytes_stay_what_they_are() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import pyarrow as pa
@@ -94,12 +95,12 @@ class Rejection:
     way_out: str = WAY_OUT
     nulls: InvalidValues | None = None
 
-    def reject(self, row: Column, place: str) -> None:
-        """Apply the policy to an invalid row."""
+    def reject(self, row: Column, place: Callable[[], str]) -> None:
+        """Apply the policy to an invalid row. ``place`` is called only for an error, and for the first null."""
         if self.on_invalid == "fail":
-            raise InvalidValueError(f"{place} {self.fault(row)}: {self.way_out}")
+            raise InvalidValueError(f"{place()} {self.fault(row)}: {self.way_out}")
         if self.nulls is not None:
-            self.nulls.note(lambda: f"{place} {self.fault(row)}")
+            self.nulls.note(lambda: f"{place()} {self.fault(row)}")
 
 
 def by_parts(
@@ -121,7 +122,7 @@ def by_parts(
         if whole is not None:
             return [whole]
         if count == 1:
-            invalid.reject(part, place(start))
+            invalid.reject(part, partial(place, start))
             return [pa.nulls(1, arrow_type)]
         return convert_part(start, count // 2) + convert_part(start + count // 2, count - count // 2)
 

@@ -1,7 +1,7 @@
 """The first checks after a failure: settings, keys, store and caches.
 
 If a check fails, all checks that do not depend on the failed check are still made. If ``write`` is true,
-:func:`checked` writes a few objects below ``!tieredstore/doctor/``, and deletes them again. Otherwise it writes
+:func:`run_checks` writes a few objects below ``!tieredstore/doctor/``, and deletes them again. Otherwise it writes
 nothing.
 """
 
