@@ -196,7 +196,7 @@ class AzureObjectStore(CloudStore[AzureClient, AzureOptions]):
                 if write is not None:
                     yield write
 
-    def discard(self, write: AbandonedWrite | Prepared) -> bool:  # noqa: ARG002
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:  # noqa: ARG002  no write is removable
         """Return False, because no request removes uncommitted blocks. The service drops them after a week."""
         return False
 
@@ -361,7 +361,7 @@ class AzureUpload(Upload[AzureClient, AzureOptions]):
         staged = send_parts(cutter, self._stage, self.options.upload_parallelism, first=first)
         return self._commit([block for block, _ in staged], sum(size for _, size in staged))
 
-    def prepare(self, cutter: PartCutter, staging_prefix: str) -> tuple[str, tuple[str, ...]]:  # noqa: ARG002
+    def prepare(self, cutter: PartCutter, staging_prefix: str) -> tuple[str, tuple[str, ...]]:  # noqa: ARG002  parts are hidden
         """Send uncommitted blocks. The service drops them after a week, or when any write to the blob completes."""
         staged = send_parts(cutter, self._stage_if_any, self.options.upload_parallelism)
         return "", tuple(name for name in staged if name)

@@ -97,7 +97,7 @@ class S3Upload(Upload["S3Client", S3Options]):
             self._abort(upload_id)
         return stored.etag
 
-    def prepare(self, cutter: PartCutter, staging_prefix: str) -> tuple[str, tuple[str, ...]]:  # noqa: ARG002
+    def prepare(self, cutter: PartCutter, staging_prefix: str) -> tuple[str, tuple[str, ...]]:  # noqa: ARG002  parts are hidden
         """Send all parts of a multipart upload without completing it; abort it on failure."""
         with self._multipart_upload() as upload_id:
             sent = send_parts(cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism)

@@ -71,7 +71,7 @@ class BrokerSpan:
 
 @dataclass(eq=False, slots=True)
 class Look:
-    """A look-up of where a partition continues, with many fields: the bucket's thread uses the broker thread's answers.
+    """A look-up of where one partition continues. The broker's thread fills in fields that the bucket's thread uses.
 
     ``epoch`` is the leader epoch of the record before ``start``. ``read_id`` is the id of the topic from which that
     record was read. Both are None if unknown. The broker's thread replaces a ``start`` of ``committed`` by the group's
