@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import tieredstore as ts
+from tests.support.cli.page_commands import forked_commands_of_pages
+from tests.support.examples import SOAK
 from tests.support.paths import GOLDEN
+
+
+@pytest.fixture(scope="session")
+def python() -> Iterator[Path]:
+    """Yield a Python whose processes are forks, because the imports take most of a program's time.
+
+    In `make soak`, yield the real Python.
+    """
+    if SOAK:
+        yield Path(sys.executable)
+        return
+    with forked_commands_of_pages(os.environ) as folder:
+        yield folder / "python"
+
+
+@pytest.fixture
+def run(python: Path) -> Callable[..., str]:
+    """Return a function that runs a program in a folder, with arguments, and returns its output."""
+
+    def run(program: str, folder: Path, *arguments: str) -> str:
+        command = [str(python), "-W", "error", "-c", program, *arguments]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture

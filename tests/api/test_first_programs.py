@@ -6,9 +6,8 @@ import ast
 import itertools
 import json
 import shutil
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +45,8 @@ print(len(tail), frame["value"].str.json_path_match("$.id").to_list(), rows[0][0
 """
 
 
-def run(program: str, folder: Path, *arguments: str) -> str:
-    file = folder / "program.py"
-    file.write_text(program)
-    done = subprocess.run(
-        [sys.executable, file.name, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
-def test_uploading_a_disk(tmp_path: Path, disk: Path) -> None:
+def test_uploading_a_disk(tmp_path: Path, disk: Path, run: Callable[..., str]) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store.properties").write_text("storage.backend.class=filesystem\nstorage.root=store\n")
     first, second = (run(UPLOAD, tmp_path, str(disk)).splitlines() for _ in range(2))
@@ -66,7 +55,7 @@ def test_uploading_a_disk(tmp_path: Path, disk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rotating_keys(tmp_path: Path) -> None:
+def test_rotating_keys(tmp_path: Path, run: Callable[..., str]) -> None:
     folder = tmp_path / "case"
     shutil.copytree(GOLDEN / "08-keyring", folder)
     first, second = (run(ROTATE, folder) for _ in range(2))
@@ -75,7 +64,7 @@ def test_rotating_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_one_would_like_to_write(tmp_path: Path, disk: Path) -> None:
+def test_what_one_would_like_to_write(tmp_path: Path, disk: Path, run: Callable[..., str]) -> None:
     (tmp_path / "store").mkdir()
     now = time.time_ns() // 1_000_000
     for topic, number in itertools.product(("orders", "orders-eu"), range(2)):
@@ -90,7 +79,7 @@ def test_what_one_would_like_to_write(tmp_path: Path, disk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_typed_program(tmp_path: Path, disk: Path) -> None:
+def test_a_typed_program(tmp_path: Path, disk: Path, run: Callable[..., str]) -> None:
     """`make test` checks the program by mypy and by pyright, both strict."""
     (tmp_path / "store").mkdir()
     program = (REPOSITORY / "examples" / "typed_program.py").read_text()

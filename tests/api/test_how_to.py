@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import tieredstore as ts
-from tests.api.test_first_programs import run
 from tests.support.paths import GOLDEN, REPOSITORY
 
 PAGES = REPOSITORY / "docs" / "how-to"
@@ -31,7 +31,7 @@ def programs(page: str) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.slow
-def test_uploading(tmp_path: Path, disk: Path) -> None:
+def test_uploading(tmp_path: Path, disk: Path, run: Callable[..., str]) -> None:
     (upload,), (settings,) = programs("upload.md")
     (tmp_path / "store").mkdir()
     (tmp_path / "store.properties").write_text(settings)
@@ -45,7 +45,7 @@ def test_uploading(tmp_path: Path, disk: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("tieredstore.uploader") is None, reason="the core alone")
-def test_the_uploaders_page(tmp_path: Path, disk: Path) -> None:
+def test_the_uploaders_page(tmp_path: Path, disk: Path, run: Callable[..., str]) -> None:
     (ship, of_ones_own), (settings, *_) = programs("uploader.md")
     (tmp_path / "store").mkdir()
     disk.rename(tmp_path / "kafka-logs")
@@ -79,42 +79,41 @@ def store(tmp_path: Path, disk: Path) -> Path:
     return tmp_path
 
 
-def run_on(store: Path, page: str) -> str:
-    """Run the first program of a page, with its topic and date replaced by those of the bucket."""
+def first_of(page: str) -> str:
+    """Return the first program of a page, with its topic and date replaced by those of the bucket."""
     (program, *_), _ = programs(page)
-    return run(
-        program.replace("2026-01-15", "2100-01-01").replace('"orders"', '"txn"').replace('"order*"', '"tx*"'), store
-    )
+    return program.replace("2026-01-15", "2100-01-01").replace('"orders"', '"txn"').replace('"order*"', '"tx*"')
 
 
 @pytest.mark.slow
-def test_verifying(store: Path) -> None:
-    assert run_on(store, "verify.md") == "5 segments, 0 findings\n"
+def test_verifying(store: Path, run: Callable[..., str]) -> None:
+    assert run(first_of("verify.md"), store) == "5 segments, 0 findings\n"
     next((store / "store").rglob("*.log")).write_bytes(b"damaged")
-    assert "damage log-size" in run_on(store, "verify.md")
+    assert "damage log-size" in run(first_of("verify.md"), store)
 
 
 @pytest.mark.slow
-def test_mirroring(store: Path) -> None:
+def test_mirroring(store: Path, run: Callable[..., str]) -> None:
     (store / "backup").mkdir()
-    assert run_on(store, "mirror.md").splitlines()[-1] == "5 copied, 0 already there"
-    assert run_on(store, "mirror.md").splitlines()[-1] == "0 copied, 5 already there"
+    assert run(first_of("mirror.md"), store).splitlines()[-1] == "5 copied, 0 already there"
+    assert run(first_of("mirror.md"), store).splitlines()[-1] == "0 copied, 5 already there"
 
 
 @pytest.mark.slow
-def test_cleaning_up(store: Path) -> None:
-    assert run_on(store, "cleanup.md").count(" planned\n") == 5
+def test_cleaning_up(store: Path, run: Callable[..., str]) -> None:
+    assert run(first_of("cleanup.md"), store).count(" planned\n") == 5
     assert list((store / "store").rglob("*.log")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("tieredstore.pubsub") is None, reason="the core alone")
-def test_publishing_batches(store: Path) -> None:
+def test_publishing_batches(store: Path, run: Callable[..., str]) -> None:
     (publish, *_), _ = programs("batches.md")
     assert run(publish, store).endswith("\n1 record\n")
 
 
 @pytest.mark.slow
-def test_rotating_keys(tmp_path: Path) -> None:
+def test_rotating_keys(tmp_path: Path, run: Callable[..., str]) -> None:
     (rotate,), (ring,) = programs("keys.md")
     folder = tmp_path / "case"
     shutil.copytree(GOLDEN / "08-keyring", folder)

@@ -2,8 +2,7 @@
 
 Commands and programs of a page that names the sample (``examples/sample``) run in a copy of the sample, and their
 output is compared with the page. For pages without the sample only the commands run, on a small bucket of the pages'
-topics. Commands of the README run in new processes, those of other pages in forked processes; in `make soak`, all run
-in new processes.
+topics. The commands run in forked processes, in `make soak` in new ones.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ def test_what_a_page_shows_runs_on_the_sample(page: Path, tmp_path: Path, reques
     folder = tmp_path / "sample"
     shutil.copytree(sample.SAMPLE, folder)
     installed_here = Path(sys.executable).parent
-    first = installed_here if SOAK or name_of(page) == "README.md" else request.getfixturevalue("forked")
+    first = installed_here if SOAK else request.getfixturevalue("forked")
     path = f"{first}:{installed_here}"
     for kind, text in _FENCE.findall(page.read_text()):
         code = textwrap.dedent(text)

@@ -108,5 +108,6 @@ def _become(name: str, arguments: list[str], folder: str, environment: dict[str,
         importlib.import_module("tieredstore.cli.app.entry").run()
     assert arguments[:3] == ["-W", "error", "-c"]
     warnings.simplefilter("error")
+    sys.argv = ["-c", *arguments[4:]]
     main: Any = sys.modules["__main__"]
     exec(compile(arguments[3], "<string>", "exec"), vars(main))
