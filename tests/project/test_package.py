@@ -29,12 +29,13 @@ def test_backends_are_one_folder_behind_a_relative_link() -> None:
     assert Path(tieredstore.backends.__path__[0]).resolve() == REPOSITORY / "backends"
 
 
-@pytest.mark.parametrize("name", sorted(set(MODULES) - ENDS_THE_PROCESS))
-def test_every_module_imports_under_its_one_name(name: str) -> None:
-    module = importlib.import_module(name)
-    assert module.__name__ == name
-    assert "backends" not in sys.modules
-    assert module.__doc__ or name.endswith(("_kernel", "_slabs", "_columns", "_runs", "_walk", "_message", "_files"))
+def test_every_module_imports_under_its_one_name() -> None:
+    for name in sorted(set(MODULES) - ENDS_THE_PROCESS):
+        module = importlib.import_module(name)
+        assert module.__name__ == name
+        assert "backends" not in sys.modules
+        is_compiled = name.endswith(("_kernel", "_slabs", "_columns", "_runs", "_walk", "_message", "_files"))
+        assert module.__doc__ or is_compiled, name
 
 
 def compiled_sources(*patterns: str) -> list[Path]:
