@@ -202,7 +202,7 @@ class Reader:
     def figures(self) -> dict[str, float]:
         """Return milliseconds per read."""
         return {
-            f"{kind}{name} {of}": round(percentile([times[at] for times in taken], share) * 1e3, 2)
+            f"{kind}{name} {of}": round(percentile([times[at] for times in taken], share) * 1e3, 4)
             for kind, taken in self.times.items()
             for at, of in enumerate(KINDS)
             for name, share in (("p50", 0.5), ("p95", 0.95))

@@ -18,7 +18,7 @@ SMALL: Final = {
     "random": "--mib 16 --rounds 1 --reads 20",
     "backends": "--mib 8 --runs 1 --store s3-minio",
     "decode": "--runs 1",
-    "catalog": "--segments 500 --runs 1",
+    "catalog": "--segments 800 --runs 1",
     "consumer": "--only speed --records 300000 --runs 1",
     "ops": "--manifests 300 --mib 64 --runs 1 --rotations 20",
     "spark": "--records 100000 --runs 1",
