@@ -108,6 +108,16 @@ def test_a_filter_that_cannot_be_computed_for_an_excluded_offset_is_no_error() -
     assert condition.possible(each) == each[:3]
 
 
+def test_a_filter_that_cannot_be_computed_for_an_excluded_partition_is_no_error() -> None:
+    number = ds.field("partition").cast(pa.int64())
+    condition = Condition((ds.field("partition") > 0) & (pc.divide(pc.scalar(12), number) > 3), SCHEMA)
+    spans = [PartitionSpan(("orders", partition), 0, 9) for partition in range(5)]
+    assert condition.possible(spans[:1]) == []
+    assert condition.possible(spans) == spans[1:]
+    assert condition.hull(spans[1:2]) == (0, 9)
+    assert not condition.holds_for_all(spans[0])
+
+
 def test_a_filter_names_the_columns_that_it_needs() -> None:
     assert Condition((ds.field("offset") > 1) | ds.field("key").is_null(), SCHEMA).columns == ("offset", "key")
 

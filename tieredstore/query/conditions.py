@@ -48,6 +48,9 @@ class Condition:
     def __init__(self, expression: ds.Expression, schema: pa.Schema) -> None:
         self._expression = expression
         self._schema = schema
+        # Arrow compares a range of values only with a column that has no dictionary.
+        types = (one.type.value_type if pa.types.is_dictionary(one.type) else one.type for one in schema)
+        self._plain = pa.schema(list(zip(schema.names, types, strict=True)))
         self._may_hold([None])
         try:
             pa.RecordBatch.from_pylist([], schema=schema).filter(expression)
@@ -78,11 +81,7 @@ class Condition:
         asked = list(spans)
         if not asked:
             return []
-        try:
-            kept = self._may_hold([_of_span(span, is_exact=span.stop - span.start == 1) for span in asked])
-        except ConfigError:
-            # The filter cannot be computed for one of the offsets, for example because it divides by 0.
-            kept = self._may_hold([_of_span(span) for span in asked])
+        kept = self._may_hold_in(asked, ("partition", "offset"))
         return [span for span, is_kept in zip(asked, kept, strict=True) if is_kept]
 
     def hull(self, spans: Sequence[PartitionSpan]) -> tuple[int, int]:
@@ -93,11 +92,11 @@ class Condition:
         first, last = spans[0], spans[-1]
         start = _least(
             first.start, first.stop - 1,
-            lambda at: self._may_hold_in(PartitionSpan(first.where, first.start, at + 1, first.latest_ms)),
+            lambda at: self._may_hold_in([PartitionSpan(first.where, first.start, at + 1, first.latest_ms)])[0],
         )  # fmt: skip
         stop = -_least(
             -last.stop, -last.start - 1,
-            lambda at: self._may_hold_in(PartitionSpan(last.where, -at - 1, last.stop, last.latest_ms)),
+            lambda at: self._may_hold_in([PartitionSpan(last.where, -at - 1, last.stop, last.latest_ms)])[0],
         )  # fmt: skip
         return start, max(start, stop)
 
@@ -110,10 +109,18 @@ class Condition:
     def holds_for_all(self, span: PartitionSpan) -> bool:
         """Return True if every record of the span certainly passes, so that the filter need not be applied."""
         others = Condition(~self._expression | self._expression.is_null(), self._schema)
-        return not others._may_hold_in(span)
+        return not others._may_hold_in([span])[0]
 
-    def _may_hold_in(self, span: PartitionSpan) -> bool:
-        return self._may_hold([_of_span(span)])[0]
+    def _may_hold_in(self, spans: Sequence[PartitionSpan], exact: Sequence[str] = ("partition",)) -> list[bool]:
+        """Return True for each span that may have a record for which the filter holds. ``exact`` are the columns whose
+        value Arrow gets, and not only a range, if the span has only one."""
+        try:
+            return self._may_hold([_of_span(span, exact) for span in spans])
+        except ConfigError:
+            if not exact:
+                raise
+            # The filter cannot be computed for a partition or offset, for example because it divides by 0.
+            return self._may_hold_in(spans, exact[:-1])
 
     def _may_hold_before(self, timestamp_ms: int) -> bool:
         """Return True if the filter may hold for a record with this timestamp or an earlier one."""
@@ -130,7 +137,7 @@ class Condition:
     def _may_hold(self, guarantees: Sequence[ds.Expression | None]) -> list[bool]:
         known = [ds.scalar(True) if guarantee is None else guarantee for guarantee in guarantees]
         try:
-            kept = _fragments(self._schema, known, self._expression)
+            kept = _fragments(self._plain, known, self._expression)
         except (pa.ArrowException, TypeError) as error:
             raise refused_filter(self._expression, self._schema, error) from None
         return [str(number) in kept for number in range(len(known))]
@@ -149,14 +156,17 @@ def _fragments(schema: pa.Schema, guarantees: Sequence[ds.Expression], expressio
     return {fragment.path for fragment in files.get_fragments(filter=expression)}
 
 
-def _of_span(span: PartitionSpan, *, is_exact: bool = False) -> ds.Expression:
-    (topic, partition), offset = span.where, ds.field("offset")
-    known = [ds.field("topic") == pa.scalar(topic), ds.field("partition") == pa.scalar(partition, _INT32)]
-    if is_exact:
+def _of_span(span: PartitionSpan, exact: Sequence[str]) -> ds.Expression:
+    topic, partition = span.where
+    number, start = pa.scalar(partition, _INT32), pa.scalar(span.start)
+    known = [ds.field("topic") == pa.scalar(topic)]
+    for name, first, last in (
+        ("partition", number, number),
+        ("offset", start, pa.scalar(min(span.stop - 1, MAX_OFFSET))),
+    ):
+        column = ds.field(name)
         # Arrow computes a condition such as ``offset != 7`` only for an exact value.
-        known.append(offset == pa.scalar(span.start))
-    else:
-        known += [offset >= pa.scalar(span.start), offset <= pa.scalar(min(span.stop - 1, MAX_OFFSET))]
+        known += [column == first] if name in exact and first == last else [column >= first, column <= last]
     if span.latest_ms is not None:
         known.append(ds.field("timestamp") <= pa.scalar(span.latest_ms, _MS))
     if span.earliest_ms is not None:
