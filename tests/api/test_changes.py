@@ -148,6 +148,7 @@ def test_an_outcome_is_a_line_for_a_person(bucket: ts.Bucket) -> None:
 
 def test_one_segment_is_removed_by_its_offset_or_its_id(bucket: ts.Bucket, root: Path) -> None:
     at_605 = bucket.inspect("txn", 0, 605)
+    bucket.place_hold("later", "txn", partitions=0, start=1209, stop=1300)
     plan = bucket.remove("txn", partitions=0, segment=605)
     assert plan.bounds == {"segment": at_605.segment_id}
     (planned,) = plan
@@ -156,6 +157,7 @@ def test_one_segment_is_removed_by_its_offset_or_its_id(bucket: ts.Bucket, root:
         bucket.remove("txn", partitions=0, segment=604)
     assert plan.apply().done == 1
     assert plan.apply().done == 0
+    bucket.release_hold("later").apply()
     assert [one.base_offset for one in bucket.segments("txn")] == [0, 1209, 1815, 2420]
     (half,) = bucket.segments("txn", start=2420)
     next(root.rglob("*2420-*.rsm-manifest")).unlink()

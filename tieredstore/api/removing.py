@@ -5,7 +5,7 @@ The bucket imports this module on first use, because it needs the broker's clien
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
@@ -78,14 +78,17 @@ def plan_removal(
                 dry_run=dry_run,
                 parallel=parallel,
             )
-            every = (list_segments(opened.store, opened.prefix, scope) for scope in chosen)
             # Delete the segments of all partitions in one run, because a run checks the offset before its first
             # deletion.
-            listed = (
-                objects for objects in chain.from_iterable(every)
-                if only is None or objects.segment_id == only.segment_id
-            )  # fmt: skip
-            for step in removal.run(listed, before):
+            every = (list_segments(opened.store, opened.prefix, scope) for scope in chosen)
+            listed: Iterable[SegmentObjects] = chain.from_iterable(every)
+            following: int | None = None
+            if only is not None:
+                listed = list(listed)
+                starts = (objects.start_offset for objects in listed)
+                following = min((start for start in starts if start > only.start_offset), default=None)
+                listed = (objects for objects in listed if objects.segment_id == only.segment_id)
+            for step in removal.run(listed, before, following):
                 outcome = of_removal(step, dry_run=dry_run)
                 yield outcome if only is None else replace(outcome, name=_names(step.item.objects))
 

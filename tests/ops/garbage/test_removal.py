@@ -179,6 +179,35 @@ def test_a_hold_protects_offsets_after_a_wrong_end_in_the_manifest(store: Memory
     assert [start for _, start, outcome in rows_of(steps) if outcome == "held"] == [10]
 
 
+def test_a_hold_protects_offsets_after_a_wrong_end_in_the_last_manifest(store: MemoryObjectStore) -> None:
+    segment = MadeSegment(FIRST, 30, 39)
+    store.put(segment.key(), segment.manifest(end_offset=32))
+    place_hold(store, "", LegalHold("h", "events", 0, 35, 36))
+    steps = run(store, scope=Scope("events", TOPIC_ID, 0))
+    assert [start for _, start, outcome in rows_of(steps) if outcome == "held"] == [30]
+
+
+@pytest.mark.parametrize(("hold", "outcome"), [(15, "held"), (20, "deleted")])
+def test_a_hold_protects_a_segment_that_is_listed_alone_up_to_the_next(
+    store: MemoryObjectStore, hold: int, outcome: str
+) -> None:
+    segment = MadeSegment(FIRST, 10, 19)
+    store.put(segment.key(), segment.manifest(end_offset=12))
+    place_hold(store, "", LegalHold("h", "events", 0, hold, hold))
+    listed = (one for one in list_segments(store) if one.segment_id == segment.metadata.remote_log_segment_id)
+    assert rows_of(Removal(store, "", dry_run=True).run(listed, ALL, 20)) == [(0, 10, outcome)]
+
+
+def test_a_hold_protects_each_of_two_copies_with_a_wrong_end(store: MemoryObjectStore) -> None:
+    """A leader that failed and its successor have uploaded the same offsets."""
+    for segment in (MadeSegment(FIRST, 10, 19), MadeSegment(FIRST, 10, 19, number=1)):
+        segment.put(store)
+        store.put(segment.key(), segment.manifest(end_offset=12))
+    place_hold(store, "", LegalHold("h", "events", 0, 15, 16))
+    steps = run(store, scope=Scope("events", TOPIC_ID, 0))
+    assert [start for _, start, outcome in rows_of(steps) if outcome == "held"] == [10, 10]
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_behind_what_is_held_nothing_goes_that_would_leave_a_hole(store: MemoryObjectStore, *, dry_run: bool) -> None:
     """Each partition loses its oldest segments up to the first that stays, as with Kafka's retention."""

@@ -91,8 +91,11 @@ class Removal:
     dry_run: bool = True
     parallel: int = READERS
 
-    def run(self, listed: Iterable[SegmentObjects], before: Before) -> Iterator[Step[ListedSegment]]:
-        """Yield a step for each segment within the limit ``before``.
+    def run(
+        self, listed: Iterable[SegmentObjects], before: Before, following: int | None = None
+    ) -> Iterator[Step[ListedSegment]]:
+        """Yield a step for each segment within the limit ``before``. If the partition's listing goes on, ``following``
+        is the base offset of the segment after those listed.
 
         Memory holds no manifests, and holds the listing only if the limit is an offset. A deletion that the store
         refuses becomes a step. The store's other errors end the run.
@@ -113,26 +116,30 @@ class Removal:
             segments = self.brokers.read_behind(segments)
         holds = Holds(self.store, self.prefix)
         if not before.is_everything:
-            yield from self._remove_oldest(segments, before, holds, older_than_ms)
+            yield from self._remove_oldest(_with_following(segments, following), before, holds, older_than_ms)
             return
         planned = (
             (
                 self._judge(segment, older_than_ms)
                 if self.leftovers_too or segment.loaded is not None
                 else Step(segment, Outcome.LEFTOVER),
-                following,
+                end,
             )
-            for segment, following in _with_following(segments)
+            for segment, end in _with_following(segments, following)
         )
         with ThreadPool(self.parallel, "tieredstore-rm") as pool:
             yield from in_parallel(pool, lambda one: self._remove(holds, *one), planned, at_once=4 * self.parallel)
 
     def _remove_oldest(
-        self, listed: Iterable[ListedSegment], before: Before, holds: Holds, older_than_ms: int
+        self,
+        listed: Iterable[tuple[ListedSegment, int | None]],
+        before: Before,
+        holds: Holds,
+        older_than_ms: int,
     ) -> Iterator[Step[ListedSegment]]:
         """Delete one segment after the other. In parallel, a failure between two successes would leave a gap."""
         ended: TopicIdPartition | None = None
-        for segment, following in _with_following(listed):
+        for segment, following in listed:
             if segment.partition == ended:
                 continue
             if segment.loaded is None:
@@ -207,21 +214,23 @@ class Removal:
         check_offset(offset, ends)
 
 
-def _with_following(segments: Iterable[ListedSegment]) -> Iterator[tuple[ListedSegment, int | None]]:
-    """Yield each segment with the base offset of the next segment of its partition; None after the last one."""
-    before: ListedSegment | None = None
+def _with_following(segments: Iterable[ListedSegment], last: int | None) -> Iterator[tuple[ListedSegment, int | None]]:
+    """Yield each segment with the next greater base offset of its partition. ``last`` is that of the last segments."""
+    copies: list[ListedSegment] = []
     for segment in segments:
-        if before is not None:
-            yield before, segment.objects.start_offset if segment.partition == before.partition else None
-        before = segment
-    if before is not None:
-        yield before, None
+        where, start = segment.partition, segment.objects.start_offset
+        if copies and (copies[0].partition, copies[0].objects.start_offset) != (where, start):
+            following = start if copies[0].partition == where else None
+            yield from ((copy, following) for copy in copies)
+            copies = []
+        copies.append(segment)
+    yield from ((copy, last) for copy in copies)
 
 
 def _keep_held(segment: ListedSegment, following: int | None, holds: Holds) -> Step[ListedSegment] | None:
     last = None if segment.stored is None else segment.stored.last_offset
-    if last is not None and following is not None:
+    if last is not None:
         # No checksum protects the end in a manifest. The segment may have any offset before the next segment.
-        last = max(last, following - 1)
+        last = None if following is None else max(last, following - 1)
     hold = holds.on(segment.partition, segment.objects.start_offset, last)
     return None if hold is None else Step(segment, Outcome.HELD, f"legal hold {hold.name!r}")
