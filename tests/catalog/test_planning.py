@@ -29,6 +29,7 @@ from tieredstore.errors import (
     ConfigError,
     CorruptDataError,
     IndexesCorruptError,
+    ObjectArchivedError,
     ResourceNotFoundError,
     StoreUnavailableError,
 )
@@ -123,6 +124,37 @@ def test_a_damaged_manifest_is_a_problem_and_leaves_a_gap(
     assert [(gap.start, gap.stop) for gap in catalog.lineage("events", 0).gaps] == [(10, 20)]
     assert [problem.kind for problem in catalog.problems] == [ProblemKind.DAMAGED]
     assert f"{stored[1].path}.rsm-manifest is damaged" in catalog.problems[0].detail
+
+
+def test_an_archived_manifest_is_a_problem_and_the_rest_is_read() -> None:
+    store = ScriptedStore(MemoryObjectStore())
+    first, *_ = [segment.put(store) for segment in run_of(3, EVENTS)]
+    store.on("get", first.key(), ObjectArchivedError("get it: restore the object from the archive first"))
+    with manager_of(store) as manager:
+        catalog = load_catalog(manager)
+    assert extents(catalog) == [(10, 20), (20, 30)]
+    (problem,) = catalog.problems
+    assert (problem.is_loss, problem.detail) == (True, "get it: restore the object from the archive first")
+
+
+@pytest.mark.parametrize("suffix", [Suffix.LOG, Suffix.INDEXES])
+def test_one_partitions_archived_object_leaves_the_others_readable(suffix: Suffix) -> None:
+    store = ScriptedStore(MemoryObjectStore())
+    MadeSegment(partition_of(partition=1), 0, 9).put(store)
+    MadeSegment(EVENTS, 0, 9, ((0, 0),)).put(store)
+    ruler = MadeSegment(EVENTS, 10, 19, ((1, 10),)).put(store)
+    store.on("get", ruler.key(suffix), ObjectArchivedError("restore it"))
+    with manager_of(store) as manager:
+        catalog = load_catalog(manager)
+        assert extents(catalog, partition=1) == [(0, 10)]
+        if suffix is Suffix.INDEXES:
+            expected = r"the segments of the log of events-0 .* cannot be determined: restore it"
+            with pytest.raises(ObjectArchivedError, match=expected):
+                catalog.lineage("events", 0)
+        else:
+            # A segment that overlaps another one is compared with its log.
+            MadeSegment(EVENTS, 15, 24, ((1, 10),)).put(store)
+            assert extents(load_catalog(manager))[-1] == (20, 25)
 
 
 def test_a_manifest_that_ends_before_its_key_begins_is_a_problem(

@@ -19,6 +19,7 @@ from tieredstore.catalog.stored import StoredSegment, load_batch, load_each, loo
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
 from tieredstore.errors import (
     CorruptDataError,
+    ObjectArchivedError,
     SegmentNotFoundError,
     TieredStoreError,
     UnknownKeyError,
@@ -177,7 +178,7 @@ def _read(
     # manifest.
     except SegmentNotFoundError:
         return None
-    except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
+    except (CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError) as error:
         kind = ProblemKind.DAMAGED if isinstance(error, CorruptDataError) else ProblemKind.UNREADABLE
         return Problem(kind, objects.segment_id, objects.start_offset, str(error))
 

@@ -16,7 +16,7 @@ class ProblemKind(enum.Enum):
 
     INCOMPLETE = "not all of its objects are there"
     DAMAGED = "its description is damaged"
-    UNREADABLE = "its description cannot be decrypted"
+    UNREADABLE = "its description is archived or cannot be decrypted"
 
 
 _HOLD_RECORDS: Final = (ProblemKind.DAMAGED, ProblemKind.UNREADABLE)

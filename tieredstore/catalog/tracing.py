@@ -35,6 +35,7 @@ from tieredstore.catalog.watermark import ShippedSegment, find_watermark
 from tieredstore.errors import (
     CorruptDataError,
     IndexNotRecordedError,
+    ObjectArchivedError,
     SegmentCorruptError,
     SegmentNotFoundError,
     TieredStoreError,
@@ -161,7 +162,7 @@ class _Tracing:
                 lineage = trace_lineage(list(self._segments.values()), ruler, history)
                 doubtful = [part.segment for part in lineage.superseded]
             # Keep the error in place of the lineage (the valid segments of one log). Other partitions then stay usable.
-            except _UNREADABLE as error:
+            except (*_UNREADABLE, ObjectArchivedError) as error:
                 lineage, doubtful = _explain(ruler, error), [ruler]
             # This loop ends, because each segment's manifest is compared with the segment's contents at most once, and
             # the watermark is read at most once.
@@ -280,8 +281,8 @@ class _Tracing:
         except CorruptDataError as error:
             del self._segments[segment_id]
             self._problems.append(Problem(ProblemKind.DAMAGED, segment_id, segment.start_offset, str(error)))
-        # Ignore the key error here, because a caller that reads the segment gets the same error.
-        except (UnknownKeyError, WrongKeyError):
+        # Ignore the error here, because a caller that reads the segment gets the same error.
+        except (ObjectArchivedError, UnknownKeyError, WrongKeyError):
             pass
 
 
