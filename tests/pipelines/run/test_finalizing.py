@@ -288,6 +288,9 @@ def test_watermarks(logs: list[PartitionLog], positions: dict[int, Progress], ex
         # The day has 25 hours, because the clocks repeat one.
         (TimeDirectories("Europe/Berlin"), "dt=2025-10-26", "2025-10-26T23:00Z"),
         (TimeDirectories("Europe/Berlin", hours=True), "dt=2025-10-26/hr=02", "2025-10-26T02:00Z"),
+        # The hour has 90 minutes, because the clocks repeat half an hour.
+        (TimeDirectories("Australia/Lord_Howe", hours=True), "dt=2026-04-05/hr=01", "2026-04-04T15:30Z"),
+        (TimeDirectories("Antarctica/Troll", hours=True), "dt=2025-10-26/hr=01", "2025-10-26T02:00Z"),
         # Midnight is skipped.
         (TimeDirectories("Africa/Cairo"), "dt=2026-04-23", "2026-04-23T22:00Z"),
         (TimeDirectories(), "base_offset=0", None),
@@ -302,7 +305,7 @@ def test_when_a_directory_is_over(directories: TimeDirectories, path: str, ends:
 
 
 def test_each_minute_lies_before_the_end_of_its_directory_and_not_long() -> None:
-    for zone in ("UTC", "Europe/Berlin", "Asia/Kolkata", "America/St_Johns"):
+    for zone in ("UTC", "Europe/Berlin", "Asia/Kolkata", "America/St_Johns", "Australia/Lord_Howe"):
         directories = TimeDirectories(zone, hours=True)
         for minute in range(29_400_000, 29_400_000 + 527_040, 1_013):
             ends_ms = directories.end_ms(directories.of_second(minute * 60))

@@ -110,7 +110,8 @@ def _last_ms(zone: str) -> int:
 
 def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
     """Return the end of a period. ``times`` has the year, then optionally month, day, hour and minute."""
-    year, month, day, hour, minute = [*times, *(1, 1, 0, 0)[len(times) - 1 :]]
+    # An hour ends with its last minute, because it has 90 minutes if clocks go back by half an hour.
+    year, month, day, hour, minute = [*times, *(1, 1, 0, 59)[len(times) - 1 :]]
     length_ms = 0
     match len(times):
         case 1:
@@ -119,8 +120,6 @@ def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
             start = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
         case 3:
             start = datetime(year, month, day, tzinfo=zone) + timedelta(days=1)
-        case 4:
-            start, length_ms = datetime(year, month, day, hour, tzinfo=zone), 60 * MINUTE_MS
         case _:
             start, length_ms = datetime(year, month, day, hour, minute, tzinfo=zone), MINUTE_MS
     # When clocks change, a local time occurs twice or never. In both cases take the later instant.
