@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any, BinaryIO, ClassVar, Final, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import zstandard
 
 from tieredstore.errors import ConfigError
@@ -53,6 +54,18 @@ def envelope(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBa
     arrays = [columns[name] if name in columns else records.column(name) for name in ENVELOPE.names]
     batch: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=ENVELOPE)
     return batch
+
+
+_LEAST_MS: Final = -62_135_596_800_000
+_YEAR_10000_MS: Final = 253_402_300_800_000
+
+
+def find_undatable(records: pa.RecordBatch) -> dict[int, str]:
+    """Return the reason why rows of Python objects cannot hold a record, by row number: their times are dates of the
+    years 1 to 9999."""
+    times = records.column("timestamp").cast(pa.int64())
+    rows = pc.indices_nonzero(pc.or_(pc.less(times, _LEAST_MS), pc.greater_equal(times, _YEAR_10000_MS)))
+    return dict.fromkeys(rows.to_pylist(), "its timestamp is not within the years 1 to 9999")
 
 
 _STREAM_ENDINGS: Final = {"none": "", "gzip": ".gz", "zstd": ".zst"}
@@ -182,6 +195,10 @@ class JsonLines(BuiltIn):
     name: ClassVar[str] = "json"
     suffix: ClassVar[str] = ".json"
     is_stream: ClassVar[bool] = True
+
+    def faults(self, records: pa.RecordBatch) -> dict[int, str]:
+        """Return the rows whose timestamp is not a date."""
+        return find_undatable(records)
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of compressed lines."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +47,7 @@ from tieredstore.pipelines.upkeep.inspection import partition_statuses
 from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.pipelines.upkeep.topic_backup import PipelineBackup
 from tieredstore.reading.survey import survey_logs
+from tieredstore.testing.batches import Record, build_batch
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
 
@@ -261,6 +262,28 @@ def test_bad_messages_go_aside_whole_or_stop_the_batch(topic: StoredTopic, store
     (window,) = entries[0].windows
     assert (window.records, window.quarantined) == (0, 300)
     assert offsets_of(store, window.files[0].key) == list(range(300))
+
+
+ANY_TIMES = (-1, 0, 253_402_300_799_999, 253_402_300_800_000, 1_767_268_800_000_000, 2**62)
+"""No timestamp, 1970, the last ms of the year 9999, the next ms, microseconds instead of milliseconds, and more."""
+
+
+@pytest.mark.parametrize(
+    ("factory", "columns", "bad"),
+    [
+        ("parquet", "", 0), ("orc", "", 0), ("avro", "", 0), ("text", "", 0), ("sequencefile", "", 0), ("json", "", 3),
+        ("parquet", "json", 0), ("orc", "json", 0), ("avro", "json", 3), ("json", "json", 3),
+    ],
+)  # fmt: skip
+def test_a_record_with_any_timestamp_is_written_or_bad(tmp_path: Path, factory: str, columns: str, bad: int) -> None:
+    store, decoded = MemoryObjectStore(), {"columns": columns, "json__schema__*": "a BIGINT"} if columns else {}
+    pipeline = pipeline_of(secor__file__reader__writer__factory=factory, secor__compression__codec="none", **decoded)
+    with closing(StoredTopic(tmp_path / "logs")) as topic:
+        topic.copy(0, [build_batch([Record(b'{"a": 1}', timestamp_ms=time_ms) for time_ms in ANY_TIMES])])
+        written = [window for entry in run_once(topic, store, pipeline) for window in entry.windows]
+        assert [(one.records, one.quarantined) for one in written] == [(len(ANY_TIMES) - bad, bad)]
+        assert list(verify_output(pipeline, store)) == []
+        assert run_once(topic, store, pipeline) == []
 
 
 def test_a_commit_log_with_a_hole_or_other_bytes_is_refused(topic: StoredTopic, store: ObjectStore) -> None:

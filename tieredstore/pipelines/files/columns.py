@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError, InvalidValueError, SchemaNotFoundError, quoted
 from tieredstore.pipelines.filing.schemas import Schemas
-from tieredstore.pipelines.writers import DECODED, ENVELOPE, KAFKA, FileWriter, Format, GroupedFile
+from tieredstore.pipelines.writers import DECODED, ENVELOPE, KAFKA, FileWriter, Format, GroupedFile, find_undatable
 from tieredstore.values.avro import Avro, SchemaLookup, arrow_type_of, is_framed, parse_schema, schema_id
 from tieredstore.values.avro_bounds import AvroType
 from tieredstore.values.avro_union import CannotUniteError, unite_schemas
@@ -62,6 +62,10 @@ class Columns(Format):
         """True if the inner format's writer only appends to the file."""
         return self.inner.writes_forward
 
+    def faults(self, records: pa.RecordBatch) -> dict[int, str]:
+        """Return the rows whose timestamp is not a date, if the inner format writes rows of Python objects."""
+        return find_undatable(records) if self.inner.name in ("avro", "json") else {}
+
 
 @dataclass(frozen=True, slots=True)
 class OfOneSchema(Columns):
@@ -97,7 +101,7 @@ class OfOneSchema(Columns):
         assert self.value_type is not None
         values = records.column("value")
         column = self.value_type.convert(values, _place)
-        faults = dict.fromkeys(
+        faults = self.faults(records) | dict.fromkeys(
             _find_lost(values, column), f"its value does not match the topic's {_NAMES[self.kind]} schema"
         )
         if self.rest is None:
@@ -200,7 +204,7 @@ class OfRegistry(Columns):
         """
         assert self.seen is not None
         values = records.column("value")
-        faults: dict[int, str] = {}
+        faults = self.faults(records)
         rows_of: dict[int, list[int]] = {}
         for row, value in enumerate(values.to_pylist()):
             if value is None:
@@ -366,7 +370,7 @@ class FrameColumns(Columns):
         """Return the columns that the ``frame`` function added, as one column of structs."""
         fields = list(self.own)
         arrays = [records.column(field.name) for field in fields]
-        return pa.StructArray.from_arrays(arrays, fields=fields), {}
+        return pa.StructArray.from_arrays(arrays, fields=fields), self.faults(records)
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of the added columns and the struct ``kafka``."""
