@@ -27,7 +27,7 @@ from tests.support.stores.doubles import Moment
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptDataError, DataLossError, TieredStoreError
+from tieredstore.errors import CorruptDataError, DataLossError, ObjectArchivedError, TieredStoreError
 from tieredstore.live import EpochEnd
 from tieredstore.model import Uuid
 from tieredstore.partitions import PartitionLog
@@ -93,9 +93,8 @@ def written(store: ObjectStore, partition: int = NUMBER) -> list[int]:
 
 def told(topic: StoredTopic, store: ObjectStore) -> list[str]:
     """Return the losses reported by ``status``."""
-    query = query_of(SMALL)
-    positions = commit_log_of(SMALL, store).read().positions
-    return [*losses_of(survey_logs(topic.manager, query), positions, query).values()]
+    state = commit_log_of(SMALL, store).read()
+    return [*losses_of(survey_logs(topic.manager, query_of(SMALL)), state, SMALL).values()]
 
 
 def test_a_loss_that_the_first_run_meets_is_met_by_all_that_follow(topic: StoredTopic, store: ObjectStore) -> None:
@@ -114,6 +113,34 @@ def test_a_loss_that_the_first_run_meets_is_met_by_all_that_follow(topic: Stored
     # A new generation begins with the records that still exist.
     run_once(topic, store, with_generation(SMALL, 2))
     assert written(store) == list(range(100, 300))
+
+
+def test_a_partition_that_is_gone_before_it_was_written_is_met_by_all_runs_that_follow(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    with Runner(SMALL, Parts(store, topic.manager), threads=1) as first:
+        run = first.run_once()
+        first.begin()
+        lose(topic, 3)
+        with pytest.raises(DataLossError, match=rf"{TOPIC}-{OTHER.partition}"):
+            list(run)
+    gone = f"{TOPIC}-{OTHER.partition} is gone, and none of its records from offset 0 on was written; leave the topic"
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=gone):
+            run_once(topic, store, SMALL)
+        assert written(store) == list(range(300))
+        assert [sentence[: len(gone)] for sentence in told(topic, store)] == [gone]
+    # A new generation, or settings without the topic, accept the loss.
+    run_once(topic, store, with_generation(SMALL, 2))
+    state, without = commit_log_of(SMALL, store).read(), pipeline_of(secor__kafka__topic_blacklist=TOPIC)
+    assert losses_of(survey_logs(topic.manager, query_of(without)), state, without) == {}
+
+
+def test_a_partition_that_was_written_before_a_take_over_may_be_gone(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, SMALL)
+    lose(topic, 3)
+    assert run_once(topic, store, with_generation(SMALL, 2), take_over=1) == []
+    assert run_once(topic, store, with_generation(SMALL, 2)) == []
 
 
 @pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.soak)])
@@ -184,6 +211,16 @@ def test_records_before_an_unreadable_manifest_are_written(topic: StoredTopic, s
             run_once(topic, store, SMALL)
         assert (written(store), written(store, OTHER.partition)) == (list(range(200)), list(range(50)))
         assert len(told(topic, store)) == 1
+
+
+@pytest.mark.parametrize("suffix", ["log", "rsm-manifest"])
+def test_records_before_an_archived_object_are_written(topic: StoredTopic, store: ObjectStore, suffix: str) -> None:
+    (key,) = (key for key in objects_of(topic, 1) if key.endswith(suffix))
+    topic.store.on(("get", "get_into"), key, ObjectArchivedError(f"{key}: restore the object from the archive first"))
+    for _ in range(2):
+        with pytest.raises(TieredStoreError, match=f"{key}: restore the object from the archive first"):
+            run_once(topic, store, SMALL)
+        assert (written(store), written(store, OTHER.partition)) == (list(range(100)), list(range(50)))
 
 
 PLACES = [(0, 0), (0, 50_000), (1, 20), (1, 99_000), (2, 40_000)]

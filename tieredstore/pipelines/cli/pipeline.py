@@ -199,7 +199,7 @@ def status(
         rows = partition_statuses(settings, parts.store, snapshot)
         rows = list(with_first_timestamps(rows, parts.source, snapshot, query))
         state = commit_log_of(settings, parts.store).read()
-        lost = losses_of(snapshot, state.positions, query)
+        lost = losses_of(snapshot, state, settings)
         for sentence in dict.fromkeys(lost.values()):
             complain(sentence)
         written = {row.topic for row in rows}

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from tieredstore.errors import ConfigError, ObjectNotFoundError
+from tieredstore.errors import ConfigError, DataLossError, ObjectNotFoundError
 from tieredstore.model import human_bytes
 from tieredstore.pipelines.files.columns import NEEDS_SPARK
 from tieredstore.pipelines.log.commit_log import Life
@@ -37,6 +37,7 @@ from tieredstore.pipelines.run.window_writing import (
     write_at_once,
     write_window,
 )
+from tieredstore.pipelines.run.windows import find_gone
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
 
@@ -108,6 +109,7 @@ class Runner:
         self.check_topics(snapshot)
         while windows := self._find_due(snapshot, is_last=True):
             yield from self._write_batch(snapshot, windows)
+        self.check_gone()
         if self._own.finalize:
             self.finalize()
         self.driver.mark_published()
@@ -195,6 +197,15 @@ class Runner:
         """
         written = {topic for topic, _ in self.driver.log.state.positions}
         check_topics(self._planner.query, snapshot, self._parts.source, written)
+
+    def check_gone(self) -> None:
+        """Raise DataLossError for a partition that no longer exists, although none of its records was written. Call
+        ``begin`` first.
+        """
+        # If the settings choose the first offset of partitions, a partition may have begun without records.
+        if self._planner.starting == "earliest":
+            for sentence in find_gone(self.look(), self.driver.log.state, self._planner.query).values():
+                raise DataLossError(sentence)
 
     def look(self) -> LogSnapshot:
         """Return the logs that the pipeline reads. The result is at most one listing interval old. Writes nothing."""

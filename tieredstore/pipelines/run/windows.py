@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import Uuid, human_bytes
 from tieredstore.partitions.position import stand
+from tieredstore.partitions.selections import is_selected
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from tieredstore.live import EpochEnd
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import PartitionLog
+    from tieredstore.pipelines.log.commit_log import LogState
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.query import LogQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,23 @@ def position_of(log: PartitionLog, progress: Progress, answer: EpochEnd | None =
             "set another secor.generation"
         )
     return progress.next_offset
+
+
+def find_gone(snapshot: LogSnapshot, state: LogState, query: LogQuery) -> dict[TopicPartition, str]:
+    """Return a sentence for each partition that no longer exists, and of which the log has only the beginning.
+
+    The log records the beginning of a partition that has records, so these records are lost. A generation that took
+    over another one also has beginnings of fully written partitions, so nothing is known of its partitions.
+    """
+    if state.other >= 0:
+        return {}
+    return {
+        where: f"{where[0]}-{where[1]} is gone, and none of its records from offset {progress.next_offset} on was "
+        f"written; {query.words.accept_loss} to go on"
+        for where, progress in sorted(state.positions.items())
+        if not (progress.recent_offsets or progress.files or where in snapshot.logs)
+        and is_selected(query.selection, where)
+    }
 
 
 def is_of(log: PartitionLog, topic_id: str) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,8 +17,9 @@ from tieredstore.pipelines.log.holdings import Committed, CommittedFile, Holding
 from tieredstore.pipelines.log.successes import SUCCESS, read_success
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.planner import log_of
+from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.starts import Starts, begins_elsewhere
-from tieredstore.pipelines.run.windows import is_of, position_of
+from tieredstore.pipelines.run.windows import find_gone, is_of, position_of
 from tieredstore.pipelines.upkeep.output_files import OutputProblem, find_faults, find_topics, uploads_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.model import TopicPartition
     from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.log.commit_log import LogState
     from tieredstore.pipelines.log.entries import OutputFile
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
@@ -154,14 +156,13 @@ def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced
     return replaced
 
 
-def losses_of(
-    snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], query: LogQuery
-) -> dict[TopicPartition, str]:
+def losses_of(snapshot: LogSnapshot, state: LogState, pipeline: Pipeline) -> dict[TopicPartition, str]:
     """Return a sentence for each partition whose next offsets are lost. The next run of the pipeline will fail with the
     same sentence."""
-    sentences: dict[TopicPartition, str] = {}
+    query = query_of(pipeline)
+    sentences = {} if begins_elsewhere(pipeline.own) else find_gone(snapshot, state, query)
     losses = Losses(query)
-    for where, progress in sorted(positions.items()):
+    for where, progress in sorted(state.positions.items()):
         log = snapshot.logs.get(where)
         if log is None or not is_of(log, progress.topic_id):
             continue

@@ -140,11 +140,12 @@ class WindowSink:
             self._patiently(self._runner.begin)
 
     def check_topics(self, *, ends: bool) -> None:
-        """Check at the start that all named topics exist.
+        """Check at the start that all named topics exist, and that no partition is gone without having been written.
 
         If a topic does not exist and the run ``ends`` by itself, raise ResourceNotFoundError, because the run would
         otherwise seem to succeed. In a continuous run, log a warning, because the topic may be created later.
         """
+        self._patiently(self._runner.check_gone)
         try:
             self._patiently(lambda: self._runner.check_topics(self._runner.look()))
         except ResourceNotFoundError as error:
