@@ -1,4 +1,7 @@
-"""All public names have complete types for users of the installed package, according to pyright."""
+"""All public names have complete types for users of the installed package, according to pyright.
+
+`make static` checks by the same pyright, in strict mode, that no type of the package is missing or partly unknown.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import tieredstore as ts
 from tests.support.paths import REPOSITORY
 from tieredstore import types
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.soak, pytest.mark.slow]
 
 
 def test_public_names_have_complete_types(tmp_path: Path) -> None:
