@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli.cli_process import environment
+from tests.project.test_docs import installed
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import segments
 from tests.support.paths import REPOSITORY
@@ -28,7 +28,7 @@ def test_the_demo_brings_every_segment_back_identical_and_queries_them(store: st
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        env=environment(**jvm_of_seconds(tmp_path)),
+        env=installed(**jvm_of_seconds(tmp_path)),
         check=False,
         timeout=1700,
     )

@@ -231,6 +231,7 @@ def installed(**more: str) -> dict[str, str]:
     return {name: value for name, value in environment(**more).items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
 
 
+@pytest.mark.soak  # in `make test` the program runs in a session (test_docs_spark.py), and the demo's in a process
 def test_the_readmes_query_runs_in_any_folder_by_a_python_that_is_not_on_the_path(tmp_path: Path) -> None:
     (code,) = [code for code in blocks(REPOSITORY / "README.md", "python") if "spark" in code]
     shutil.copytree(SAMPLE, tmp_path / "sample")
