@@ -229,6 +229,26 @@ def test_a_governor_that_slept_writes_no_more_assignments() -> None:
     cluster.check()
 
 
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_brokers_whose_lease_was_lost_or_restored_go_on(*, is_deleted: bool) -> None:
+    cluster, _ = started(3)
+    key = "!tieredstore/pubsub/default/governor/lease"
+    before = cluster.store.get(key)
+    for number in range(3, 13):
+        cluster.kill(*cluster.governing())
+        cluster.add(number)
+        cluster.pass_s(ELSEWHERE_S)
+    if is_deleted:
+        cluster.store.delete([key])
+    else:
+        cluster.store.put(key, before)
+    cluster.pass_s(ELSEWHERE_S)
+    cluster.kill(cluster.well()[0])
+    cluster.pass_s(2 * ELSEWHERE_S)
+    cluster.check()
+    assert len(cluster.governing()) == 1
+
+
 def test_who_leaves_is_replaced_at_once() -> None:
     cluster, _ = started(2)
     (governor,) = cluster.governing()

@@ -303,17 +303,20 @@ class StoreGovernor(Governor):
     def _take_lease(self, own: BrokerSeat, stored: _LeaseObject, etag: str) -> bool:
         key = self._key("lease")
         now_s = self._monotonic()
-        # If the lease is in this broker's session, an earlier write has succeeded, but its answer was lost.
-        if stored.session == self.session:
+        # If the lease is in this broker's session, an earlier write has succeeded, but its answer was lost. Raise the
+        # generation of a lease that was lost and created again, because the assignments have a later one.
+        least = self._view.generation
+        if stored.session == self.session and stored.generation >= least:
             self._lease_etag, self.generation, self._lease_beat = etag, stored.generation, stored.beat
             return True
         if self._lease is None or self._lease.token != etag:
             self._lease = _Watched(etag, now_s)
-        if stored.session is not None and now_s - self._lease.since_s < self._patience_s:
+        if stored.session not in (None, self.session) and now_s - self._lease.since_s < self._patience_s:
             return False
         self._lease_beat = 0
-        self._lease_etag = self._folder.store.replace(key, self._lease_body(own, stored.generation + 1), etag)
-        self.generation = stored.generation + 1
+        generation = max(stored.generation, least) + 1
+        self._lease_etag = self._folder.store.replace(key, self._lease_body(own, generation), etag)
+        self.generation = generation
         _logger.info("%s governs in generation %d", own.name, self.generation)
         return True
 
