@@ -32,7 +32,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.config.installed import QUEUES
-from tieredstore.errors import ConfigError, DataLossError, InvalidRangeError, StoreUnavailableError
+from tieredstore.errors import AccessDeniedError, ConfigError, DataLossError, InvalidRangeError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.errors import NotificationCorruptError
@@ -94,6 +94,27 @@ def test_a_deleted_entry_is_neither_the_end_nor_an_empty_queue(gone: int) -> Non
     fresh.free(0, 256 * (gone + 1))
     assert [one.raw for one in fresh.read(0, 256 * (gone + 1))] == [b"%d" % (gone + 1)]
     assert fresh.end(0) == 256 * 6
+
+
+@pytest.mark.parametrize("gone", [0, 3, 4])
+def test_a_new_writer_puts_no_entry_in_the_place_of_a_lost_one(gone: int) -> None:
+    """Readers beyond that place would never see the new entry."""
+    store = MemoryObjectStore()
+    queue = queue_on(orders_on(store))
+    for number in range(6):
+        queue.append(0, [b"%d" % number], soon())
+    cursor = queue.cursor(0, 5 * 256)
+    assert [entry.raw for entry in cursor.read()] == [b"5"]
+    store.delete([f"{QUEUE}{gone:020}"])
+    assert queue_on(topics_on(store)).append(0, [b"new"], soon()) == [6 * 256]
+    assert [entry.raw for entry in cursor.read()] == [b"new"]
+
+
+def test_a_writer_needs_no_listing() -> None:
+    inner = MemoryObjectStore()
+    queue_on(orders_on(inner)).append(0, [b"a"], soon())
+    store = ScriptedStore(inner).on("list", do=AccessDeniedError("Forbidden"))
+    assert queue_on(topics_on(store)).append(0, [b"b"], soon()) == [256]
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
@@ -162,6 +183,23 @@ def test_a_number_that_retention_has_freed_is_no_ack() -> None:
     (offset,) = slow.append(0, [b"late"], soon())
     assert offset >= 4 * 256
     assert [entry.raw for entry in read_all(others, 0)] == [b"3", b"4", b"late"]
+
+
+@pytest.mark.parametrize("may_delete", [True, False])
+def test_a_late_entry_does_not_hide_a_freed_one(*, may_delete: bool) -> None:
+    store = ScriptedStore(MemoryObjectStore())
+    topics = orders_on(store)
+    slow, others = queue_on(topics), queue_on(topics)
+    slow.append(0, [b"first"], soon())
+    others.append(0, [b"freed"], soon())
+    others.free(0, 512)
+    if not may_delete:
+        store.on("delete", do=AccessDeniedError("Forbidden"))
+    assert slow.append(0, [b"late"], soon()) == [512]
+    if may_delete:
+        with pytest.raises(DataLossError, match="retention has freed offsets 256 to 511"):
+            others.read(0, 256)
+    assert [entry.raw for entry in others.read(0, 512)] == [b"late"]
 
 
 def test_freeing_ends_what_an_earlier_run_left() -> None:

@@ -14,6 +14,7 @@ listing, because the next entry has the next number.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import uuid
@@ -284,21 +285,23 @@ class _StoredPartition:
         """
         if attempt.number is None:
             # The number is free if no other process has written since the last append.
-            attempt.number = self._search_free(self.start_number()) if self._free is None else self._free
+            attempt.number = self._search_new(self.start_number()) if self._free is None else self._free
         number = attempt.number
         if not self._put_at(number, attempt.entry):
             attempt.losses += 1
             is_far = attempt.losses % _LOSSES_BEFORE_SEARCH == 0
-            attempt.number = self._search_free(number) if is_far else number + 1
+            attempt.number = self._search_new(number) if is_far else number + 1
             self._saw_taken(number)
             return None
         start = self.start_number()
         self._saw_taken(max(number, start - 1))
         if number >= start:
             return number
-        # Retention freed this number before the entry was written. No reader would see the entry, so take another
-        # number.
-        attempt.number = self._search_free(start)
+        # Retention freed this number before the entry was written. A late reader would see the entry here instead of a
+        # loss, so delete it if the credentials allow this, and take another number.
+        with contextlib.suppress(TieredStoreError):
+            self._store.delete([self._key(number)])
+        attempt.number = self._search_new(start)
         return None
 
     def _put_at(self, number: int, entry: _Entry) -> bool:
@@ -432,6 +435,13 @@ class _StoredPartition:
         for info in self._store.list(self._beginning, self._key(number)):
             if _NUMBER.fullmatch(name := info.key.removeprefix(self._beginning)):
                 yield int(name)
+
+    def _search_new(self, least: int) -> int:
+        """Return the number for a new entry, after all entries if they can be listed."""
+        number = self._search_free(least)
+        with contextlib.suppress(TieredStoreError):  # a writer's credentials may not allow listings
+            number = self.search_end(number)
+        return number
 
     def _search_free(self, least: int) -> int:
         if not self._exists(least):
