@@ -8,7 +8,9 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -25,11 +27,13 @@ from tests.support.pubsub.pubsub_topics import (
     request_ids,
     run_together,
     sealed_message,
+    topics_later,
     topics_on,
     values_of,
 )
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
+from tieredstore.api.outcomes import Outcome
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
     AlreadyClosedError,
@@ -50,6 +54,7 @@ from tieredstore.pubsub.produce.producer import BatchProducer, StoreDelivery
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits
 from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import BatchLog
+from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 
 LONG_S = 120.0
 IDS = [None, b"1", b"22", b"33", None, b"333", b"1", b"1", None, b"22"]
@@ -412,6 +417,30 @@ def test_a_writer_that_sleeps_so_long_that_gc_takes_its_batch_acknowledges_nothi
     assert raised.value.maybe_stored
     # Only a writer that slept between its last check and the request has announced the batch.
     assert len(notified(topics)) == (sleeps_at == "entry")
+
+
+def test_a_writer_that_sleeps_while_gc_deletes_acknowledges_nothing() -> None:
+    """The entry is stored after gc has read the queue, and before gc deletes the batch."""
+    now_s = 0.0
+    store = ScriptedStore(MemoryObjectStore())
+    topics = orders_on(store, hashing="false")
+    run: Iterator[Outcome] = iter(())
+
+    def sleep(_: Operation) -> None:
+        nonlocal now_s, run
+        now_s += 2 * 86_400
+        later = topics_later(topics, 2)
+        run = GarbageCollection(BatchLog(later, later.get("orders")), dry_run=False).run()
+        assert next(run).code == "deleted"
+
+    with closing(BatchWriter(BatchLog(topics, topics.get("orders")))) as writer:
+        writer.store([sealed_message(ProducerRequest(b"\1\2\3\4", 1, 0), b"orphan")], Deadline.after(LONG_S))
+        store.on("put", "*/queues/*", sleep, times=1)
+        late = [sealed_message(ProducerRequest(b"\1\2\3\4", 1, 1), b"v")]
+        with pytest.raises(DeliveryFailedError, match="took so long that `gc` may have taken") as raised:
+            writer.write(late, Deadline.after(LONG_S, lambda: now_s))
+    assert raised.value.maybe_stored
+    assert [one.code for one in run] == ["deleted"]
 
 
 def test_threads_share_a_producer() -> None:

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from random import random
 from typing import Final
 
-from tieredstore.errors import InvalidRangeError, TieredStoreError
+from tieredstore.errors import InvalidRangeError, StoreUnavailableError, TieredStoreError
 from tieredstore.kafka.batches import Buffer
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
@@ -27,6 +27,7 @@ from tieredstore.pubsub.format.batches import batch_checksum, batch_index, fill_
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import BatchFacts, BatchKey, Notification, RequestRuns
 from tieredstore.pubsub.queue.hedging import UsualTime
+from tieredstore.pubsub.queue.queues import KAFKA
 from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.pubsub.settings import BatchSettings
 
@@ -112,8 +113,10 @@ class BatchWriter:
     """Writes batches of one topic. Thread-safe; up to ``uploads`` threads may write in parallel."""
 
     def __init__(self, log: BatchLog, *, host: str | None = None) -> None:
-        """``host`` becomes part of the objects' keys; the default is this machine's name. If the queue cannot be
-        reached, close ``log`` and raise the queue's error."""
+        """``host`` becomes part of the objects' keys; the default is this machine's name.
+
+        If the queue cannot be reached, close ``log`` and raise the queue's error. Raise ConfigError if the definition
+        was copied from another cluster that still has it, because that cluster's gc would delete these batches."""
         self.log = log
         self._usual = UsualTime()
         # Use more threads than concurrent attempts, because an attempt that hangs keeps its thread until the store's
@@ -124,6 +127,9 @@ class BatchWriter:
         # Begin at random numbers, so that the object keys of two writers do not collide, and no partition is preferred.
         self._next_id = secrets.randbits(64) - (1 << 63)
         try:
+            # Copied definitions name the same queue if it is in Kafka, so both clusters know all batches.
+            if log.topic.queue != KAFKA and log.topic.path != log.topics.path_of(log.topic.name):
+                log.topics.check_alone(log.topic)
             self._turn = secrets.randbelow(log.queue.partitions)
         except BaseException:
             self.close()
@@ -157,8 +163,10 @@ class BatchWriter:
             # orphan.
             deadline.check("the append")
             (offset,) = self.log.queue.append(partition, [notification.to_json()], deadline)
-            if deadline.remaining_s() <= 0:
-                self.log.store.head(key)  # the process may have slept during the append
+            # The process may have slept during the append. `gc` takes no object for an orphan before three times this
+            # timeout.
+            if deadline.remaining_s() <= -self.log.settings.delivery_timeout_ms / 1000:
+                raise StoreUnavailableError("the append took so long that `gc` may have taken the object for an orphan")
         except TieredStoreError as error:
             # Either the object is an orphan that readers do not see, or the append succeeded and only its answer was
             # lost.

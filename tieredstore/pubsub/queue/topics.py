@@ -104,7 +104,7 @@ class Topics:
         check_topic_name(name)
         self._refuse_configured(name)
         _check_partitions(name, partitions)
-        path = check_path(f"{self.settings.key_prefix}{self.batches.cluster}/topics/{name}")
+        path = check_path(self.path_of(name))
         kind = self.batches.queue
         called = queue_name(kind, name, self.batches)
         topic = Topic(name, partitions, path, self.batches.hashing, kind, called)
@@ -117,6 +117,10 @@ class Topics:
         except PreconditionFailedError as error:
             raise PreconditionFailedError(f"topic {name} already exists; see `pubsub topics`") from error
         return topic
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a topic that this cluster creates."""
+        return f"{self.settings.key_prefix}{self.batches.cluster}/topics/{name}"
 
     def get(self, name: str) -> Topic:
         """Return a topic. Raise TopicNotFoundError if it does not exist."""
@@ -241,8 +245,8 @@ class Topics:
             except (ObjectNotFoundError, InvalidKeyError, AccessDeniedError):
                 continue
             raise ConfigError(
-                f"{key} defines a topic of another cluster with the same objects, under {topic.path}: gc here would "
-                "delete batches of that cluster; delete one of the two definitions first"
+                f"{key} defines a topic of another cluster with the same objects, under {topic.path}: gc of one "
+                "cluster would delete batches of the other; delete one of the two definitions first"
             )
 
     def check_place(self, notification: Notification, topic: Topic, where: str) -> str:
