@@ -464,15 +464,20 @@ class Topic:
         self.queue = self.topics.queue(self.topic)
         self.writer = BatchWriter(BatchLog(self.topics, self.topic))
         self.requests = 0
+        self.notifications: dict[str, bytes] = {}
 
     def batch(self, partition: int | None = 0) -> str:
         """Write a batch and return its key. Append its notification if there is a partition."""
         self.requests += 1
         sealed = sealed_message(ProducerRequest(b"\1\2\3\4", 1, self.requests), b"v", timestamp_ms=5)
         notification = self.writer.store([sealed], Deadline.after(60))
+        self.notifications[notification.key] = notification.to_json()
         if partition is not None:
-            self.queue.append(partition, [notification.to_json()], Deadline.after(60))
+            self.announce(notification.key, partition)
         return notification.key
+
+    def announce(self, key: str, partition: int = 0) -> None:
+        self.queue.append(partition, [self.notifications[key]], Deadline.after(60))
 
     def outcomes(self) -> dict[str, str]:
         run = GarbageCollection(BatchLog(self.topics, self.topic))
@@ -508,6 +513,16 @@ def test_what_the_queue_has_dropped_by_itself_is_forgotten_and_no_orphan(moment:
     assert topic.outcomes() == {dropped: "forgotten", orphan: "forgotten"} | dict.fromkeys(
         topic.outcomes(), "forgotten"
     ), "of an empty queue nobody knows anything"
+
+
+def test_a_writer_whose_clock_is_behind_makes_no_orphans_of_what_the_queue_has_dropped(moment: list[int]) -> None:
+    topic = Topic()
+    dropped, kept = topic.batch(), topic.batch(None)
+    moment[0] -= 10 * HOUR_MS
+    topic.announce(kept)
+    moment[0] += 10 * HOUR_MS + 2 * DAY_MS
+    topic.queue.free(0, 256)
+    assert topic.outcomes() == {dropped: "forgotten"}
 
 
 def test_behind_its_own_retention_what_is_forgotten_goes(moment: list[int]) -> None:

@@ -1,6 +1,10 @@
-"""Topics whose batches ``pubsub gc`` could not tell from orphans."""
+"""Topics that ``pubsub gc`` refuses, because it cannot tell which batches are orphans; it goes on with other topics."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -9,10 +13,28 @@ from tests.support.pubsub.pubsub_topics import (
     orders_on,
     publish,
     read_values,
+    sealed_message,
     topics_on,
+    values_of,
 )
-from tieredstore.errors import ConfigError
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.api.outcomes import Outcome
+from tieredstore.errors import ConfigError, DataLossError
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.consume.consumer import BatchConsumer
+from tieredstore.pubsub.errors import NotificationCorruptError
+from tieredstore.pubsub.format.messages import ProducerRequest
+from tieredstore.pubsub.produce.batch_writer import BatchWriter
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
+from tieredstore.pubsub.upkeep.garbage import plan_gc
+
+
+@pytest.fixture
+def return_to_now(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Set the clock of this process and of its stores back by three days, until the test calls the returned function.
+    Batches of the test are then old enough for gc."""
+    now_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() - 3 * 86_400 * 10**9)
+    return lambda: monkeypatch.setattr(time, "time_ns", now_ns)
 
 
 def copy_definitions(topics: Topics, cluster: str) -> Topics:
@@ -22,6 +44,11 @@ def copy_definitions(topics: Topics, cluster: str) -> Topics:
         definition = topics.store.get(topics.folder.key("topics", f"{name}.json"))
         topics.store.put(other.folder.key("topics", f"{name}.json"), definition)
     return other
+
+
+def leave_orphan(topics: Topics) -> str:
+    with closing(BatchWriter(BatchLog(topics, topics.get("orders")))) as writer:
+        return writer.store([sealed_message(ProducerRequest(b"\1\2\3\4", 1, 0), b"v")], Deadline.after(60.0)).key
 
 
 def test_a_copied_topic_writes_no_batches_that_gc_of_the_original_would_delete() -> None:
@@ -36,3 +63,50 @@ def test_a_copied_topic_writes_no_batches_that_gc_of_the_original_would_delete()
     prod.store.delete([prod.folder.key("topics", "orders.json")])
     publish(other, [b"b"])
     assert read_values(other, 1) == [b"b"]
+
+
+def test_gc_goes_on_after_refused_topics_and_names_them_at_the_end(return_to_now: Callable[[], None]) -> None:
+    prod = topics_on(cluster="prod")
+    for name in ("a", "b"):
+        prod.create(name)
+    other = copy_definitions(prod, "test")
+    other.create("orders")
+    orphan = leave_orphan(other)
+    return_to_now()
+    plan, seen = plan_gc(other), list[Outcome]()
+    for act, status in ((plan.show, "planned"), (plan.apply, "done")):
+        with pytest.raises(ConfigError, match=r"prod/topics/a\.json defines .*; .*prod/topics/b\.json defines"):
+            act(seen.append)
+        assert [(one.name, one.status) for one in seen] == [(orphan, status)]
+        seen.clear()
+    assert batch_keys(other) == []
+
+
+def test_a_damaged_queue_stops_gc_of_no_other_topic(return_to_now: Callable[[], None]) -> None:
+    topics = orders_on()
+    with topics.queue(topics.create("a")) as queue:
+        queue.append(0, [b"no notification"], Deadline.after(60.0))
+    leave_orphan(topics)
+    return_to_now()
+    with pytest.raises(NotificationCorruptError, match="queue a/0"):
+        plan_gc(topics).apply()
+    assert batch_keys(topics) == []
+
+
+def test_batches_of_a_lost_last_entry_are_kept_until_they_are_adopted(return_to_now: Callable[[], None]) -> None:
+    """A group that has read beyond the queue's end proves the loss."""
+    topics = orders_on()
+    for value in (b"a", b"b"):
+        publish(topics, [value])
+    with BatchConsumer(topics, "orders", group="readers") as consumer:
+        assert values_of(consumer, at_least=2) == [b"a", b"b"]
+        consumer.commit()
+    keys = batch_keys(topics)
+    topics.store.delete([topics.folder.key("queues", "orders", "0", f"{1:020}")])
+    return_to_now()
+    with pytest.raises(DataLossError, match=r"queue orders/0 ends at offset 256, .* group readers has read up to 512"):
+        plan_gc(topics).apply()
+    assert batch_keys(topics) == keys
+    plan_gc(topics, adopt=True).apply()
+    assert list(plan_gc(topics)) == []
+    assert read_values(topics, 2) == [b"a", b"b"]

@@ -20,7 +20,7 @@ from pydantic import NonNegativeInt, TypeAdapter
 
 from tieredstore.api import outcomes
 from tieredstore.backends.base import ObjectInfo, store_time_ms
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, CorruptDataError, DataLossError, ObjectNotFoundError, TieredStoreError
 from tieredstore.ops.garbage.collection import trusted_time_ms
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
@@ -28,7 +28,7 @@ from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format.batches import read_index
 from tieredstore.pubsub.format.notifications import Notification, parse_batch_key
 from tieredstore.pubsub.produce.sink import list_finished_batch_queries, list_pending_keys
-from tieredstore.pubsub.queue.queues import STORE
+from tieredstore.pubsub.queue.queues import STORE, QueuedNotification
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topics
 from tieredstore.versions import RETIRED
 
@@ -75,6 +75,7 @@ class GarbageCollection:
         # already, or never gets one.
         objects = [info for info, _ in log.topics.objects(log.topic)]
         young = self._list_young(objects)
+        self._check_ends()
         partitions = range(log.queue.partitions)
         known, last = {_digest(key) for key in list_pending_keys(log)}, dict[int, int]()
         for partition in partitions:
@@ -97,6 +98,22 @@ class GarbageCollection:
                 yield self._end(info, forgotten_ms)
         if not self.dry_run:
             log.store.delete(list(list_finished_batch_queries(log, self._now_ms - self.min_age_ms)))
+
+    def _check_ends(self) -> None:
+        """Raise DataLossError if a group has read beyond the end of a queue in the store. The batches of the lost
+        entries look like orphans."""
+        log = self.log
+        if self.adopt or log.topic.queue != STORE:
+            return
+        for group, states in log.topics.groups(log.topic).items():
+            for state in states:
+                if state.position is not None and state.position.offset > (end := log.queue.end(state.partition)):
+                    state_folder = log.topics.folder.key("groups", group, log.topic.name)
+                    raise DataLossError(
+                        f"queue {log.topic.name}/{state.partition} ends at offset {end}, but group {group} has read up "
+                        f"to {state.position.offset}: its last entries are lost, and gc would delete their batches; "
+                        f"publish them again by gc --adopt, or delete {state_folder}/"
+                    )
 
     def _warn(self) -> None:
         forgets_ms, keeps_ms = self.log.queue.forgets_ms(), self.log.settings.retention_ms
@@ -221,13 +238,22 @@ class GarbageCollection:
         for partition in range(queue.partitions):
             start = queue.start(partition)
             entries = queue.read(partition, start)
-            firsts.append(entries[0].appended_ms if entries else self._now_ms)
+            firsts.append(self._find_appended_ms(partition, entries[0]) if entries else self._now_ms)
             if start:
                 moments.append(firsts[-1])
         # Even a queue that begins at offset 0 may have replaced an earlier queue. Objects that are older than this
         # queue's first entry may have had their notifications in that earlier queue.
         moments.append(min(firsts) - _DELIVERIES * self.log.settings.delivery_timeout_ms)
         return max(moments)
+
+    def _find_appended_ms(self, partition: int, entry: QueuedNotification) -> int:
+        """Return the time of an append, or a later time if the writer's clock was behind the store's."""
+        try:
+            written_ms = self.log.store.head(self.log.batch_of(partition, entry).key).modified_ms or 0
+        except ObjectNotFoundError:
+            written_ms = 0
+        is_behind = entry.appended_ms < written_ms
+        return written_ms + self.log.settings.delivery_timeout_ms if is_behind else entry.appended_ms
 
     def _end(self, info: ObjectInfo, forgotten_ms: int | None) -> outcomes.Outcome:
         """Delete an object that no notification names, or announce it in the queue, or keep it."""
@@ -290,8 +316,8 @@ def plan_gc(
     ``warn`` is called if a queue drops notifications before its objects expire.
 
     Raise ConfigError if ``min_age`` is so short that a writer may still append the notification of an orphan. The plan
-    raises StoreError if the store's clock is so far ahead that new batches would look old, and ConfigError if another
-    cluster has a topic with the same objects.
+    raises StoreError if the store's clock is so far ahead that new batches would look old. At its end, it raises the
+    errors of all topics that it refused, such as ConfigError if another cluster has a topic with the same objects.
     """
     age_ms = int(min_age.total_seconds() * 1000)
     chosen = topics.select(names)
@@ -303,16 +329,23 @@ def plan_gc(
         )
 
     def collect(dry_run: bool) -> Generator[outcomes.Outcome]:
+        refused: list[TieredStoreError] = []
         for topic in chosen:
-            topics.check_alone(topic)
             as_of_ms = trusted_time_ms(topics.store, age_ms, topics.batches.delivery_timeout_ms, young="new batches")
-            # Look each topic up again, because a read partition may have been added after the plan was made.
-            with BatchLog(topics, topics.get(topic.name)) as log:
-                run = GarbageCollection(log, min_age_ms=age_ms, adopt=adopt, as_of_ms=as_of_ms, dry_run=dry_run)
-                yield from run.run()
+            try:
+                topics.check_alone(topic)
+                # Look each topic up again, because a read partition may have been added after the plan was made.
+                with BatchLog(topics, topics.get(topic.name)) as log:
+                    run = GarbageCollection(log, min_age_ms=age_ms, adopt=adopt, as_of_ms=as_of_ms, dry_run=dry_run)
+                    yield from run.run()
+            except (ConfigError, CorruptDataError, DataLossError) as error:
+                refused.append(error)
+                continue
             if warn is not None:
                 for warning in run.warnings:
                     warn(warning)
+        if refused:
+            raise type(refused[0])("; ".join(map(str, refused))) from refused[0]
 
     scope = ", ".join(names) or f"all topics of cluster {topics.batches.cluster}"
     return outcomes.Plan("gc", scope, collect)
