@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.fresh_python import run_fresh
 from tieredstore.cli.app.main import program
-from tieredstore.cli.app.table import all_entries, wing_entries
+from tieredstore.cli.app.table import all_entries, load_of_core, wing_entries
 from tieredstore.installation import load_attached
 
 WINGS = {"pipeline", "pubsub", "restore", "uploader"}
@@ -70,3 +70,8 @@ print(json.dumps(sorted(sys.modules)))
     wings = {name for name in modules if name.startswith(tuple(f"tieredstore.{wing}." for wing in ROOMS))}
     assert wings <= {f"tieredstore.{wing}.cli" for wing in ROOMS}
     assert not modules & {"confluent_kafka", "pyarrow", "pyspark"}
+
+
+def test_a_summary_without_a_command_is_an_error() -> None:
+    with pytest.raises(LookupError, match="has a summary of the command 'lifecycle', but no case"):
+        load_of_core("lifecycle")

@@ -14,7 +14,6 @@ The entry points of optional parts are read only if the core has no command with
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -43,8 +42,9 @@ class Entry:
     name: str
     summary: str
     effect: Effect | Mapping[str, Effect] = field(hash=False)
-    target: str
-    """The command's function or group, as ``package.module:name``."""
+    load: Callable[[], Loaded]
+    """A function that imports the command's module. The packages of an extra are imported only when the command
+    runs."""
 
     @property
     def effects(self) -> dict[str, Effect]:
@@ -52,12 +52,6 @@ class Entry:
         if isinstance(self.effect, str):
             return {self.name: self.effect}
         return {f"{self.name} {command}": effect for command, effect in self.effect.items()}
-
-    def load(self) -> Loaded:
-        """Import the command's module. The packages of an extra are imported only when the command runs."""
-        module, _, name = self.target.partition(":")
-        loaded: Loaded = getattr(importlib.import_module(module), name)
-        return loaded
 
 
 def entry_of(name: str) -> Entry | None:
@@ -134,17 +128,79 @@ _COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
     ),
 }
 
-_IN_RECORDS: Final = {"cat", "query", "show"}
-"""The commands in the folder ``cli/records``. All others are in ``cli/bucket``."""
 
+def load_of_core(name: str) -> Loaded:  # noqa: C901  a table
+    """Import a command of the core. Raise LookupError if this function has no case for it."""
+    match name:
+        case "upload":
+            from tieredstore.cli.bucket import upload
 
-def _target_of(name: str, effect: Effect | Mapping[str, Effect]) -> str:
-    """Return the target of a core command. A command's module has its name, and so has the function in it. A group is
-    called ``app``."""
-    folder = "records" if name in _IN_RECORDS else "bucket"
-    return f"tieredstore.cli.{folder}.{name}:{name if isinstance(effect, str) else 'app'}"
+            return upload.upload
+        case "ls":
+            from tieredstore.cli.bucket import ls
+
+            return ls.ls
+        case "inspect":
+            from tieredstore.cli.bucket import inspect
+
+            return inspect.inspect
+        case "fetch":
+            from tieredstore.cli.bucket import fetch
+
+            return fetch.fetch
+        case "cat":
+            from tieredstore.cli.records import cat
+
+            return cat.cat
+        case "query":
+            from tieredstore.cli.records import query
+
+            return query.query
+        case "show":
+            from tieredstore.cli.records import show
+
+            return show.show
+        case "mirror":
+            from tieredstore.cli.bucket import mirror
+
+            return mirror.mirror
+        case "rm":
+            from tieredstore.cli.bucket import rm
+
+            return rm.rm
+        case "gc":
+            from tieredstore.cli.bucket import gc
+
+            return gc.gc
+        case "du":
+            from tieredstore.cli.bucket import du
+
+            return du.du
+        case "verify":
+            from tieredstore.cli.bucket import verify
+
+            return verify.verify
+        case "doctor":
+            from tieredstore.cli.bucket import doctor
+
+            return doctor.doctor
+        case "init":
+            from tieredstore.cli.bucket import init
+
+            return init.init
+        case "keys":
+            from tieredstore.cli.bucket import keys
+
+            return keys.app
+        case "holds":
+            from tieredstore.cli.bucket import holds
+
+            return holds.app
+        case _:
+            raise LookupError(f"the table has a summary of the command {name!r}, but no case imports the command")
 
 
 _CORE: Final = {
-    name: Entry(name, summary, effect, _target_of(name, effect)) for name, (effect, summary) in _COMMANDS.items()
+    name: Entry(name, summary, effect, functools.partial(load_of_core, name))
+    for name, (effect, summary) in _COMMANDS.items()
 }

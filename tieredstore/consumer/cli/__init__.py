@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tieredstore.cli.app.table import Entry
+from tieredstore.cli.app.table import Entry, Loaded
 
-COMMANDS: Final = (
-    Entry(
-        "cat --group", "Read a topic as a member of a group.", "reads", "tieredstore.consumer.cli.consume:ConsumedTopic"
-    ),
-)
+
+def _read_by_group() -> Loaded:
+    from tieredstore.consumer.cli import consume
+
+    return consume.ConsumedTopic
+
+
+COMMANDS: Final = (Entry("cat --group", "Read a topic as a member of a group.", "reads", _read_by_group),)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tieredstore.cli.app.table import Effect, Entry
+from tieredstore.cli.app.table import Effect, Entry, Loaded
+
+
+def _restore() -> Loaded:
+    from tieredstore.restore.cli.app import app
+
+    return app
+
 
 _EFFECTS: Final[dict[str, Effect]] = {
     "prepare": "adds",
@@ -18,6 +25,4 @@ _EFFECTS: Final[dict[str, Effect]] = {
     "snapshot": "adds",
     "schemas": "rewrites",
 }
-COMMANDS: Final = (
-    Entry("restore", "Put the content of a bucket back into Kafka.", _EFFECTS, "tieredstore.restore.cli.app:app"),
-)
+COMMANDS: Final = (Entry("restore", "Put the content of a bucket back into Kafka.", _EFFECTS, _restore),)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from tieredstore.cli.app.table import Entry
+from tieredstore.cli.app.table import Entry, Loaded
+
+
+def _uploader() -> Loaded:
+    from tieredstore.uploader.cli import uploader
+
+    return uploader.uploader
+
 
 COMMANDS: Final = (
     Entry(
         "uploader",
         "Continuously upload the closed segments of the local broker, in order and without loss.",
         "adds",
-        "tieredstore.uploader.cli.uploader:uploader",
+        _uploader,
     ),
 )
