@@ -37,11 +37,7 @@ demo: $(DEMO) ## real Kafka segments into a store (STORE=filesystem or s3), back
 test: check toolchain ## everything CI runs
 	@$(MAKE) --no-print-directory --jobs 2 servers pytest
 	@$(MAKE) --no-print-directory static
-	@$(MAKE) --no-print-directory core CORE_TESTS="$(LOOK_FOR_WINGS)"
-
-# The tests of the packages that look for wings. The import contracts of `make static` prove that no other package of
-# the core can miss one. `make core` and `make soak` run all tests of the core.
-LOOK_FOR_WINGS := tests/api tests/cli tests/config tests/ops tests/query tests/test_installation.py
+	@$(MAKE) --no-print-directory core
 
 # Branch coverage of the product code must not fall below the floor in pyproject.toml. Many tests wait for a server or
 # for Spark, so five workers keep two cores busy.
@@ -79,7 +75,7 @@ unit: $(VENV)/installed ## the quick tests without a server, Spark, a sweep or r
 	$(BIN)/python -m pytest --numprocesses 3 -m "not (server or broker or spark or slow or soak or hypothesis or sweep)" $(PYTEST_ARGS)
 
 core: toolchain ## the core's unit tests in a copy of the tree without the wings: a minute
-	$(BIN)/python -m tests.support.core_alone --numprocesses 3 -m "not (server or broker or spark or slow or soak or hypothesis)" $(CORE_TESTS)
+	$(BIN)/python -m tests.support.core_alone --numprocesses 3 -m "not (server or broker or spark or slow or soak or hypothesis)"
 
 soak: toolchain servers ## what make test has no time for
 	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 --timeout 3600 -o faulthandler_timeout=3000 -m "soak or hypothesis or slow or sweep" $(PYTEST_ARGS)
