@@ -1,5 +1,5 @@
-"""Fixtures for a broker's disk and for an uploader on it that never sleeps."""
+"""Fixture for a broker's disk."""
 
-from tests.support.uploader.uploader_disk import disk, soon
+from tests.support.uploader.uploader_disk import disk
 
-__all__ = ["disk", "soon"]
+__all__ = ["disk"]

@@ -84,9 +84,6 @@ class PinterestsReader:
                 yield record.offset, record.timestamp
 
 
-pytestmark = pytest.mark.usefixtures("soon")
-
-
 def real_bucket(*, names: Callable[[int], bool] = lambda _: True) -> MemoryObjectStore:
     """Return Pinterest's partition, with only the entries of ``_metadata`` that ``names`` selects."""
     store = MemoryObjectStore()

@@ -13,7 +13,7 @@ from tests.support.golden.records import rows_of
 from tests.support.records.record_reader import read_records
 from tests.support.stores.doubles import CountingStore, Moment, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
-from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling
+from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, skipping_uploader
 from tieredstore.api.outcomes import Outcome
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.planning import load_catalog
@@ -26,12 +26,8 @@ from tieredstore.places.opening import place_store
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.uploader import Uploader
 
 FOLDER = "p/kafkaCluster1/events-0/"
-
-
-pytestmark = pytest.mark.usefixtures("soon")
 
 
 def run_once(disk: BrokerDisk, store: object, bits: int = 0) -> list[str]:
@@ -42,9 +38,8 @@ def what_is_left(disk: BrokerDisk, store: object, bits: int = 0) -> list[Outcome
     own = {"leadership": "static", "log.dirs": str(disk.log_dir), "broker.id": "1"}
     texts = {f"uploader.{name}": text for name, text in own.items()}
     settings = raw_settings(bits)
-    with Uploader(
-        settings, uploader_settings_from(texts), store=place_store(store, settings), settling=SaidSettling()  # type: ignore[arg-type]
-    ) as running:  # fmt: skip
+    places: Any = place_store(store, settings)  # type: ignore[arg-type]
+    with skipping_uploader(settings, uploader_settings_from(texts), places, SaidSettling()) as running:
         return running.run_once(tries=3)
 
 

@@ -1,11 +1,11 @@
-"""Fixtures for a broker's disk, which is half empty, and for an uploader on it that never sleeps."""
+"""Fixtures for a broker's disk, which is half empty, and for an empty store."""
 
 import pytest
 
-from tests.support.uploader.uploader_disk import disk, soon, store
+from tests.support.uploader.uploader_disk import disk, store
 from tieredstore.uploader import pins
 
-__all__ = ["disk", "half_empty", "soon", "store"]
+__all__ = ["disk", "half_empty", "store"]
 
 
 @pytest.fixture(autouse=True)

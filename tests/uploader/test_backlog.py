@@ -11,8 +11,16 @@ from typing import Any
 import pytest
 
 from tests.support.simulated_time import SimulatedClock
-from tests.support.stores.doubles import FaultyStore, Moment, Operation
-from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
+from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
+from tests.support.uploader.uploader_disk import (
+    BrokerDisk,
+    SaidSettling,
+    extents,
+    run_once,
+    ticking_clock,
+    uploader_of,
+    watermark_of,
+)
 from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import watermark_key
@@ -20,7 +28,7 @@ from tieredstore.errors import BrokerUnavailableError
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.process.stopping import Stop
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import Uploader, service, shipping
+from tieredstore.uploader import Uploader, service
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.service import Pauses, uploader_service
 from tieredstore.uploader.settled import Settled
@@ -37,10 +45,10 @@ def disk(tmp_path: Path) -> BrokerDisk:
 
 def ship_all(uploader: Uploader) -> None:
     """Ship all segments step by step; retry at once after a failure."""
-    uploader.ask_leadership()
-    uploader.sweep()
-    uploader.ask_settled()
     for _ in range(20 * SEGMENTS):
+        uploader.ask_leadership()
+        uploader.sweep()
+        uploader.ask_settled()
         for partition in uploader.disk.partitions:
             partition.turn.not_before_s = 0.0
         uploader.schedule.ring()
@@ -56,11 +64,8 @@ def manifests_read(store: FaultyStore) -> int:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
-    disk: BrokerDisk, moment: Moment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(disk: BrokerDisk, moment: Moment) -> None:
     """If a store fails now and then, a single request soon succeeds, but a hundred in a row do not all succeed."""
-    monkeypatch.setattr(shipping, "_MOVES_S", -1.0)
     moves = 0
 
     def fails(operation: Operation) -> bool:
@@ -69,7 +74,7 @@ def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
         return operation.name == "replace" and moves % 3 == 0
 
     store = FaultyStore(MemoryObjectStore(), fails, moment=moment)
-    with uploader_of(disk.log_dir, store) as uploader:
+    with uploader_of(disk.log_dir, store, None, ticking_clock()) as uploader:
         ship_all(uploader)
         assert uploader.counts.segments == SEGMENTS
     assert len(store.failed) > SEGMENTS // 4
@@ -80,14 +85,19 @@ def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
 
 
 def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_its_watermark_written_once(
-    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
+    disk: BrokerDisk,
 ) -> None:
-    monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
+    """Time stands still from the first upload on. So the watermark object is written once on a slow machine too."""
+    stopped_s: list[float] = []
+
+    def clock() -> float:
+        return stopped_s[0] if stopped_s else time.monotonic()
+
     # Refresh leadership rarely. If the uploader led the partition only from the second refresh on, it would ask the
     # store for the partition once more.
     pauses = Pauses(leadership=20.0)
-    store = FaultyStore(MemoryObjectStore())
-    with uploader_of(disk.log_dir, store) as uploader, uploader_service(uploader, pauses=pauses):
+    store = ScriptedStore(MemoryObjectStore()).on("put", "*.log", lambda _: stopped_s.append(time.monotonic()))
+    with uploader_of(disk.log_dir, store, None, clock) as uploader, uploader_service(uploader, pauses=pauses):
         wait_until(lambda: uploader.counts.segments == SEGMENTS and not uploader.gauges()["lag_segments"])
     own = [operation.name for operation in store.operations if "/watermarks/" in operation.keys[0]]
     listings = [

@@ -58,9 +58,6 @@ from tieredstore.uploader.settled import REPLICATION_CHECKPOINT
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 
 
-pytestmark = pytest.mark.usefixtures("soon")
-
-
 def test_a_log_that_the_disk_cannot_read_is_a_hole_after_some_tries(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +305,7 @@ def test_files_that_are_opened_by_name_are_those_that_were_listed(
         for _ in range(4):
             for partition in uploader.schedule.take_all(lambda _: True):
                 uploader.ship(partition)
+                partition.turn.not_before_s = 0.0
     epochs = [one.metadata.segment_leader_epochs for one in stored(store) if one.metadata.start_offset == 20]
     assert epochs in ([], [((4, 20),)]), "the third segment was not held"
     assert run_once(disk.log_dir, store) == []
@@ -442,6 +440,7 @@ def test_a_missed_segment_is_shipped_if_it_is_found_while_the_segment_before_it_
         for _ in range(8):
             for partition in uploader.schedule.take_all(lambda _: True):
                 uploader.ship(partition)
+                partition.turn.not_before_s = 0.0
     disk.grow()
     assert run_once(disk.log_dir, store) == []
     assert (extents(store), holes_of(store)) == ([(base, base + 9) for base in range(0, 80, 10)], [])

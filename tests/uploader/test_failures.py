@@ -23,11 +23,11 @@ from tests.support.uploader.uploader_disk import (
     extents,
     holes_of,
     logs_of,
-    run_once,
     stored,
     uploader_of,
     watermark_of,
 )
+from tests.support.uploader.uploader_disk import run_once as run_uploader_once
 from tests.uploader.test_edges import miss, without
 from tests.uploader.test_filling import FOLLOWER
 from tieredstore.backends.base import ObjectStore
@@ -41,17 +41,19 @@ from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import Leadership, pins, shipping
+from tieredstore.uploader import Leadership, pins
 from tieredstore.uploader import segment as segment_module
 from tieredstore.uploader import uploader as module
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 
 
-@pytest.fixture(autouse=True)
-def moves(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save the watermark after each segment, so that the number of operations does not depend on the machine."""
-    monkeypatch.setattr(shipping, "_MOVES_S", -1.0)
+def run_once(log_dir: Path, store: ObjectStore, settling: SaidSettling | None = None, **settings: str) -> list[str]:
+    """Run a new uploader once, on a clock that only the store's operations move. So the uploader also saves the
+    watermark between segments, and the number of operations does not depend on the machine.
+    """
+    counted = ScriptedStore(store)
+    return run_uploader_once(log_dir, counted, settling, lambda: 1.1 * len(counted.operations), **settings)
 
 
 def sweep_of(disk: BrokerDisk, numbers: slice = slice(None)) -> OperationSweep[MemoryObjectStore]:
@@ -295,8 +297,7 @@ def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk, store: MemoryOb
     waits: list[float] = []
     # The upload takes longer than an attempt may, but ends within the grace period.
     slow = ScriptedStore(store).on("put", "*.log", lambda _: waits.append(61.0))
-    with uploader_of(disk.log_dir, slow, upload_timeout_ms="60000") as shipping:
-        shipping.tries._monotonic = lambda: sum(waits, 0.0)  # pyright: ignore[reportPrivateUsage]
+    with uploader_of(disk.log_dir, slow, None, lambda: sum(waits, 0.0), upload_timeout_ms="60000") as shipping:
         (left,) = shipping.run_once(tries=2)
     assert len(waits) == 2
     assert "uploader.upload.timeout.ms" in str(left.reason)

@@ -24,7 +24,6 @@ from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.partition import Role
-from tieredstore.uploader.pins import FollowedPartitions
 from tieredstore.uploader.roles import Roles
 from tieredstore.uploader.settled import REPLICATION_CHECKPOINT
 
@@ -38,14 +37,17 @@ class Replica:
         self.disk = BrokerDisk(folder)
         self.led: list[TopicPartition] = []
         folder.mkdir(parents=True, exist_ok=True)
-        self.uploader: Uploader = uploader_of(folder, store, hold_dir=hold_dir, hold_max_files=hold_max_files)
-        self.uploader.leadership.source.led = lambda: self.led  # type: ignore[method-assign]
         self.now_s = 0.0
-        self.uploader._followed_partitions = FollowedPartitions(lambda: self.now_s)  # pyright: ignore[reportPrivateUsage]
+        self.uploader: Uploader = uploader_of(
+            folder, store, None, lambda: self.now_s, hold_dir=hold_dir, hold_max_files=hold_max_files
+        )
+        self.uploader.leadership.source.led = lambda: self.led  # type: ignore[method-assign]
 
     def look(self) -> None:
         """Let a minute pass, then check the folders and the store."""
         self.now_s += 1000.0
+        if self.uploader.leadership.was_ever_known:
+            self.uploader.ask_leadership()
         for partition in self.uploader.disk.partitions:
             if partition.folder is not None:
                 self.uploader.disk.touch(partition.folder)
@@ -227,7 +229,7 @@ def test_what_is_held_from_before_the_first_stored_segment_is_shipped(
     first segments come only from the uploader of the old leader.
     """
     (hold_dir := tmp_path / "held").mkdir()
-    first = Replica(tmp_path / "replica", FaultyStore(store, always), str(hold_dir))
+    first = Replica(tmp_path / "replica", failing := FaultyStore(store, always), str(hold_dir))
     first.disk.grow(5)
     with contextlib.ExitStack() as opened:
         opened.callback(first.uploader.close)
@@ -244,7 +246,7 @@ def test_what_is_held_from_before_the_first_stored_segment_is_shipped(
             first.uploader.ask_leadership()
             opened.callback(first.uploader.close)
         else:
-            first.uploader._given_store = store  # pyright: ignore[reportPrivateUsage]
+            failing.fail_at = None
             first.uploader.replace_target(settings_from(STORE))
         (next_leader := BrokerDisk(tmp_path / "next", segments=5)).delete(2)
         run_once(next_leader.log_dir, store)

@@ -16,8 +16,6 @@ from tieredstore.config import settings_from
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader import Uploader
 
-pytestmark = pytest.mark.usefixtures("soon")
-
 
 class Life:
     """A partition whose first record begins a hanging transaction, and an uploader that starts and stops.

@@ -13,7 +13,6 @@ from tests.support.stores.doubles import Moment
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.uploader import shipping
 
 WHOLE: Final = [(0, 9), (10, 19), (20, 29)]
 _CHANGES: Final = ("link", "mkdir", "rename", "unlink", "rmdir", "open")
@@ -21,12 +20,6 @@ _CHANGES: Final = ("link", "mkdir", "rename", "unlink", "rmdir", "open")
 
 OTHER_WAYS: Final = [(False, "before"), (False, "during"), (True, "during"), (True, "after")]
 EVERY: Final = [pytest.param(1, marks=pytest.mark.soak), 9]
-
-
-@pytest.fixture(autouse=True)
-def moves(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save the watermark once, so that the number of operations does not depend on the machine."""
-    monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
 
 
 def shipped(log_dir: Path) -> MemoryObjectStore:

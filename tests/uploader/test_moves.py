@@ -34,9 +34,6 @@ WHOLE = [(0, 9), (10, 19), (20, 29)]
 NAME = (PARTITION.topic, PARTITION.partition)
 
 
-pytestmark = pytest.mark.usefixtures("soon")
-
-
 @pytest.fixture(params=["held", "linked"])
 def hold_dir(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     folder = tmp_path / "links"

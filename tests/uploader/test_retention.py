@@ -158,7 +158,6 @@ def test_nothing_goes_while_nobody_knows_who_leads(disk: BrokerDisk, store: Memo
         assert (shipping.counts.expired_segments, shipping.counts.expired_bytes > 0) == (3, True)
 
 
-@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_a_store_that_fails_makes_no_hole(disk: BrokerDisk, store: MemoryObjectStore, moment: Moment) -> None:
     whole = [(info.key, store.get(info.key)) for info in store.list()]

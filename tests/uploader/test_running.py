@@ -15,6 +15,7 @@ import pytest
 
 import tieredstore as ts
 from tests.support.cli.cli_process import tieredstore
+from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import Operation, OperationName, ScriptedStore
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
 from tests.support.waiting import wait_until
@@ -27,6 +28,7 @@ from tieredstore.model import TopicPartition
 from tieredstore.uploader import Leadership
 from tieredstore.uploader import service as module
 from tieredstore.uploader.service import Pauses, uploader_service
+from tieredstore.uploader.tries import GRACE_S
 from tieredstore.uploader.uploader import Uploader
 
 
@@ -100,10 +102,13 @@ def test_a_hole_makes_it_unready(disk: BrokerDisk) -> None:
 
 
 def test_a_thread_that_a_store_does_not_let_go_ends_the_service(disk: BrokerDisk) -> None:
-    with uploader_of(disk.log_dir, MemoryObjectStore(), drain_ms="0") as uploader:
-        uploader.tries._grace_s = -1.0  # pyright: ignore[reportPrivateUsage]
+    clock = SimulatedClock()
+    with (
+        uploader_of(disk.log_dir, MemoryObjectStore(), None, lambda: clock.now, drain_ms="0") as uploader,
+        uploader.tries.under_way("a try of the test", 0.0),
+    ):
+        clock.sleep(GRACE_S + 1)
         with (
-            uploader.tries.under_way("a try of the test", 0.0),
             pytest.raises(StoreUnavailableError, match="a try of the test has not returned"),
             uploader_service(uploader) as service,
         ):
@@ -147,14 +152,16 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(disk: Broker
         inner.put(hole_key("", disk.partition), b"")
     speaks = threading.Event()
     store = ScriptedStore(inner)
-    with uploader_of(disk.log_dir, store, None, drain_ms="0", upload_timeout_ms="60000", **own) as uploader:
+    clock = SimulatedClock()
 
-        def fall_silent(_: Operation) -> None:
-            # Shorten the grace period only here, because any earlier call may take a second on a busy machine.
-            uploader.tries._grace_s = -59.0  # pyright: ignore[reportPrivateUsage]
-            assert speaks.wait(120)
+    def fall_silent(_: Operation) -> None:
+        clock.now = 60 + GRACE_S + 1  # enough for a call to be lost, but not for a step, which has twice the time
+        assert speaks.wait(120)
 
-        store.on(OPERATIONS[verb], f"{prefix}*", fall_silent)
+    store.on(OPERATIONS[verb], f"{prefix}*", fall_silent)
+    with uploader_of(
+        disk.log_dir, store, None, lambda: clock.now, drain_ms="0", upload_timeout_ms="60000", **own
+    ) as uploader:
         try:
             with (
                 pytest.raises(StoreUnavailableError, match=f"{verb} of .* has not returned") as raised,
@@ -170,9 +177,14 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(disk: Broker
 def abandoned_run(disk: BrokerDisk) -> Generator[tuple[Uploader, threading.Event]]:
     """Yield an uploader whose single run was given up, and the event at which the silent store answers."""
     speaks = threading.Event()
-    store = ScriptedStore(MemoryObjectStore()).on("list", do=lambda _: speaks.wait(120))
-    with uploader_of(disk.log_dir, store, upload_timeout_ms="1000") as uploader:
-        uploader.tries._grace_s = -0.5  # pyright: ignore[reportPrivateUsage]
+    clock = SimulatedClock()
+
+    def fall_silent(_: Operation) -> None:
+        clock.sleep(1000)
+        speaks.wait(120)
+
+    store = ScriptedStore(MemoryObjectStore()).on("list", do=fall_silent)
+    with uploader_of(disk.log_dir, store, None, lambda: clock.now, upload_timeout_ms="1000") as uploader:
         try:
             with pytest.raises(StoreUnavailableError, match="has not returned"):
                 uploader.run_once()

@@ -28,9 +28,6 @@ _DEADLINE_S: Final = 120.0
 UNIT_OF_WORK: Final = "test"
 
 
-pytestmark = pytest.mark.usefixtures("soon")
-
-
 class Turns:
     """Random turns of two uploaders. If one has finished, all turns are the other's."""
 

@@ -23,7 +23,6 @@ from tieredstore.uploader.broker import BrokerEnvironment, broker_environment, c
 from tieredstore.uploader.links import check_is_covered, hold_dir_of
 from tieredstore.uploader.pins import free_percent
 
-_TIMEOUT_S: Final = 10.0
 _OWNER: Final = "run the uploader as the broker's user"
 _NO_ID: Final = Uuid(bytes(16))
 
@@ -49,7 +48,7 @@ def _of_broker(environment: BrokerEnvironment) -> tuple[Check, str | None]:
         return Check("broker", Verdict.SKIPPED, "no broker is named: uploader.kafka.bootstrap.servers is not set"), None
     servers, own_id = environment.client["bootstrap.servers"], environment.broker_id
     try:
-        with BrokerState(environment.client, timeout_s=_TIMEOUT_S) as state:
+        with BrokerState(environment.client) as state:
             members = state.members()
             # One topic is enough, because brokers before 2.8 return a zero id for every topic.
             ids = state.topic_ids(sorted({topic for topic, _ in state.leaders()})[:1])

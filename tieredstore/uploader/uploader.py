@@ -80,6 +80,7 @@ class Uploader(Closing):
         store: ObjectStore | None = None,
         settling: Settling | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Set up from ``source``, which names the store and has the settings ``uploader.*``. ``own`` replaces the
         settings ``uploader.*`` of ``source``.
@@ -104,7 +105,7 @@ class Uploader(Closing):
         self.environment: BrokerEnvironment = broker_environment(uploader)
         self.counts: Counts = Counts()
         self.health: Health = _health(uploader)
-        self._given_store, self._monotonic = store, monotonic
+        self._given_store, self._monotonic, self._sleep = store, monotonic, sleep
         with contextlib.ExitStack() as opened:
             for log_dir in self.environment.log_dirs:
                 check_log_dir(log_dir)
@@ -372,9 +373,9 @@ class Uploader(Closing):
         self.leadership.source.watch(self.disk.names)
         self.leadership.refresh()
         self.health.holds("leadership")
-        end_s = time.monotonic() + INCOMPLETE_S
-        while self.sweep().incomplete and time.monotonic() < end_s:
-            time.sleep(_AGAIN_S)
+        end_s = self._monotonic() + INCOMPLETE_S
+        while self.sweep().incomplete and self._monotonic() < end_s:
+            self._sleep(_AGAIN_S)
         self.topics.ask(partition.where.topic for partition in self.disk.partitions)
         self.roles.assign()
 
@@ -384,11 +385,11 @@ class Uploader(Closing):
         moved_on = True
         with ThreadPool(at_once, "tieredstore-uploader-once") as pool:
             while moved_on or self._is_failing(tries):
-                time.sleep(0 if moved_on else _AGAIN_S)
-                self._ask_again()
+                self._sleep(0 if moved_on else _AGAIN_S)
                 self.ask_settled()
                 ready = self.schedule.take_all(lambda partition: partition.turn.failures < tries)
                 moved_on = any(list(in_parallel(pool, self._ship_out, ready, at_once=at_once)))
+                self._ask_again()  # a failed step may have taken so long that the leaders are unknown
                 self.sweep()
         self.fill_holes()
         self.roles.let_leave(self.counts, self.target.made_topic_id)

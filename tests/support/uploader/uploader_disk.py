@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,8 +17,9 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segment
 from tieredstore.catalog.watermark import Watermark, watermark_key
-from tieredstore.config import settings_from
+from tieredstore.config import Settings, settings_from
 from tieredstore.config.loading import uploader_settings_from
+from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ObjectNotFoundError
 from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
@@ -26,8 +28,7 @@ from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import PARTITION, write_segment
-from tieredstore.uploader import Uploader, schedule
-from tieredstore.uploader import uploader as uploader_module
+from tieredstore.uploader import Uploader
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.settled import Settled
 
@@ -154,29 +155,64 @@ class SaidSettling:
         return {partition.name: Settled(self.high, self.stable, self.epoch) for partition in partitions}
 
 
+def skipping_uploader(
+    settings: Settings,
+    own: UploaderSettings,
+    store: ObjectStore,
+    settling: SaidSettling | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Uploader:
+    """Return an uploader whose runs skip their pauses: at a pause, its time goes on until the next partition is due."""
+    skipped_s = 0.0
+
+    def now() -> float:
+        return clock() + skipped_s
+
+    def skip(seconds: float) -> None:
+        nonlocal skipped_s
+        now_s = now()
+        due_s = [one.turn.not_before_s for one in uploader.disk.partitions if one.turn.not_before_s > now_s]
+        skipped_s += max(seconds, min(due_s, default=now_s) - now_s)
+
+    uploader = Uploader(settings, own, store=store, settling=settling, monotonic=now, sleep=skip)
+    return uploader
+
+
+def still_clock() -> float:
+    """Return 0. With this clock, the machine's speed does not decide how often an uploader saves its watermark."""
+    return 0.0
+
+
+def ticking_clock() -> Callable[[], float]:
+    """Return a clock that goes on by over a second at each look, so that an uploader saves each watermark at once."""
+    return itertools.count(0.0, 1.1).__next__
+
+
 def uploader_of(
     log_dir: Path,
     store: ObjectStore,
     settling: SaidSettling | None = None,
-    monotonic: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.monotonic,
     /,
     **settings: str,
 ) -> Uploader:
     """Return an uploader of a disk, with ``uploader.*`` settings (underscores for dots)."""
     own = {f"uploader.{name.replace('_', '.')}": text for name, text in settings.items()}
     defaults = {"uploader.leadership": "static", "uploader.log.dirs": str(log_dir), "uploader.broker.id": "1"}
-    return Uploader(
-        settings_from(STORE),
-        uploader_settings_from({**STORE, **defaults, **own}),
-        store=store,
-        settling=settling,
-        monotonic=monotonic,
-    )
+    uploader_settings = uploader_settings_from({**STORE, **defaults, **own})
+    return skipping_uploader(settings_from(STORE), uploader_settings, store, settling, clock)
 
 
-def run_once(log_dir: Path, store: ObjectStore, settling: SaidSettling | None = None, **settings: str) -> list[str]:
+def run_once(
+    log_dir: Path,
+    store: ObjectStore,
+    settling: SaidSettling | None = None,
+    clock: Callable[[], float] = still_clock,
+    /,
+    **settings: str,
+) -> list[str]:
     """Run a new uploader once; return the reasons for the segments left to upload."""
-    with uploader_of(log_dir, store, settling, **settings) as uploader:
+    with uploader_of(log_dir, store, settling, clock, **settings) as uploader:
         return [str(left.reason) for left in uploader.run_once(tries=2)]
 
 
@@ -213,15 +249,6 @@ def logs_of(store: ObjectStore) -> list[bytes]:
     """Return the logs of the complete segments, in key order."""
     with RemoteStorageManager(settings_from(STORE), store=store) as manager:
         return [manager.open(segment.metadata).read() for segment in stored(store)]
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten retry delays."""
-    monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(schedule, "_LONGEST_DELAY_S", 0.01)
-    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(uploader_module, "_AGAIN_S", 0.001)
 
 
 @pytest.fixture

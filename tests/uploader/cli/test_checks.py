@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support.cli.cli_process import tieredstore, write_settings
 from tests.support.kafka.kafka_topics import make_topic
 from tests.support.servers.kafka import CLUSTER_ID, KafkaServer
-from tests.support.servers.process import free_port
 from tests.support.uploader.uploader_disk import BrokerDisk
+from tieredstore.errors import BrokerUnavailableError
 from tieredstore.live.broker_state import BrokerState
 from tieredstore.model import Uuid
 from tieredstore.ops.doctor.checkup import Verdict
-from tieredstore.uploader import checks as checks_module
 
 OWN = ("broker", "log_dir", "hold_dir")
 META = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=1\n"
@@ -209,10 +209,13 @@ def test_a_broker_is_compared_with_the_disk(
 
 
 def test_a_broker_that_does_not_answer_is_unavailable(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks_module, "_TIMEOUT_S", 0.3)
-    own = {"leadership": "auto", "broker.id": "1", "kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"}
+    def silent(_: BrokerState) -> NoReturn:
+        raise BrokerUnavailableError("no broker answered within 10 s")
+
+    monkeypatch.setattr(BrokerState, "members", silent)
+    own = {"leadership": "auto", "broker.id": "1", "kafka.bootstrap.servers": "127.0.0.1:1"}
     code, rows = of(disk, **own)
-    assert (code, rows["broker"][0][0]) == (75, Verdict.BAD)
+    assert (code, rows["broker"]) == (75, [(Verdict.BAD, "no broker answered within 10 s")])
     # The checks of the disk do not need an answer from the broker.
     assert rows["log_dir"][0][0] == rows["hold_dir"][0][0] == Verdict.GOOD
 
