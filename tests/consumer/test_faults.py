@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import pytest
@@ -22,7 +23,7 @@ from tests.consumer.buckets import (
     reader_of,
     until,
 )
-from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedCluster, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import SECOND_ID, Bucket
 from tests.support.stores.doubles import FaultyStore, Moment
 from tieredstore.backends.registry import store_from_settings
@@ -104,6 +105,27 @@ def test_a_partition_without_a_leader_holds_up_no_other(bucket: Bucket, mode: st
         assert offsets_of(read_patiently(consumer, 10)) == list(range(30, 40))
         broker.logs[OTHERS].has_leader = True
         assert offsets_of(read_patiently(consumer, 10), 1) == list(range(10))
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_a_broker_that_refuses_an_offset_that_it_claims_to_have(bucket: Bucket, *, is_eager: bool) -> None:
+    """For example, a broker with tiered storage that cannot find its remote segment. The refusals are reported if they
+    last.
+    """
+    broker = ScriptedBroker({ORDERS: ScriptedLog(10, 20), OTHERS: ScriptedLog(0, 10)}, is_eager=is_eager)
+
+    class Claims(ScriptedCluster):
+        def earliest_offsets(self, wheres: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+            return dict.fromkeys(wheres, 0)
+
+    makers = {"cluster": lambda *_, **__: Claims(broker)}
+    with broker.consumer(bucket, ORDERS, OTHERS, makers=makers, timeout_ms=200) as (consumer, _):
+        assert offsets_of(read_patiently(consumer, 10), 1) == list(range(10))
+        for _ in range(2):
+            error = raised(consumer, BrokerUnavailableError)
+            assert "orders-0 cannot be read from offset 0: the requested offset is not available" in str(error)
+        broker.logs[ORDERS].start = 0
+        assert offsets_of(read_patiently(consumer, 20)) == list(range(20))
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])

@@ -44,7 +44,7 @@ from tieredstore.consumer.placement import (
 )
 from tieredstore.consumer.settings import Mode
 from tieredstore.consumer.streams import UNREADABLE, StoredStream
-from tieredstore.errors import CorruptDataError, SegmentNotFoundError
+from tieredstore.errors import BrokerUnavailableError, CorruptDataError, SegmentNotFoundError
 from tieredstore.live.epochs import epoch_end_in
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position
@@ -261,11 +261,13 @@ class Core:
             # have the records that the broker has replaced.
             partition.at, partition.left_at = at, at.offset
         # After the first failure, look up at once; after further failures, look up after a pause.
-        partition.retry.tries += 1
-        if partition.retry.tries == 1:
+        tries = partition.retry.tries
+        if tries == 0:
+            partition.retry.tries = 1
             self._look(partition)
         else:
-            self._rest(partition, Backoff(self._clock() + self.policy.pause_s(partition.retry.tries)))
+            error = BrokerUnavailableError(f"{partition} cannot be read from offset {partition.position}: {reason}")
+            self._back_off(partition, error, sum(map(self.policy.pause_s, range(1, tries + 1))))
 
     @contextlib.contextmanager
     def _try_again(self, partition: Partition) -> Generator[None]:
