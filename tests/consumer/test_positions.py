@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from tests.consumer.buckets import DEADLINE_S, ORDERS, PLACE, offsets_of, raised, read, reader_of, until
 from tests.support.kafka.mock_kafka import OFFSET_COMMIT, MockKafka, mock_kafka
-from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.kafka.scripted_member import SELDOM, ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, value_of
 from tieredstore.consumer import Consumer
 from tieredstore.consumer.client import MemberClient
@@ -138,6 +138,26 @@ def test_an_automatic_commit_that_the_coordinator_refuses_is_repeated(bucket: Bu
             until(consumer, lambda _: None in answers)
             assert consumer.committed([PLACE], DEADLINE_S)[0].offset == 20
     assert answers == [code, None]
+
+
+@pytest.mark.parametrize("has_callback", [False, True])
+def test_a_last_commit_that_the_coordinator_refuses_is_logged(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture, *, has_callback: bool
+) -> None:
+    """Nobody repeats it. The client and the mock coordinator are librdkafka's."""
+    bucket.write(20)
+    answers: list[KafkaError] = []
+    with mock_kafka() as mocked:
+        mocked.make_topic("orders")
+        config = {**config_of(mocked, bucket), **SELDOM, "auto.offset.reset": "earliest"}
+        config |= {"on_commit": lambda error, _: answers.append(error)} if has_callback else {}
+        with ScriptedBroker({ORDERS: ScriptedLog(0, 0)}).reader(config, client=MemberClient) as consumer:
+            consumer.assign([TopicPartition(*ORDERS, 0)])
+            read(consumer, 20)
+            consumer.committed([PLACE], DEADLINE_S)  # the coordinator is known from now on
+            mocked.push_errors(OFFSET_COMMIT, KafkaError.REBALANCE_IN_PROGRESS)
+    assert "offset 20 of orders-0 was not committed: Broker: Group rebalance in progress" in caplog.text
+    assert len(answers) == has_callback
 
 
 @pytest.mark.slow

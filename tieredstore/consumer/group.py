@@ -14,8 +14,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tieredstore.consumer.client import place_at, position_of, refusal
 from tieredstore.consumer.partition import Commit, Live, Partition, Start, Tail
 from tieredstore.errors import ConfigError
-from tieredstore.model import Uuid
+from tieredstore.model import Uuid, name_of
 from tieredstore.partitions.position import Position
+from tieredstore.process.log_once import LogOnce
 
 if TYPE_CHECKING:
     from tieredstore.consumer.assembly import Parts
@@ -287,6 +288,7 @@ class Commits:
         self._auto_s = settings.auto_commit_s if settings.has_broker else None
         self._auto_store = settings.auto_store
         self._due_at = time.monotonic() + (self._auto_s or 0.0)
+        self._log = LogOnce(_logger)
         self.in_calls: list[Sequence[Received]] = []
         """Messages that the running calls have collected but not returned yet, so they must not be committed. A user's
         callback may call the consumer while a call runs."""
@@ -349,12 +351,17 @@ class Commits:
             if place.error is None:
                 self._core.confirmed[place.topic, place.partition] = place.offset
 
-    def note_answer(self, error: object, places: Iterable[KafkaPartition]) -> None:
+    def note_answer(self, error: KafkaError | None, places: Iterable[KafkaPartition]) -> None:
         """Take the coordinator's answer to an asynchronous commit. An automatic commit that failed is due again."""
         for place in places:
             partition = self._core.partitions.get((place.topic, place.partition))
-            failed = error is not None or place.error is not None
-            if failed and partition is not None and partition.commit.committed == place.offset:
+            reason = error if place.error is None else place.error
+            if reason is None:
+                continue
+            # The client logs such an error only if it has no callback for commits, but ours always has one.
+            where = name_of((place.topic, place.partition))
+            self._log.warn(f"offset {place.offset} of {where} was not committed: {reason.str()}")
+            if partition is not None and partition.commit.committed == place.offset:
                 partition.commit.committed = None
 
     def commit_when_due(self) -> None:
