@@ -11,7 +11,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from tests.kafka.test_batches import message as old_message
 from tieredstore.errors import AlreadyClosedError, BatchCorruptError, BrokerDeniedError, BrokerError, TieredStoreError
+from tieredstore.kafka.records import RecordDecoder
 from tieredstore.live import LiveFollower
 from tieredstore.live.faults import Trouble
 from tieredstore.live.messages import MessageColumns
@@ -286,3 +288,13 @@ def test_the_end_of_a_partition_does_not_raise_the_number_of_requested_messages(
         logs[FIRST] = [message(FIRST, 4)]
         assert follower.poll(1) is not None
         assert asked == [256, 3, 3]
+
+
+def test_a_record_without_a_timestamp_is_as_in_the_bucket() -> None:
+    """Records that were written before Kafka 0.10 have none. librdkafka returns the type 0 and the time 0."""
+    columns = MessageColumns(("timestamp", "timestampType"))
+    records = columns.build(
+        [Message(topic="orders", partition=0, offset=0, timestamp=stamp) for stamp in ((0, 0), (1, 5))]
+    )
+    (stored,) = RecordDecoder(columns.schema.names).decode([old_message(0, 0)])
+    assert records.to_pylist() == [*stored.to_pylist(), {"timestamp": 5, "timestampType": 0}]

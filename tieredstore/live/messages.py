@@ -158,7 +158,8 @@ def _column(name: str, kind: pa.DataType, messages: Sequence[Message]) -> pa.Arr
         case "offset":
             return array_of(list(map(Message.offset, messages)), kind)
         case "timestamp":
-            return array_of([moment for _, moment in map(Message.timestamp, messages)], kind)
+            # For a record without a timestamp, librdkafka returns 0 instead of -1.
+            return array_of([moment if theirs else -1 for theirs, moment in map(Message.timestamp, messages)], kind)
         case "timestampType":
             # librdkafka's numbers of timestamp types are larger by one than Kafka's. For example, 0 instead of -1 means
             # no timestamp.
