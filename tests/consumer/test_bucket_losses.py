@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from confluent_kafka import KafkaError
@@ -25,10 +25,15 @@ from tests.consumer.buckets import (
 )
 from tests.support.kafka.scripted_member import SELDOM, ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, value_of
+from tieredstore.config import settings_from
 from tieredstore.consumer.partition import Bucket as InBucket
 from tieredstore.errors import DataLossError, ResourceNotFoundError, SegmentCorruptError, UnknownKeyError
 from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Record, build_batch
+
+_FRAME: Final = b"\x28\xb5\x2f\xfd"
+"""The first bytes of a zstd frame, and so of a compressed chunk."""
 
 POLICIES = pytest.mark.parametrize("policy", ["fail", "report"])
 
@@ -116,7 +121,7 @@ def test_damage_fails_until_a_seek_and_is_left_out_where_losses_are_reported(buc
     assert len(lost) == 1
     assert 200 <= lost[0].start < 400
     assert len(offsets) == 590
-    assert offsets == sorted(set(offsets))
+    assert offsets == sorted({*range(600)} - {*range(lost[0].start, lost[0].stop)})
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
@@ -172,7 +177,7 @@ def test_a_second_read_reports_a_skipped_batch_once(bucket: Bucket, fetches: Fet
     with reader_of(bucket, PLACE, tiered_storage_on_data_loss="report", loss_cb=lost.append) as consumer:
         assert offsets_of(read(consumer, 30)) == [*range(10), *range(20, 40)]
     assert not failures
-    assert [(one.start, one.stop) for one in lost] == [(10, 11)]
+    assert [(one.start, one.stop) for one in lost] == [(10, 20)]
 
 
 def test_a_callback_of_a_loss_commits_only_what_was_returned(bucket: Bucket) -> None:
@@ -233,6 +238,33 @@ def test_the_id_of_a_topic_that_the_bucket_does_not_have(bucket: Bucket) -> None
         assert str(raised(consumer, ResourceNotFoundError)) == sentence
 
 
+@pytest.mark.parametrize("kind", ["length", "chunk"])
+def test_records_behind_unreadable_bytes_of_a_segment_are_returned(bucket: Bucket, kind: str) -> None:
+    """A batch's length is damaged, or a compressed chunk. The next batches are found by the offset index."""
+    where = TopicIdPartition(FIRST_ID, *ORDERS)
+    padding = (("padding", b"." * 1000),)
+    batches = [build_batch([Record(value_of(*ORDERS, at), None, headers=padding)], at) for at in range(200)]
+    bucket.options["compression.enabled"] = str(kind == "chunk").lower()
+    bucket.manager.close()
+    bucket.manager = RemoteStorageManager(settings_from(bucket.options | {"chunk.size": "16384"}))
+    damaged = bucket.copy(where, batches, range(200))
+    bucket.write(10)
+    path = next(path for path, _ in _objects(bucket, damaged) if path.suffix == ".log")
+    content = path.read_bytes()
+    if kind == "chunk":
+        frames = content.split(_FRAME)
+        path.write_bytes(_FRAME.join(frames[:7]) + bytes(len(_FRAME)) + _FRAME.join(frames[7:]))
+    else:
+        at = sum(map(len, batches[:100])) + 8  # the length of batch 100
+        path.write_bytes(content[:at] + b"\x7f" + content[at + 1 :])
+    lost: list[Any] = []
+    with reader_of(bucket, PLACE, tiered_storage_on_data_loss="report", loss_cb=lost.append) as consumer:
+        given = offsets_of(until(consumer, lambda given: bool(given) and given[-1].offset() == 209))
+    assert [offset for one in lost for offset in range(one.start, one.stop)] == sorted({*range(210)} - {*given})
+    assert len(given) >= 185
+    assert given == sorted(set(given))
+
+
 # ---- damage in the bucket, but records at the broker
 
 
@@ -275,7 +307,35 @@ def test_a_damaged_batch_that_the_broker_lacks_is_reported_once(bucket: Bucket, 
     own: dict[str, Any] = {"mode": mode, "on_data_loss": "report", "loss_cb": lost.append}
     with broker.consumer(bucket, ORDERS, **own) as (consumer, _):
         assert offsets_of(read(consumer, 70)) == [*range(30), *range(40, 80)]
-    assert [(one.start, one.stop) for one in lost] == [(30, 31)]
+    assert [(one.start, one.stop) for one in lost] == [(30, 40)]
+
+
+@pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
+@pytest.mark.parametrize("begins", [31, 35, 39, 40, 47, 50])
+def test_the_records_of_damaged_batches_that_the_broker_has_are_read_there(
+    bucket: Bucket, mode: str, begins: int
+) -> None:
+    """Two neighbouring batches are damaged, and the broker's log begins in them or directly after them."""
+    bucket.write(20)
+    write_damaged(bucket, 6, 1, 2)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(begins, 80)})
+    lost: list[Any] = []
+    own: dict[str, Any] = {"mode": mode, "on_data_loss": "report", "loss_cb": lost.append}
+    with broker.consumer(bucket, ORDERS, **own) as (consumer, _):
+        assert offsets_of(read(consumer, 30 + 80 - begins)) == [*range(30), *range(begins, 80)]
+        assert consumer.tiered_stats()[ORDERS]["position"] == 80
+    assert [offset for one in lost for offset in range(one.start, one.stop)] == list(range(30, begins))
+
+
+def test_damaged_batches_are_lost_up_to_the_next_record(bucket: Bucket) -> None:
+    """Damaged are the first batch, two neighbours, and the last of the segment and of the log."""
+    write_damaged(bucket, 7, 0, 2, 3, 6)
+    write_damaged(bucket, 2, 1)
+    lost: list[Any] = []
+    with reader_of(bucket, PLACE, tiered_storage_on_data_loss="report", loss_cb=lost.append) as consumer:
+        given = until(consumer, lambda _: len(lost) == 5)
+        assert offsets_of(given) == [*range(10, 20), *range(40, 60), *range(70, 80)]
+    assert [(one.start, one.stop) for one in lost] == [(0, 10), (20, 30), (30, 40), (60, 70), (80, 90)]
 
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])

@@ -225,9 +225,10 @@ class Core:
             phase = partition.phase
             assert isinstance(phase, Bucket)
             stream = phase.stream
-            while (skipped := self.streams.pass_skipped(stream)) is not None:
+            while (skipped := self.streams.next_skipped(stream)) is not None:
                 if self._avoid_damage(partition, stream, skipped.stop):
                     break
+                stream.told += 1
                 self.policy.tell(skipped)
             if partition.phase is not phase:
                 continue  # the broker has the damaged records, or the user's callback has moved or ended the partition
@@ -417,7 +418,9 @@ class Core:
             # The damage may be in the answer only, not in the bucket, so read it again before anything counts as lost.
             partition.damaged_at = position
             self._look(partition)
-        elif self._avoid_damage(partition, stream, behind := stream.lineage.span_at(position).stop):
+        elif self._avoid_damage(
+            partition, stream, behind := stream.readable_at or stream.lineage.span_at(position).stop
+        ):
             self.policy.note_damage(partition, error)
         elif self.policy.accepts_damage(partition, error):
             behind = self._find_on_broker(partition, position, behind)

@@ -28,7 +28,7 @@ message.
 | `Bucket` | damaged records for the first time at the position | look up |
 | `Bucket` | damaged records again, or a missing key, and the broker has the position | look up, on the broker first |
 | `Bucket` | the same, and the broker begins before the segment's end | `Bucket` up to the broker's beginning |
-| `Bucket` | the same, and the broker does not help | loss, look up the offset after the segment |
+| `Bucket` | the same, and the broker does not help | loss, look up the next readable offset |
 | `Bucket` | another error | `Backoff`; lists the topic again if a segment is gone |
 | `Live` | a message, if unchecked, or if silent and from an earlier assignment | drop it: the client returns it again |
 | `Live` | another message | return it |

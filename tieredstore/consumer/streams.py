@@ -4,18 +4,22 @@ bytes of all records that wait for the caller.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.catalog.lineage import Gap
+from tieredstore.catalog.log_sections import offset_index_of
 from tieredstore.errors import CorruptDataError, TieredStoreError, UnknownKeyError, WrongKeyError
 from tieredstore.records.columns import int64_values
 from tieredstore.records.partition import PartitionRead
+from tieredstore.records.report import LostOffsets
+from tieredstore.records.sections import IndexedEnds
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
@@ -23,7 +27,6 @@ if TYPE_CHECKING:
 
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.settings import ConsumerSettings
-    from tieredstore.records.report import LostOffsets, SkippedInSegment
     from tieredstore.remote.source import SegmentSource
 
 UNREADABLE: Final = (CorruptDataError, UnknownKeyError, WrongKeyError)
@@ -64,9 +67,11 @@ class StoredStream:
     lost: list[LostOffsets] = field(default_factory=list["LostOffsets"])
     """Ranges of offsets that a segment should have by its manifest, but does not have."""
     skipped: list[LostOffsets] = field(default_factory=list["LostOffsets"])
-    """Damaged batches that were skipped and logged, each as a loss of one offset."""
+    """Damaged batches that were skipped and logged, each as the offsets from its first one to the next record."""
     told: int = 0
     """The number of ``skipped`` batches that the caller has reported. Used by the polling thread only."""
+    readable_at: int | None = None
+    """After an error: the first offset after the damage from which the segment can be read; None if there is none."""
     turn: Turn = Turn.RESTING
     error: TieredStoreError | None = None
     waiting_bytes: int = 0
@@ -130,8 +135,9 @@ class StoredStreams:
         if reading is not None:
             reading.close()
 
-    def pass_skipped(self, stream: StoredStream) -> LostOffsets | None:
-        """Return the next damaged batch before the end of the stream's next records, each once; None if there is none.
+    def next_skipped(self, stream: StoredStream) -> LostOffsets | None:
+        """Return the next damaged batch before the end of the stream's next records that was not reported yet; None if
+        there is none.
 
         After a failed read, batches after the last record are left to the next read, which meets them again.
         """
@@ -140,8 +146,7 @@ class StoredStreams:
         if stream.told < len(stream.skipped) and (
             stream.turn is Turn.ENDED or stream.skipped[stream.told].start <= upto
         ):
-            stream.told += 1
-            return stream.skipped[stream.told - 1]
+            return stream.skipped[stream.told]
         return None
 
     def take(self, stream: StoredStream) -> pa.RecordBatch | None:
@@ -255,29 +260,62 @@ class StoredStreams:
 
     def _read(self, stream: StoredStream) -> Generator[pa.RecordBatch, None, None]:
         """Read the rest of a stream."""
-        read = PartitionRead(self._source, stream.lineage, stream.position, stream.stop, self._settings)
-        with read:
-            for records in read:
-                _note_skipped(stream, read)
-                stream.position = int64_values(records, "offset")[-1] + 1
-                yield records
+        with self._open(stream, stream.position) as read:
+            try:
+                for records in read:
+                    offsets = int64_values(records, "offset")
+                    _note_skipped(stream, read, offsets)
+                    stream.position = offsets[-1] + 1
+                    yield records
+            except CorruptDataError:
+                if self._settings.on_corrupt == "skip" and stream.position < stream.stop:
+                    stream.readable_at = self._find_readable(stream)
+                raise
             report = read.report
             stream.lost += report.lost
-            _note_skipped(stream, read)
             if report.undecided is not None:
                 # The read has met an open transaction. The stream ends at the transaction's first offset, and the next
                 # look-up decides how to continue.
                 stream.stop = max(stream.position, report.undecided.first_offset)
+            _note_skipped(stream, read, (stream.stop,))
             stream.position = stream.stop
 
+    def _open(self, stream: StoredStream, start: int) -> PartitionRead:
+        return PartitionRead(self._source, stream.lineage, start, stream.stop, self._settings)
 
-def _note_skipped(stream: StoredStream, read: PartitionRead) -> None:
+    def _find_readable(self, stream: StoredStream) -> int | None:
+        """Return an offset after the damage from which the segment can be read, or None. Try one index entry per chunk,
+        because a damaged chunk is unreadable as a whole.
+        """
+        tried, span = -1, stream.lineage.span_at(stream.position)
+        with contextlib.suppress(CorruptDataError):
+            chunk_bytes = self._source.fetch_manifest(span.segment).chunk_index.original_chunk_size
+            ends = IndexedEnds(span.segment, offset_index_of(self._source, span.segment))
+            for end in (ends[number] for number in range(1, len(ends) - 1)):
+                # An entry has the last offset of an append, and the append's position. So read from the next offset on.
+                start, chunk = end.high + 1, end.position // chunk_bytes
+                if end.low > stream.position and start < min(span.stop, stream.stop) and chunk > tried:
+                    tried = chunk
+                    with contextlib.suppress(CorruptDataError), self._open(stream, start) as read:
+                        next(read, None)
+                        return start
+        return None
+
+
+def _note_skipped(stream: StoredStream, read: PartitionRead, offsets: Sequence[int]) -> None:
+    """Note the damaged batches before the last of ``offsets``, the offsets of the next records or of the read's end.
+
+    The header of a damaged batch does not prove which offsets it has. So the loss ends at the next record, the next
+    damaged batch, or the segment's end.
+    """
     # A repeated read may find the same damaged batch again.
-    stream.skipped += [span for span in map(_skipped_span, read.report.skipped) if span not in stream.skipped]
-
-
-def _skipped_span(skipped: SkippedInSegment) -> Gap:
-    """Return a skipped damaged batch as a gap of one offset: the batch's base offset, limited to the segment."""
-    segment = skipped.segment
-    first = min(max(segment.start_offset, skipped.batch.base_offset), segment.end_offset)
-    return Gap(segment.topic_id_partition, first, first + 1)
+    known, following, found = {span.start for span in stream.skipped}, offsets[-1], list[LostOffsets]()
+    for skipped in reversed(read.report.skipped):
+        segment, first = skipped.segment, skipped.batch.base_offset
+        least = min(max(segment.start_offset, skipped.batch.follows + 1), segment.end_offset)
+        first = first if least <= first <= segment.end_offset else least
+        if first not in known and first < following:
+            stop = min(offsets[bisect_right(offsets, first)], segment.end_offset + 1, following)
+            found.append(LostOffsets(segment.topic_id_partition, first, stop))
+            following = first
+    stream.skipped += reversed(found)

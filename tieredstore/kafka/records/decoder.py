@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.errors import BatchCorruptError, ConfigError, InvalidRangeError
+from tieredstore.errors import BatchCorruptError, ConfigError, CorruptDataError, InvalidRangeError
 from tieredstore.kafka.batches import FRAME_SIZE, BatchHeader, Buffer, first_batch_size
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records._kernel import Scanner
@@ -28,12 +28,16 @@ OnCorrupt: TypeAlias = Literal["fail", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class SkippedBatch:
-    """A damaged batch that was left out: its position in the log, its own base offset, and the reason."""
+    """A damaged batch that was left out: its position in the log, its own base offset, and the reason.
+
+    ``follows`` is the last offset of the batches before it, or -1.
+    """
 
     position: int
     size_in_bytes: int
     base_offset: int
     reason: str
+    follows: int
 
 
 class LogReading:
@@ -76,25 +80,30 @@ class LogReading:
     def read(self, pieces: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
         """See RecordDecoder.decode."""
         rest = bytearray()
-        for piece in pieces:
-            with memoryview(piece) as whole, whole.cast("B") as view:
-                # The end of the last piece may have cut a batch. First add only the bytes that this batch lacks. All
-                # other batches are decoded in place.
-                consumed = 0
-                while rest and consumed < len(view):
-                    taken = min(_count_missing(rest), len(view) - consumed)
-                    rest += view[consumed : consumed + taken]
-                    consumed += taken
-                    if len(rest) >= _LEAST_FRAME:
-                        yield from self._walk_rest(rest)
-                # Decode the batches that are whole in this piece of the log. Keep the bytes after them, which begin
-                # another batch.
-                if not rest and self._state != _STOP_REACHED:
-                    with view[consumed:] as unread:
-                        walked = yield from self._walk(unread)
-                        rest += unread[walked:]
-            if self._state == _STOP_REACHED:
-                break
+        try:
+            for piece in pieces:
+                with memoryview(piece) as whole, whole.cast("B") as view:
+                    # The end of the last piece may have cut a batch. First add only the bytes that this batch lacks.
+                    # All other batches are decoded in place.
+                    consumed = 0
+                    while rest and consumed < len(view):
+                        taken = min(_count_missing(rest), len(view) - consumed)
+                        rest += view[consumed : consumed + taken]
+                        consumed += taken
+                        if len(rest) >= _LEAST_FRAME:
+                            yield from self._walk_rest(rest)
+                    # Decode the batches that are whole in this piece of the log. Keep the bytes after them, which begin
+                    # another batch.
+                    if not rest and self._state != _STOP_REACHED:
+                        with view[consumed:] as unread:
+                            walked = yield from self._walk(unread)
+                            rest += unread[walked:]
+                if self._state == _STOP_REACHED:
+                    break
+        except CorruptDataError:
+            # The next piece is damaged. Yield the records before it first.
+            yield from self._flush()
+            raise
         yield from self._flush()
         if self._state != _STOP_REACHED:
             self._expect_end(rest)
@@ -154,7 +163,7 @@ class LogReading:
             raise BatchCorruptError(
                 f"the record batch at byte {position}{'' if lost else f' (offset {base_offset})'} {problem}"
             )
-        self.skipped.append(SkippedBatch(position, size, base_offset, problem))
+        self.skipped.append(SkippedBatch(position, size, base_offset, problem, self.last_offset))
         self._scanner.skip_batch()
 
     def _expect_end(self, rest: bytearray) -> None:
