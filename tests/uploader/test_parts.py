@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.uploader.uploader_disk import BrokerDisk, run_once
+from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Hole, MoveBack, ShippedSegment, Watermark
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import (
@@ -116,6 +118,15 @@ def test_a_brokers_checkpoint_of_high_watermarks(tmp_path: Path) -> None:
     assert high_watermarks(tmp_path) is None
     (tmp_path / "replication-offset-checkpoint").write_text("0\n3\na.b 0 12\na-b 11 9223372036854775807\nbroken\n")
     assert high_watermarks(tmp_path) == {("a.b", 0): 12, ("a-b", 11): 2**63 - 1}
+
+
+def test_an_unreadable_checkpoint_of_high_watermarks_settles_nothing(tmp_path: Path) -> None:
+    disk, store = BrokerDisk(tmp_path / "logs", segments=2), MemoryObjectStore()
+    checkpoint = disk.log_dir / "replication-offset-checkpoint"
+    checkpoint.mkdir()
+    assert run_once(disk.log_dir, store) == ["its high watermark is not known yet"]
+    checkpoint.rmdir()
+    assert run_once(disk.log_dir, store) == []
 
 
 def test_transactions_that_the_latest_snapshot_has_open(tmp_path: Path) -> None:

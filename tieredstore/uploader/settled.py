@@ -137,11 +137,15 @@ class DiskSettling:
 
 
 def high_watermarks(log_dir: Path) -> dict[TopicPartition, int] | None:
-    """Read the file of high watermarks that a broker writes every five seconds. Return None if there is no file."""
+    """Read the file of high watermarks that a broker writes every five seconds. Return None if there is no file. If the
+    file cannot be read, return no high watermarks, because the segments may not be replicated.
+    """
     try:
         lines = (log_dir / REPLICATION_CHECKPOINT).read_text("ascii", "replace").splitlines()
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError:
+        return {}
     matches = (_LINE.fullmatch(line) for line in lines[2:])
     return {(match[1], int(match[2])): int(match[3]) for match in matches if match}
 
