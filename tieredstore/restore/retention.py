@@ -15,7 +15,7 @@ _UNLIMITED: Final = -1
 
 def select_deleted(spans: Sequence[Span], settings: Mapping[str, str], now_ms: int) -> Sequence[Span]:
     """Return the segments that a broker would delete by the retention settings of a topic. These are the oldest
-    segments, before the first segment that the broker would keep.
+    segments, before the first segment that the broker would keep. A segment without a time is as old as its new file.
 
     Raise ConfigError for a setting that is not a number.
     """
@@ -24,7 +24,7 @@ def select_deleted(spans: Sequence[Span], settings: Mapping[str, str], now_ms: i
     retention_ms, most_bytes = number_of(settings, "retention.ms"), number_of(settings, "retention.bytes")
     left = sum(span.segment.segment_size_in_bytes for span in spans)
     for count, span in enumerate(spans):
-        is_old = retention_ms != _UNLIMITED and span.segment.max_timestamp_ms < now_ms - retention_ms
+        is_old = retention_ms != _UNLIMITED and 0 <= span.segment.max_timestamp_ms < now_ms - retention_ms
         left -= span.segment.segment_size_in_bytes
         if not is_old and (most_bytes == _UNLIMITED or left < most_bytes):
             return spans[:count]

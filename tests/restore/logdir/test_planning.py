@@ -18,6 +18,7 @@ from tieredstore.model import AtTime, IndexType, RemoteLogSegmentId, RemoteLogSe
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.source import SegmentSource
 from tieredstore.restore.logdir.planning import plan_spans
+from tieredstore.restore.retention import select_deleted
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
 
 ORDERS = TopicIdPartition(Uuid(b"orders-in-bucket"), "orders", 0)
@@ -162,3 +163,16 @@ def test_a_cut_is_the_last_border_at_which_no_transaction_is_open(
     if batches:
         roll()
     assert Stored(parts).bounds(stop) == ((0, best) if best else None)
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "deleted"), [((10, 20, 95), 2), ((-1, 10), 0), ((10, -1, 10), 1), ((2**62, 10), 0)]
+)
+def test_retention_deletes_the_oldest_segments_up_to_one_that_is_young_or_has_no_time(
+    times_ms: Sequence[int], deleted: int
+) -> None:
+    """A broker takes the age of a segment without a time from its file, which the restore has just written."""
+    stored = Stored([Part(number, number + 1, (), max_timestamp_ms=one) for number, one in enumerate(times_ms)])
+    spans = stored.lineage.spans_between(0, len(times_ms))
+    settings = {"cleanup.policy": "delete", "retention.ms": "50", "retention.bytes": "-1"}
+    assert len(select_deleted(spans, settings, 100)) == deleted
