@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Watermark, watermark_key
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
+from tieredstore.kafka.checkpoints import format_partition_metadata
 from tieredstore.model import IndexType, TopicIdPartition, Uuid
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
@@ -233,6 +235,54 @@ def test_links_of_a_topic_that_was_made_again_go_and_those_that_are_excluded_sta
     kept = sorted(path.name for path in hold_dir.iterdir())
     assert kept == sorted(f"{disk.partition.topic}-{disk.partition.topic_id}" for disk in (again, disks["two"]))
     assert "to free the space: two" in caplog.text
+
+
+@pytest.mark.parametrize("is_re_created", [False, True])
+def test_an_unidentified_folder_holds_up_no_links_of_other_partitions(
+    tmp_path: Path, hold_dir: Path, store: MemoryObjectStore, is_re_created: bool
+) -> None:
+    """Without a broker, an unidentified folder also shows that its topic may still exist."""
+    log_dir, now_s = tmp_path / "logs", [0.0]
+    disks = [BrokerDisk(log_dir, replace(PARTITION, partition=number), segments=4) for number in range(2)]
+    assert len(hold_only(disks[0], hold_dir)) == 6
+    metadata = disks[0].folder / "partition.metadata"
+    whole = metadata.read_bytes()
+    metadata.unlink()
+    shutil.rmtree(disks[1].folder)
+    with uploader_of(log_dir, store, SaidSettling(high=0), lambda: now_s[0], hold_dir=str(hold_dir)) as shipping:
+        shipping.ask_leadership()
+        for _ in range(3):
+            shipping.sweep()
+            shipping.follow()
+            assert [one.where for one in shipping.disk.partitions] == [disks[1].partition]
+            now_s[0] += 100.0
+        again = Uuid.random()
+        metadata.write_bytes(format_partition_metadata(again) if is_re_created else whole)
+        shipping.sweep()
+        known = {disks[0].partition, disks[1].partition}
+        if is_re_created:
+            known.add(replace(PARTITION, topic_id=again))
+        assert {one.where for one in shipping.disk.partitions} == known
+        assert len(links(hold_dir)) >= 6
+
+
+def test_the_longest_topic_names_have_links(tmp_path: Path, hold_dir: Path, store: MemoryObjectStore) -> None:
+    """A name in a file system has at most 255 bytes, but a topic's name may have 249, and a topic id 22."""
+    log_dir = tmp_path / "logs"
+    names = ("t" * 249, "t" * 248 + "u", "t" * 231, "t" * 232)
+    disks = [BrokerDisk(log_dir, TopicIdPartition(Uuid.random(), name, 0), segments=4) for name in names]
+    assert len(hold_only(disks[0], hold_dir)) == 12
+    aside = disks[0].folder.rename(tmp_path / "aside")
+    with uploader_of(log_dir, store, SaidSettling(high=0), hold_dir=str(hold_dir)) as shipping:
+        shipping.sweep()
+        assert len(shipping.disk.partitions) == 3, "the topic's name is not known"
+    aside.rename(disks[0].folder)
+    for disk in disks:
+        disk.delete(3)
+    assert run_once(log_dir, store, hold_dir=str(hold_dir)) == []
+    for disk in disks:
+        assert extents(store, disk.partition) == [(0, 9), (10, 19), (20, 29)]
+    assert list(hold_dir.iterdir()) == []
 
 
 def leave_halves(hold_dir: Path) -> None:

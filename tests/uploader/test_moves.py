@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from tests.support.uploader.uploader_disk import (
     watermark_of,
 )
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import BrokerUnavailableError
+from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.kafka import held_segment
 from tieredstore.kafka.log_scan import LogSummary, scan_log
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
@@ -116,8 +117,8 @@ def test_a_move_between_log_directories_keeps_what_retention_has_taken(
     look(uploader, there)
     assert only(uploader).folder == there.folder
     assert pinned(uploader) == [0, 10, 20]
-    shutil.rmtree(disk.log_dir)
-    disk.log_dir.mkdir()
+    for doomed in disk.log_dir.iterdir():
+        shutil.rmtree(doomed)
     there.delete(1)
     look(uploader, there)
     settling.high = 100
@@ -410,7 +411,8 @@ def test_a_partition_whose_log_directory_failed_is_shipped_from_another_one(
     assert only(uploader).folder == there.folder
     assert f"cannot be listed: {disk.log_dir}" in uploader.health.reasons()["folders"]
     settling.high = 100
-    assert uploader.run_once() == []
+    (left,) = uploader.run_once()
+    assert (left.status, left.name) == ("failed", str(disk.log_dir))
     assert (extents(store), watermark_of(store).holes) == ([*WHOLE, (30, 39), (40, 49)], ())
     # The disk is back, but the partition stays where the broker writes it.
     elsewhere.rename(disk.log_dir)
@@ -419,6 +421,100 @@ def test_a_partition_whose_log_directory_failed_is_shipped_from_another_one(
     assert only(uploader).folder == there.folder
     assert uploader.run_once() == []
     assert extents(store)[-1] == (50, 59)
+
+
+def fail_disk(path: Path) -> Path:
+    """Make each access to the folder fail with an error that says nothing about its contents. Return its new path."""
+    elsewhere = path.rename(path.with_name(f"{path.name} on the failed disk"))
+    path.symlink_to(path)
+    return elsewhere
+
+
+def repair_disk(path: Path, elsewhere: Path) -> None:
+    path.unlink()
+    elsewhere.rename(path)
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["folder", "one file"])
+def test_a_partition_whose_folder_failed_is_shipped_from_another_log_directory(
+    uploader: Uploader,
+    disk: BrokerDisk,
+    store: MemoryObjectStore,
+    settling: SaidSettling,
+    tmp_path: Path,
+    is_whole: bool,
+) -> None:
+    BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), "other", 0), segments=1)
+    there, failed = disk.copy_to(tmp_path / "two"), disk.folder / "partition.metadata"
+    if is_whole:
+        failed = disk.folder
+    elsewhere = fail_disk(failed)
+    there.grow(2)
+    for _ in range(3):
+        look(uploader, disk, there)
+    partition = next(one for one in uploader.disk.partitions if one.where == disk.partition)
+    assert partition.folder == there.folder
+    assert "folders" not in uploader.health.reasons()
+    settling.high = 100
+    assert uploader.run_once() == []
+    assert (extents(store), watermark_of(store).holes) == ([*WHOLE, (30, 39), (40, 49)], ())
+    repair_disk(failed, elsewhere)
+    look(uploader, disk, there)
+    assert partition.folder == there.folder
+
+
+def test_a_log_directory_that_failed_before_the_start_holds_up_no_other(
+    disk: BrokerDisk, store: MemoryObjectStore, tmp_path: Path
+) -> None:
+    """A broker goes on with its other log directories. With all of them failed, it does not start."""
+    other = BrokerDisk(tmp_path / "two", replace(PARTITION, partition=1), segments=4)
+    held = [tmp_path / "held on one", tmp_path / "held on two"]
+    for folder in held:
+        folder.mkdir()
+    own = {"log_dirs": f"{disk.log_dir},{other.log_dir}", "hold_dir": ",".join(map(str, held))}
+    elsewhere = [fail_disk(path) for path in (disk.log_dir, held[0])]
+    with uploader_of(disk.log_dir, store, **own) as uploader:
+        (left,) = uploader.run_once()
+        assert (left.status, left.name) == ("failed", str(disk.log_dir))
+        assert f"cannot be listed: {disk.log_dir}" in uploader.health.reasons()["folders"]
+        assert (extents(store), extents(store, other.partition)) == ([], WHOLE)
+        # Another folder may be at this path before the disk is back, so only a restart uses it.
+        for path, away in zip((disk.log_dir, held[0]), elsewhere, strict=True):
+            repair_disk(path, away)
+        uploader.sweep()
+        assert f"cannot be listed: {disk.log_dir}" in uploader.health.reasons()["folders"]
+    assert run_once(disk.log_dir, store, None, **own) == []
+    assert extents(store) == WHOLE
+    for path in (disk.log_dir, other.log_dir):
+        fail_disk(path)
+    with pytest.raises(ConfigError, match=f"{disk.log_dir} cannot be read: .*; repair its disk, or remove it from"):
+        uploader_of(disk.log_dir, store, **own)
+
+
+@pytest.mark.parametrize("is_before", [False, True], ids=["while it runs", "before the start"])
+def test_a_topic_of_a_failed_log_directory_is_not_taken_as_deleted(
+    disk: BrokerDisk, store: MemoryObjectStore, tmp_path: Path, is_before: bool
+) -> None:
+    """Without a broker, the log directories show which topics exist."""
+    (tmp_path / "two").mkdir()
+    (tmp_path / "links").mkdir()
+    own = {"log_dirs": f"{disk.log_dir},{tmp_path / 'two'}", "hold_dir": str(tmp_path / "links")}
+    run_once(disk.log_dir, MemoryObjectStore(), SaidSettling(high=0), **own)
+    now_s, elsewhere = [0.0], fail_disk(tmp_path / "two")
+    if not is_before:
+        repair_disk(tmp_path / "two", elsewhere)
+    shutil.rmtree(disk.folder)
+    with uploader_of(disk.log_dir, store, SaidSettling(high=0), lambda: now_s[0], **own) as uploader:
+        uploader.ask_leadership()
+        uploader.sweep()
+        if not is_before:
+            assert only(uploader).role is Role.LEAVING
+            fail_disk(tmp_path / "two")
+        for _ in range(3):
+            uploader.sweep()
+            uploader.follow()
+            now_s[0] += 100.0
+    assert links(str(tmp_path / "links")) == 3
 
 
 def test_an_answer_about_an_earlier_topic_settles_nothing_of_a_re_created_one(

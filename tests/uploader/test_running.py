@@ -348,6 +348,16 @@ def test_the_command_ships_once_and_says_what_was_left(disk: BrokerDisk, tmp_pat
     assert "offsets could not be shipped" in lost.stderr
 
 
+def test_the_command_fails_if_a_log_directory_has_failed(disk: BrokerDisk, tmp_path: Path) -> None:
+    failed = tmp_path / "failed"
+    failed.symlink_to(failed)
+    done = tieredstore("uploader", "-c", settings_file(disk, tmp_path, log_dirs=f"{disk.log_dir},{failed}"), "--once")
+    assert done.code == 75
+    assert f"not shipped: {failed}: it cannot be listed" in done.text
+    assert "1 segment shipped" in done.text
+    assert f"{failed} has failed, and is left out until the uploader is restarted" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

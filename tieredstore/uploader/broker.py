@@ -140,6 +140,17 @@ def check_log_dir(folder: Path) -> None:
         raise ConfigError(f"log directory {folder} cannot be read: run the uploader as the broker's user")
 
 
+def has_failed(folder: Path) -> bool:
+    """Return True if the folder's disk has failed. A broker then goes on with its other log directories."""
+    try:
+        with os.scandir(folder):
+            return False
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False  # not the disk's fault
+    except OSError:
+        return True
+
+
 def _broker_id(settings: UploaderSettings, broker: Mapping[str, str], log_dirs: tuple[Path, ...]) -> int:
     if settings.broker_id is not None:
         return settings.broker_id

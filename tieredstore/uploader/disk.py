@@ -91,10 +91,12 @@ class Disk:
         links: Links,
         monotonic: Callable[[], float] = time.monotonic,
         made_id: Callable[[str], Uuid] | None = None,
+        failed: Iterable[Path] = (),
     ) -> None:
         """Watch the log directories, and reuse the hard ``links`` that an earlier process left.
 
-        ``made_id`` derives an id for a topic without a topic id.
+        ``made_id`` derives an id for a topic without a topic id. ``failed`` are further log directories, which failed
+        before the start. They are not read, and nobody knows their partitions.
         """
         self._log_dirs = {path: _LogDir() for path in log_dirs}
         self._is_wanted, self._made_id, self._links, self._monotonic = is_wanted, made_id, links, monotonic
@@ -102,23 +104,33 @@ class Disk:
         self._folders: dict[Path, _Folder] = {}
         self._partitions: dict[TopicIdPartition, Partition] = {}
         self._touched: set[Path] = set()
-        self._has_adopted = False
+        self._failed_before = frozenset(failed)
+        self._awaited: set[TopicPartition] | None = None
+        """The names of folders that were not identified when links were last adopted; None before the first time."""
 
     @property
     def failed(self) -> frozenset[Path]:
-        """The log directories whose last listing failed."""
-        return frozenset(path for path, known in self._log_dirs.items() if known.has_failed)
+        """The log directories that had failed at the start, or whose last listing failed."""
+        return self._failed_before.union(path for path, known in self._log_dirs.items() if known.has_failed)
 
     @property
     def unreadable(self) -> dict[TopicPartition, str]:
-        """The partitions whose folders could not be read in the last two checks, each with a sentence that says why."""
-        return {partition_of(path): folder.warned for path, folder in list(self._folders.items()) if folder.warned}
+        """The partitions whose folders could not be read in the last two checks, each with a sentence that says why.
+        Partitions that are read from another log directory are left out.
+        """
+        warned = {path: folder.warned for path, folder in list(self._folders.items()) if folder.warned}
+        read = {one.name for one in self.partitions if one.folder and one.folder not in warned} if warned else ()
+        return {name: sentence for path, sentence in warned.items() if (name := partition_of(path)) not in read}
+
+    @property
+    def unidentified(self) -> set[TopicPartition]:
+        """The names of the folders whose topic ids could not be read yet."""
+        return {partition_of(path) for path, folder in list(self._folders.items()) if folder.where is None}
 
     @property
     def names(self) -> set[TopicPartition]:
-        """The names of all partitions, also of those whose folders could not be read yet."""
-        unknown = {partition_of(path) for path, folder in list(self._folders.items()) if folder.where is None}
-        return unknown | {partition.name for partition in self.partitions}
+        """The names of all partitions, also of unidentified folders."""
+        return self.unidentified | {partition.name for partition in self.partitions}
 
     @property
     def partitions(self) -> list[Partition]:
@@ -156,10 +168,8 @@ class Disk:
         for path in self._folders.keys() - seen:
             del self._folders[path]
         self._locate()
-        if not self._has_adopted and not self.failed and all(folder.where for folder in self._folders.values()):
-            self._has_adopted = True
-            for where in self._links.orphans(self._partitions, self._is_wanted):
-                self._add(where, None)
+        if self._awaited is None or self._awaited:
+            self._adopt_orphans()
 
     def relist(self, partition: Partition) -> bool:
         """List the folder of one partition now. Return False if the listing fails, for example because the partition
@@ -208,22 +218,36 @@ class Disk:
             else:
                 self._look(path, folder, mtime_ns)
 
+    def _adopt_orphans(self) -> None:
+        """Add the partitions that only hard links keep. An unidentified folder may belong to such a partition, so do
+        not add partitions of its name until it is identified or gone.
+        """
+        unknown = self.unidentified
+        awaited = unknown if self._awaited is None else self._awaited & unknown
+        if self.failed or awaited == self._awaited:
+            return
+        self._awaited = awaited
+        for where in self._links.orphans(self._partitions, self._is_wanted):
+            if (where.topic, where.partition) not in awaited:
+                self._add(where, None)
+
     def _locate(self) -> None:
         """Find the new folder of each partition whose folder is gone or now belongs to a re-created topic.
 
-        If a log directory cannot be listed, its partitions keep their folders, unless another log directory has the
-        partition. The broker may have copied the partition there from other brokers.
+        If a log directory cannot be listed, or a folder cannot be read, its partitions keep their folders, unless
+        another log directory has the partition. The broker may have copied the partition there from other brokers.
         """
         failed = self.failed
+        bad = {path for path, folder in self._folders.items() if folder.warned or path.parent in failed}
         for partition in self.partitions:
             path = partition.folder
             folder = None if path is None else self._folders.get(path)
             is_there = folder is not None and folder.where == partition.where
-            if is_there and path is not None and path.parent not in failed:
+            if is_there and path not in bad:
                 continue
             places = (path for path, other in self._folders.items() if other.where == partition.where)
-            elsewhere = min(places, key=lambda path: path.parent in failed, default=None)
-            if is_there and elsewhere is not None and elsewhere.parent in failed:
+            elsewhere = min(places, key=bad.__contains__, default=None)
+            if is_there and elsewhere in bad:
                 continue
             if partition.folder is not None or elsewhere is not None:
                 partition.lie_in(elsewhere)

@@ -36,6 +36,8 @@ _PART: Final = ".part"
 _GONE: Final = ".gone"
 _SEGMENT: Final = re.compile(r"(\d{20})-(\d{20})", re.ASCII)
 _TOPIC: Final = re.compile(r"(.+)-([A-Za-z0-9_-]{22})", re.ASCII)
+_LONGEST_TOPIC: Final = 232
+"""A folder's name has at most 255 characters, and a topic id with its dash 23. So longer topics' names are cut."""
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
@@ -192,13 +194,15 @@ class Links:
 
     def orphans(self, known: Iterable[TopicIdPartition], is_wanted: Callable[[str], bool]) -> list[TopicIdPartition]:
         """Return the partitions that have links but are not ``known``. Log excluded topics that still have links."""
-        here = {(f"{where.topic}-{where.topic_id}", str(where.partition)) for where in known}
+        here = {_partition_folder(Path(), where) for where in known}
         excluded: set[str] = set()
         orphans: dict[TopicIdPartition, None] = {}
         for parent in [path for root in self._by_device.values() for path in root.glob("*/*/")]:
             match = _TOPIC.fullmatch(parent.parent.name)
-            if match is None or not parent.name.isdecimal() or (parent.parent.name, parent.name) in here:
+            if match is None or not parent.name.isdecimal() or Path(*parent.parts[-2:]) in here:
                 continue
+            if len(match[1]) == _LONGEST_TOPIC:
+                continue  # the rest of the topic's name is unknown, so the links wait for the partition's folder
             if is_wanted(match[1]):
                 with contextlib.suppress(ConfigError):
                     orphans[TopicIdPartition(Uuid.parse(match[2]), match[1], int(parent.name))] = None
@@ -228,7 +232,7 @@ class Links:
 
 
 def _partition_folder(root: Path, where: TopicIdPartition) -> Path:
-    return root / f"{where.topic}-{where.topic_id}" / str(where.partition)
+    return root / f"{where.topic[:_LONGEST_TOPIC]}-{where.topic_id}" / str(where.partition)
 
 
 def _link(link: Link, segment: OpenSegment, epochs: LeaderEpochs) -> None:

@@ -7,7 +7,8 @@ directories.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import TieredStoreError
@@ -112,8 +113,10 @@ class Roles:
         elif partition.role is not Role.IGNORED or partition.has_pins:
             partition.ignore()
 
-    def _topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
-        """Return the topics' ids in the cluster. Without a cluster to ask, return the ids in the log directories."""
+    def _topic_ids(self, topics: AbstractSet[str]) -> Mapping[str, Uuid | None]:
+        """Return the topics' ids in the cluster. Without a cluster to ask, return the ids in the log directories. Then
+        omit topics that a failed log directory or an unidentified folder may have.
+        """
         if not topics:
             return {}
         try:
@@ -125,7 +128,8 @@ class Roles:
             return {}
         if ids is None:
             here = {one.where.topic: one.where.topic_id for one in self._disk.partitions if one.folder is not None}
-            ids = {topic: here.get(topic) for topic in topics}
+            unknown = topics if self._disk.failed else {topic for topic, _ in self._disk.unidentified}
+            ids = {topic: here.get(topic) for topic in topics - unknown}
         return ids
 
     def _is_deleted(

@@ -8,8 +8,9 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.api.outcomes import Outcome
@@ -25,7 +26,7 @@ from tieredstore.process.health import Health
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.stores import NamedStore, StoreLike, resolve_store, settings_of
-from tieredstore.uploader.broker import BrokerEnvironment, broker_environment, check_log_dir
+from tieredstore.uploader.broker import BrokerEnvironment, broker_environment, check_log_dir, has_failed
 from tieredstore.uploader.disk import Disk
 from tieredstore.uploader.holes import Filler
 from tieredstore.uploader.hourly_snapshots import HourlySnapshots
@@ -107,11 +108,12 @@ class Uploader(Closing):
         self.health: Health = _health(uploader)
         self._given_store, self._monotonic, self._sleep = store, monotonic, sleep
         with contextlib.ExitStack() as opened:
-            for log_dir in self.environment.log_dirs:
+            log_dirs, failed, hold_dirs = _split_failed(self.environment.log_dirs, uploader.hold_dir)
+            for log_dir in log_dirs:
                 check_log_dir(log_dir)
                 otherwise = f"another uploader ships from {log_dir}: stop it first"
                 opened.callback(os.close, lock_folder(log_dir, otherwise))
-            self._links = Links(uploader.hold_dir, self.environment.log_dirs)
+            self._links = Links(hold_dirs, log_dirs)
             opened.callback(self._links.close)
             broker = self._open_broker(opened)
             leadership = leadership_of(uploader.leadership, self.environment, broker)
@@ -124,9 +126,7 @@ class Uploader(Closing):
         self.leadership: LeadershipView = LeadershipView(leadership, monotonic)
         self.topics: TopicAdvice = TopicAdvice(uploader, broker)
         made_id = self.target.made_topic_id
-        self.disk: Disk = Disk(
-            self.environment.log_dirs, TopicSelection(uploader).holds, self._links, monotonic, made_id
-        )
+        self.disk: Disk = Disk(log_dirs, TopicSelection(uploader).holds, self._links, monotonic, made_id, failed)
         self.roles: Roles = Roles(self.disk, self.leadership, self.topics, broker, monotonic)
         limits = uploader.hold_max_files, uploader.hold_min_free_percent
         self._pins = Pins(*limits, self._links, self.disk.has_changed)
@@ -334,7 +334,7 @@ class Uploader(Closing):
 
     def run_once(self, *, tries: int = 5) -> Table[Outcome]:
         """Upload everything that is closed, replicated and outside open transactions by now. Return the partitions with
-        segments left to upload, and why.
+        segments left to upload, and the log directories that cannot be listed, each with the reason.
 
         A failed step is tried up to ``tries`` times. Raise errors that prevent the start, and StoreUnavailableError
         if a thread does not return from the store.
@@ -401,7 +401,11 @@ class Uploader(Closing):
             Outcome(action="upload", status="failed", code="failed", topic=topic, partition=number, reason=sentence)
             for (topic, number), sentence in self._unreadable().items()
         ]
-        return Table([*left, *unreadable])
+        failed = [
+            Outcome(action="upload", status="failed", code="failed", name=str(path), reason="it cannot be listed")
+            for path in sorted(self.disk.failed)
+        ]
+        return Table([*left, *unreadable, *failed])
 
     def _ship_out(self, partition: Partition) -> bool:
         """Make steps of one partition until nothing more may be uploaded. Return True if any step made progress."""
@@ -519,6 +523,21 @@ class Uploader(Closing):
             return None
         hourly = HourlySnapshots(self.own, self.environment.client, lambda: self.target.manager, self.counts)
         return opened.enter_context(hourly)
+
+
+def _split_failed(
+    log_dirs: Sequence[Path], hold_dirs: Sequence[str]
+) -> tuple[Sequence[Path], Sequence[Path], Sequence[str]]:
+    """Return the log directories to ship from, those that have failed, and the folders for links on working disks. As a
+    broker does, go on with the other log directories if some have failed. If all have failed, ship from all.
+    """
+    failed = [path for path in log_dirs if has_failed(path)]
+    if not failed or len(failed) == len(log_dirs):
+        return log_dirs, (), hold_dirs
+    for path in failed:
+        _logger.error("log directory %s has failed, and is left out until the uploader is restarted", path)
+    working = [path for path in log_dirs if path not in failed]
+    return working, failed, [text for text in hold_dirs if not has_failed(Path(text))]
 
 
 def _left(partition: Partition) -> Outcome:

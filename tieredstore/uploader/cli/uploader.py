@@ -91,7 +91,8 @@ def _tell_of_run(shipping: Uploader, left: Sequence[Outcome], output: Output) ->
     if output.as_json:
         _print_json(left, {**shipped, "holes": counts.holes, "dry_run": False})
     else:
-        print_lines(f"not shipped: {one.topic}-{one.partition}: {one.reason}" for one in left)
+        named = ((one.name or f"{one.topic}-{one.partition}", one.reason) for one in left)
+        print_lines(f"not shipped: {name}: {reason}" for name, reason in named)
         sizes = f"{human_bytes(counts.bytes)}, stored as {human_bytes(counts.stored_bytes)}"
         nothing = "nothing shipped" if left or counts.holes else "nothing to ship"
         print_lines([f"{counted(counts.segments, 'segment')} shipped ({sizes})" if counts.segments else nothing])
