@@ -44,13 +44,13 @@ from benchmarks.uploader.uploader_process import uploader_process
 from tests.support.servers.kafka import start_kafka
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import settings_from
-from tieredstore.config.loading import uploader_settings_from
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, describe, discover
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.service import uploader_service
+from tieredstore.uploader.settings import uploader_settings_from
 
 PARTS: Final = ("many", "large", "idle", "appends", "produce", "memory")
 TARGETS: Final = {

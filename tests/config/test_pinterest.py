@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tieredstore.config import settings_from
-from tieredstore.config.loading import uploader_settings_from
 from tieredstore.config.pinterest import TABLE, translate
 from tieredstore.errors import ConfigError
 from tieredstore.uploader.retention import RemoteRetention
+from tieredstore.uploader.settings import uploader_settings_from
 
 FILE = {
     "ts.segment.uploader.kafka.topics.include": "a.*,b",

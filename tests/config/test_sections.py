@@ -11,20 +11,22 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.fresh_python import run_fresh
 from tests.support.settings_texts import BASE, error_of
 from tieredstore.config import settings_from
 from tieredstore.config.names import known_names
-from tieredstore.config.sections import wing_sections
+from tieredstore.config.sections import registered_parts
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.settings import BatchBrokerSettings, BatchClientSettings, BatchSettings
+from tieredstore.uploader.settings import uploader_settings_from
 
 
 @pytest.fixture
 def _read_anew() -> Iterator[None]:
-    for cached in (wing_sections, known_names):
+    for cached in (registered_parts, known_names):
         cached.cache_clear()
     yield
-    for cached in (wing_sections, known_names):
+    for cached in (registered_parts, known_names):
         cached.cache_clear()
 
 
@@ -70,16 +72,40 @@ def test_names_without_the_prefix_of_the_others_are_warned_of(caplog: pytest.Log
 def test_a_wing_that_is_absent_is_skipped_and_another_failure_is_none_of_that(
     monkeypatch: pytest.MonkeyPatch, module: str, *, is_absent: bool
 ) -> None:
-    point = EntryPoint("gone", f"{module}:SECTIONS", "tieredstore.settings")
+    point = EntryPoint("pubsub", f"{module}:SECTIONS", "tieredstore.settings")
     if not is_absent:
-        needs_more = SimpleNamespace(load=_lacks_a_library, name="gone", module=module)
+        needs_more = SimpleNamespace(load=_lacks_a_library, name="pubsub", module=module)
         monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [needs_more])
         with pytest.raises(ModuleNotFoundError, match="no_such_library"):
             settings_from({**BASE, "pubsub.cluster": "a"})
         return
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
-    with pytest.raises(ConfigError, match=r"pubsub\.cluster is not known"):
+    with pytest.raises(ConfigError, match=r"pubsub\.cluster belongs to tieredstore\.pubsub, which .* lacks"):
         settings_from({**BASE, "pubsub.cluster": "a"})
+    with pytest.raises(ConfigError, match=r"uploader\.nice is not known"):
+        settings_from({**BASE, "uploader.nice": "1"})
+
+
+def test_a_source_imports_only_the_parts_whose_properties_it_has() -> None:
+    imported = run_fresh(f"""
+import sys
+from tieredstore.config import settings_from
+pair = {{"encryption.key.pairs": "a", "encryption.key.pairs.a.public.key.file": "a"}}
+for more in ({{}}, pair, {{"uploader.nice": "1"}}, {{"pubsub.rack": "a"}}):
+    try:
+        settings_from({{**{BASE!r}, **more}})
+    except Exception:
+        pass
+    print(*[name for name in ("uploader", "pubsub") if f"tieredstore.{{name}}.settings" in sys.modules])
+""")
+    assert imported.splitlines() == ["", "", "uploader", "uploader pubsub"]
+
+
+def test_only_the_uploader_reads_the_values_of_its_settings() -> None:
+    settings = settings_from({**BASE, "uploader.nice": "99", "uploader.kafka.client.id": "a"})
+    assert settings.sections == ()
+    with pytest.raises(ConfigError, match=r"uploader\.nice is '99'; it must be an int: 0\.\.19"):
+        uploader_settings_from({**BASE, "uploader.nice": "99"})
 
 
 def _lacks_a_library() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import REPOSITORY
-from tieredstore.config.loading import uploader_settings_from
+from tieredstore.uploader.settings import uploader_settings_from
 
 EXAMPLES = REPOSITORY / "examples" / "uploader"
 YAML: Any = importlib.import_module("yaml")

@@ -18,7 +18,6 @@ from tests.support.uploader.uploader_disk import BrokerDisk
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
-from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import PreconditionFailedError, TieredStoreError
 from tieredstore.kafka.logdir import LogSegment, describe, discover
 from tieredstore.model import TopicIdPartition, Uuid
@@ -27,6 +26,7 @@ from tieredstore.places.opening import place_store
 from tieredstore.places.raw_metadata import NamedSegment, complete_entries, metadata_bytes, parse_metadata
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader.retention import RemoteRetention
+from tieredstore.uploader.settings import uploader_settings_from
 from tieredstore.uploader.target import Target
 
 REAL: Final = Path(__file__).parent / "pinterest_raw"

@@ -17,7 +17,6 @@ from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, skipp
 from tieredstore.api.outcomes import Outcome
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import ConfigError, SegmentConflictError
 from tieredstore.kafka.logdir import PARTITION_METADATA, LogSegment, describe, discover
 from tieredstore.model import Isolation, TopicIdPartition, Uuid
@@ -26,6 +25,7 @@ from tieredstore.places.opening import place_store
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.survey import survey_logs
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.uploader.settings import uploader_settings_from
 
 FOLDER = "p/kafkaCluster1/events-0/"
 

@@ -54,7 +54,7 @@ def test_nothing_is_imported_before_it_is_needed(code: str, most: int, needless:
 
 WINGS = {"tieredstore." + wing for wing in ("consumer", "pipelines", "pubsub", "restore", "spark", "uploader")}
 SELDOM = {
-    "tieredstore.config.clouds", "tieredstore.config.uploader", "tieredstore.metrics.exposition", "javaproperties",
+    "tieredstore.config.clouds", "tieredstore.metrics.exposition", "javaproperties",
     "tieredstore.catalog.lineage", "tieredstore.places.layouts", "urllib.request", "http.client", "ssl", "asyncio",
 }  # fmt: skip
 """Modules that most commands do not need: a cloud's settings, an exporter, read plans, Pinterest's layouts, HTTP."""

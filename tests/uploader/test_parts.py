@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.support.uploader.uploader_disk import BrokerDisk, run_once
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Hole, MoveBack, ShippedSegment, Watermark
-from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import (
     BrokerDeniedError,
     BrokerUnavailableError,
@@ -39,6 +38,7 @@ from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment, Leadership
 from tieredstore.uploader.broker import broker_environment, check_log_dir
 from tieredstore.uploader.leadership import UNKNOWN_S, LeadershipView, leadership_of
+from tieredstore.uploader.settings import uploader_settings_from
 from tieredstore.uploader.settled import Settled, high_watermarks, stable_offset
 from tieredstore.uploader.topics import TopicAdvice, TopicSelection, refusal, warnings
 from tieredstore.uploader.watermarks import agrees, chain_of

@@ -31,7 +31,6 @@ from tests.support.uploader.uploader_runs import Written
 from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
-from tieredstore.config.loading import uploader_settings_from
 from tieredstore.kafka.logdir import discover
 from tieredstore.live.broker_state import BrokerState
 from tieredstore.model import TopicIdPartition, Uuid
@@ -41,6 +40,7 @@ from tieredstore.uploader import service as module
 from tieredstore.uploader.partition import Role
 from tieredstore.uploader.roles import Roles
 from tieredstore.uploader.service import Pauses, uploader_service
+from tieredstore.uploader.settings import uploader_settings_from
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 

@@ -22,13 +22,13 @@ from tests.support.servers.zookeeper import ZooKeeperServer, start_zookeeper, zo
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, uploader_of
 from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment
 from tieredstore.uploader.broker import ZooKeeperTls, broker_environment
 from tieredstore.uploader.leadership import ZooKeeperLeadership
+from tieredstore.uploader.settings import uploader_settings_from
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 

@@ -25,6 +25,11 @@ class SettingsGroup(BaseModel):
     Empty if the group has no such properties.
     """
 
+    beside: ClassVar[str] = ""
+    """The prefix of the group's properties, if only an optional part reads their values, and reads them both with and
+    without the prefix ``rsm.config.``. Empty for groups that are read with the store's settings.
+    """
+
 
 def property_fields(group: type[SettingsGroup]) -> Iterator[tuple[str, FieldInfo, Kind]]:
     """Yield name, field and kind of each property that ``group`` reads, in the order of the class."""

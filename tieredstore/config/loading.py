@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydantic import SecretStr
 
@@ -14,7 +14,7 @@ from tieredstore.config.endpoint import ENDPOINT, UPLOADER_LAYOUT, read_endpoint
 from tieredstore.config.fetch import read_fetch
 from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.jvm import JvmProperties
-from tieredstore.config.names import check_is_ours, check_names, forgotten_names, groups_named
+from tieredstore.config.names import check_is_ours, check_names, forgotten_names
 from tieredstore.config.pinterest import translate
 from tieredstore.config.properties import OwnProperties, own_properties, read_properties, texts_of
 from tieredstore.config.settings import Settings
@@ -24,12 +24,8 @@ from tieredstore.config.values import is_quoted, plain
 from tieredstore.model import GivenProperties
 from tieredstore.process.log_once import LogOnce
 
-if TYPE_CHECKING:
-    from tieredstore.config.uploader import UploaderSettings
-
 _logger: Final = logging.getLogger(__name__)
 _BACKEND: Final = "storage.backend.class"
-_UPLOADER: Final = "uploader."
 
 _log: Final = LogOnce(_logger)
 """Logs each line once per process, because a Spark executor loads settings for each task."""
@@ -60,7 +56,7 @@ def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, 
     backend = backend_name(reader.values.get(_BACKEND, ""))
     # The properties of a user's own class are unknown here, so accept every name under ``storage.``.
     own_class = backend is not None and backend not in BACKENDS
-    check_names(reader, ("storage.",) if own_class else ())
+    wings = check_names(reader, ("storage.",) if own_class else ())
     # The JVM plugin's properties are read only to find problems. Their values are not used.
     reader.read(JvmProperties)
     groups = {
@@ -72,26 +68,11 @@ def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, 
     present: dict[str, object] = {name: group for name, group in groups.items() if group is not None}
     beyond: dict[str, object] = {
         "storage_options": _storage_options(reader) if own_class else (),
-        "sections": tuple(filter(None, [reader.read(group) for group in groups_named(reader.values)])),
+        "sections": tuple(filter(None, [reader.read(group) for group in wings if not group.beside])),
     }
     settings = reader.result(reader.read(Settings, fields=present | beyond))
     _say_what_is_odd(reader, own)
     return settings
-
-
-def uploader_settings_from(
-    properties: GivenProperties, *, base_dir: Path | None = None, source: str = "settings"
-) -> UploaderSettings:
-    """Return the uploader's settings of a mapping; raise ConfigError with all problems, one per line."""
-    properties = translate(texts_of(properties, source), source)
-    own = own_properties(properties, source)
-    beside = {name: properties[name] for name in own.others if name.startswith(_UPLOADER)}
-    reader = SettingsReader(OwnProperties(source, "", {**own.texts, **beside}), base_dir or Path())
-    check_names(reader, ("storage.",))
-    reader.problems = [problem for problem in reader.problems if problem.name.startswith(_UPLOADER)]
-    from tieredstore.config.uploader import UploaderSettings  # noqa: PLC0415  only the uploader needs it
-
-    return reader.result(reader.read(UploaderSettings))
 
 
 def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, SettingsGroup | None]:

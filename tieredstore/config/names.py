@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from typing import Final
 
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, pair_id
-from tieredstore.config.endpoint import EndpointSettings, rule_of
+from tieredstore.config.endpoint import ENDPOINT, UPLOADER_LAYOUT, EndpointSettings, rule_of
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.fields import SettingsGroup, property_names, reads
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.nearest import did_you_mean
 from tieredstore.config.properties import DEFAULT_PREFIX
-from tieredstore.config.sections import wing_groups
+from tieredstore.config.sections import registered_parts, wing_groups
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import MAX_SHOWN, SettingsReader
 from tieredstore.config.storage import ProxySettings
@@ -32,31 +31,22 @@ _OF_ALL_STORES: Final[tuple[type[SettingsGroup], ...]] = (
 )
 _NAMES_OF_ALL_STORES: Final = frozenset(name for group in _OF_ALL_STORES for name in property_names(group))
 
-BESIDE: Final = ("uploader.", "endpoint.")
-"""Beginnings of the property names that are read both with and without the prefix ``rsm.config.``."""
-
 
 def core_groups() -> tuple[type[SettingsGroup], ...]:
     """Return all groups of the core that read properties by fixed names."""
-    return (*_OF_ALL_STORES, *_groups_of("storage."), *_groups_of("uploader."))
+    from tieredstore.config.clouds import CLOUD_GROUPS  # noqa: PLC0415  stores without a cloud do not need it
+
+    return (*_OF_ALL_STORES, *CLOUD_GROUPS)
 
 
 def is_core_name(name: str) -> bool:
-    """Return True if the core has a property of this name. Import only settings groups whose prefix matches."""
-    return name in _NAMES_OF_ALL_STORES or any(reads(group, name) for group in _groups_of(name))
+    """Return True if the core has a property of this name."""
+    return name in _NAMES_OF_ALL_STORES or (name.startswith("storage.") and name in core_names())
 
 
-def _groups_of(name: str) -> tuple[type[SettingsGroup], ...]:
-    """Return the settings groups for the beginning of the name. Their modules are imported only if needed."""
-    if name.startswith("storage."):
-        from tieredstore.config.clouds import CLOUD_GROUPS  # noqa: PLC0415  see above
-
-        return CLOUD_GROUPS
-    if name.startswith("uploader."):
-        from tieredstore.config.uploader import UploaderSettings  # noqa: PLC0415
-
-        return (UploaderSettings,)
-    return ()
+def is_known_name(name: str) -> bool:
+    """Return True if the core or an installed optional part has a property of this name."""
+    return is_core_name(name) or any(reads(group, name) for group in wing_groups({_part_of(name)}))
 
 
 @functools.cache
@@ -69,12 +59,6 @@ def core_names() -> frozenset[str]:
 def known_names() -> frozenset[str]:
     """Return all fixed names of the core and of the installed optional parts."""
     return core_names().union(*map(property_names, wing_groups()))
-
-
-def groups_named(names: Iterable[str]) -> list[type[SettingsGroup]]:
-    """Return each optional part's settings groups that read at least one of the properties ``names``."""
-    others = [name for name in names if not is_core_name(name)]
-    return [group for group in wing_groups() if any(reads(group, name) for name in others)] if others else []
 
 
 _MAX_COMPARED: Final = MAX_SHOWN  # limit of unknown names that get a suggestion, because more would take too long
@@ -97,25 +81,37 @@ def check_is_ours(reader: SettingsReader) -> None:
         )
 
 
-def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
-    """Record a problem for every unknown name, except under the prefixes ``open_beginnings``."""
+def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> list[type[SettingsGroup]]:
+    """Record a problem for every unknown name, except under the prefixes ``open_beginnings``. Return each optional
+    part's settings groups that read at least one of the properties.
+    """
     # Prefixes under which any name is accepted.
     right = (*FAMILIES, *open_beginnings)
-    unknown = [
+    others = [
         name
         for name in reader.values
         if not (name.startswith(right) or is_core_name(name)) and pair_id(name) is None and rule_of(name) is None
     ]
-    wings = groups_named(unknown)
-    unknown = [name for name in unknown if not any(reads(group, name) for group in wings)]
+    if not others:
+        return []
+    wings = wing_groups({_part_of(name) for name in others})
+    unknown = [name for name in others if not any(reads(group, name) for group in wings)]
     for place, name in enumerate(unknown):
         reader.note_stray(name, _what_is_wrong(name, reader) if place < _MAX_COMPARED else "is not known")
+    return [group for group in wings if any(reads(group, name) for name in others)]
+
+
+def _part_of(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _what_is_wrong(name: str, reader: SettingsReader) -> str:
     for old, new in OLD_NAMES.items():
         if name.startswith(old):
             return f"is an old name; the new name is {reader.spell(new + name.removeprefix(old))}"
+    part = _part_of(name)
+    if any(point.name == part for point in registered_parts()) and not wing_groups({part}):
+        return f"belongs to tieredstore.{part}, which this installation lacks: install it, or remove the property"
     return f"is not known{did_you_mean(name, candidates(reader), show=reader.spell)}"
 
 
@@ -136,5 +132,6 @@ def forgotten_names(reader: SettingsReader) -> list[str]:
     """
     if not reader.own.others:
         return []
+    beside = (ENDPOINT, UPLOADER_LAYOUT, *(group.beside for group in wing_groups() if group.beside))
     known = known_names()
-    return [name for name in reader.own.others if name in known and not name.startswith(("metrics.", *BESIDE))]
+    return [name for name in reader.own.others if name in known and not name.startswith(("metrics.", *beside))]

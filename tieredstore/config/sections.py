@@ -1,15 +1,21 @@
-"""The settings of optional parts, such as pipelines. These parts register ``module:SECTIONS`` as entry points.
+"""The settings of optional parts, such as the uploader. These parts register ``module:SECTIONS`` as entry points.
 
-The group of entry points is ``tieredstore.settings``.
+The group of entry points is ``tieredstore.settings``. An entry point's name is the first component of the names of its
+properties: ``pubsub`` for ``pubsub.*``. So a file imports only the parts whose properties it has.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Container
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tieredstore.config.fields import SettingsGroup
-from tieredstore.installation import attached_parts
+from tieredstore.installation import load_attached
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +29,19 @@ class SettingsSection:
 
 
 @functools.cache
-def wing_sections() -> tuple[SettingsSection, ...]:
-    """Return the sections of all installed optional parts."""
-    return tuple(section for sections in attached_parts("tieredstore.settings") for section in sections)
+def registered_parts() -> tuple[EntryPoint, ...]:
+    """Return the entry points of all optional parts with settings, including parts whose folder is absent."""
+    from importlib.metadata import entry_points  # noqa: PLC0415  loads fifty modules, rarely needed
+
+    return tuple(entry_points(group="tieredstore.settings"))
 
 
-def wing_groups() -> list[type[SettingsGroup]]:
-    """Return all groups of the installed optional parts."""
-    return [group for section in wing_sections() for group in section.groups]
+def wing_sections(parts: Container[str] | None = None) -> tuple[SettingsSection, ...]:
+    """Return the sections of the installed optional parts; with ``parts``, only of the parts with these names."""
+    points = [point for point in registered_parts() if parts is None or point.name in parts]
+    return tuple(section for sections in load_attached(points) for section in sections)
+
+
+def wing_groups(parts: Container[str] | None = None) -> list[type[SettingsGroup]]:
+    """Return all groups of the installed optional parts; with ``parts``, only of the parts with these names."""
+    return [group for section in wing_sections(parts) for group in section.groups]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from tieredstore.backends.registry import SCHEMES, properties_with
 from tieredstore.config import Settings, read_properties, settings_from
-from tieredstore.config.loading import uploader_settings_from
 from tieredstore.config.names import known_names
 from tieredstore.config.properties import own_properties, texts_of
 from tieredstore.errors import ConfigError, excerpt
@@ -20,7 +19,6 @@ from tieredstore.model import GivenProperties, Properties, SettingValue
 from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
-    from tieredstore.config.uploader import UploaderSettings
     from tieredstore.remote.manager import RemoteStorageManager
 
 
@@ -41,6 +39,8 @@ or an object made from settings. None means the file that :data:`SETTINGS_VARIAB
 
 SETTINGS_VARIABLE: Final = "TIEREDSTORE_SETTINGS"
 """The environment variable that names a settings file."""
+
+T = TypeVar("T")
 
 _NOTHING: Final[GivenProperties] = MappingProxyType({})
 _ALMOST_A_URL: Final = re.compile(r"([a-z][a-z0-9+.-]+):/*(.*)", re.DOTALL)
@@ -68,9 +68,10 @@ class NamedStore:
         texts = {**{prefix + name: text for name, text in default.items()}, **given}
         return settings_from(texts, base_dir=self._folder(), source=self.source)
 
-    def load_uploader(self) -> UploaderSettings:
-        """Load the settings ``uploader.*`` of the same file. Raise a ConfigError that lists all faults."""
-        return uploader_settings_from(self._read(), base_dir=self._folder(), source=self.source)
+    def load_by(self, read: Callable[..., T]) -> T:
+        """Load settings that an optional part reads itself, by its function with the parameters of
+        :func:`settings_from`."""
+        return read(self._read(), base_dir=self._folder(), source=self.source)
 
     def at(self, store: str) -> NamedStore:
         """Return the same settings for another store, as ``settings_of(..., store=)`` does."""

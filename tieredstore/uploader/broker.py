@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from tieredstore.config.properties import read_properties
-from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.checkpoints import parse_broker_id
+from tieredstore.uploader.settings import UploaderSettings
 
 AUTO: Final = "auto"
 STATIC: Final = "static"

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import BrokerUnavailableError, ConfigError, TieredStoreError
 from tieredstore.kafka.checkpoints import parse_broker_id, parse_cluster_id
 from tieredstore.live.broker_state import BrokerState
@@ -22,6 +21,7 @@ from tieredstore.remote.stores import NamedStore
 from tieredstore.uploader.broker import BrokerEnvironment, broker_environment, check_log_dir
 from tieredstore.uploader.links import check_is_covered, hold_dir_of
 from tieredstore.uploader.pins import free_percent
+from tieredstore.uploader.settings import UploaderSettings, uploader_settings_from
 
 _OWNER: Final = "run the uploader as the broker's user"
 _NO_ID: Final = Uuid(bytes(16))
@@ -31,7 +31,7 @@ def checks(named: NamedStore) -> Iterator[Check]:
     """Check the broker and the folders that the settings ``uploader.*`` name. If there are no such settings, yield
     nothing. Take no lock and write nothing.
     """
-    own = named.load_uploader()
+    own = named.load_by(uploader_settings_from)
     if not own.kafka and own.model_fields_set <= {"kafka"}:
         return
     environment = broker_environment(own)

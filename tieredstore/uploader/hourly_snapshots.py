@@ -17,9 +17,9 @@ from tieredstore.ops.snapshots.taking import write_hourly
 from tieredstore.process.closing import Closing
 
 if TYPE_CHECKING:
-    from tieredstore.config.uploader import UploaderSettings
     from tieredstore.remote import RemoteStorageManager
     from tieredstore.uploader.metrics import Counts
+    from tieredstore.uploader.settings import UploaderSettings
 
 _logger: Final = logging.getLogger(__name__)
 

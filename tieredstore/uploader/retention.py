@@ -13,7 +13,6 @@ from typing import Final
 
 from tieredstore.backends.base import admin_of
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
-from tieredstore.config.uploader import UploaderSettings, parse_topic_ms
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition, human_bytes
 from tieredstore.ops.garbage.removal import Before, Removal
@@ -21,6 +20,7 @@ from tieredstore.ops.listing import ListedSegment
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.metrics import Counts
+from tieredstore.uploader.settings import UploaderSettings, parse_topic_ms
 from tieredstore.uploader.target import Target
 
 _logger: Final = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import TieredStoreError
 from tieredstore.model import Uuid
+from tieredstore.uploader.settings import UploaderSettings
 
 if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState

@@ -17,7 +17,6 @@ from tieredstore.api.outcomes import Outcome
 from tieredstore.api.tables import Table
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
-from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import AlreadyClosedError, ConfigError, StoreError, TieredStoreError
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.process.closing import Closing
@@ -38,6 +37,7 @@ from tieredstore.uploader.pins import INCOMPLETE_S, FollowedPartitions, Held, Pi
 from tieredstore.uploader.retention import Expired, RemoteRetention
 from tieredstore.uploader.roles import Roles
 from tieredstore.uploader.schedule import Schedule
+from tieredstore.uploader.settings import UploaderSettings, uploader_settings_from
 from tieredstore.uploader.settled import BrokerSettling, DiskSettling, Inquiries, Settling
 from tieredstore.uploader.shipping import MOVED_ON, Shipper, Step, Uploads
 from tieredstore.uploader.target import Target
@@ -96,7 +96,7 @@ class Uploader(Closing):
                 raise ConfigError(
                     "loaded settings have no uploader.*: pass the settings' file or a mapping to Uploader"
                 )
-            own = self._named.load_uploader()
+            own = self._named.load_by(uploader_settings_from)
         else:
             settings = settings_of(source)
         self.own = uploader = own
@@ -326,7 +326,7 @@ class Uploader(Closing):
         """
         if self._named is None:
             return
-        new_own, new = self._named.load_uploader(), self._named.load()
+        new_own, new = self._named.load_by(uploader_settings_from), self._named.load()
         for name, field in UploaderSettings.model_fields.items():
             if name not in _NOT_COMPARED and getattr(new_own, name) != getattr(self.own, name):
                 _logger.warning("%s has changed; the change takes effect at the next restart", field.alias)

@@ -19,7 +19,6 @@ from tieredstore.config.pinterest import TABLE
 from tieredstore.config.sections import SettingsSection, wing_sections
 from tieredstore.config.settings import Settings
 from tieredstore.config.storage import JAVA_BACKENDS, ProxySettings
-from tieredstore.config.uploader import KAFKA, UploaderSettings
 
 _INTRO: Final = r"""# Settings
 
@@ -97,12 +96,6 @@ SECTIONS: Final = (
         "SOCKS5 proxy", "If you set one of these properties, also set the host and the port.", (ProxySettings,)
     ),
     SettingsSection("Reading", "", (FetchSettings, ManifestCacheSettings, IndexCacheSettings, ChunkCacheSettings)),
-    SettingsSection(
-        "The uploader",
-        f"Only [the uploader](../how-to/uploader.md) reads these, with or without `rsm.config.`. `{KAFKA}*` are "
-        "properties of its Kafka client.",
-        (UploaderSettings,),
-    ),
     SettingsSection(
         "Where topics lie",
         "These are read with or without `rsm.config.`; see [stores](stores.md#where-topics-lie). "

@@ -18,8 +18,6 @@ from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segment
 from tieredstore.catalog.watermark import Watermark, watermark_key
 from tieredstore.config import Settings, settings_from
-from tieredstore.config.loading import uploader_settings_from
-from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ObjectNotFoundError
 from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
@@ -30,6 +28,7 @@ from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import PARTITION, write_segment
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.partition import Partition
+from tieredstore.uploader.settings import UploaderSettings, uploader_settings_from
 from tieredstore.uploader.settled import Settled
 
 RECORDS = 10

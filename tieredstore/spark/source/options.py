@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from tieredstore.config.encryption import PAIRS, pair_id
 from tieredstore.config.jvm import FAMILIES
-from tieredstore.config.names import core_names, is_core_name
+from tieredstore.config.names import core_names, is_known_name
 from tieredstore.config.nearest import did_you_mean
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.storage import BACKENDS, JAVA_BACKENDS
@@ -392,7 +392,7 @@ def warn_of(names: list[str], why: str) -> None:
 def _is_setting(name: str, open_names: bool) -> bool:
     if open_names and name.startswith("storage."):
         return True  # the user's own store class defines and checks this setting
-    return is_core_name(name) or name.startswith(tuple(FAMILIES)) or pair_id(name) is not None
+    return is_known_name(name) or name.startswith(tuple(FAMILIES)) or pair_id(name) is not None
 
 
 def _own_class(backend: str | None) -> bool:

@@ -1,4 +1,7 @@
-"""Settings of the uploader: ``uploader.*``, in the same source as the settings of the destination store."""
+"""Settings of the uploader: ``uploader.*``, in the same source as the settings of the destination store.
+
+Only the uploader reads their values, with or without the prefix ``rsm.config.``.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,15 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field, SecretStr
 
 from tieredstore.config.fields import SettingsGroup
+from tieredstore.config.names import check_names
+from tieredstore.config.pinterest import translate
+from tieredstore.config.properties import OwnProperties, own_properties, texts_of
+from tieredstore.config.sections import SettingsSection
+from tieredstore.config.source import SettingsReader
 from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, host_and_port, integer, long, string, words
-from tieredstore.model import can_be_topic
+from tieredstore.model import GivenProperties, can_be_topic
 
-KAFKA: Final = "uploader.kafka."
-"""Prefix of the Kafka client's properties."""
+_UPLOADER: Final = "uploader."
 
 
 def _pattern(text: str) -> None:
@@ -37,7 +44,8 @@ class UploaderSettings(SettingsGroup):
     ``kafka`` holds properties of the Kafka client, as pairs of name and text.
     """
 
-    client_properties: ClassVar[str] = KAFKA
+    client_properties: ClassVar[str] = "uploader.kafka."
+    beside: ClassVar[str] = _UPLOADER
 
     server_properties: Annotated[Path | None, PATH] = Field(
         default=None,
@@ -201,3 +209,26 @@ class UploaderSettings(SettingsGroup):
         ),
     )
     kafka: tuple[tuple[str, SecretStr], ...] = ()
+
+
+def uploader_settings_from(
+    properties: GivenProperties, *, base_dir: Path | None = None, source: str = "settings"
+) -> UploaderSettings:
+    """Return the uploader's settings of a mapping; raise ConfigError with all problems, one per line."""
+    properties = translate(texts_of(properties, source), source)
+    own = own_properties(properties, source)
+    beside = {name: properties[name] for name in own.others if name.startswith(_UPLOADER)}
+    reader = SettingsReader(OwnProperties(source, "", {**own.texts, **beside}), base_dir or Path())
+    check_names(reader, ("storage.",))
+    reader.problems = [problem for problem in reader.problems if problem.name.startswith(_UPLOADER)]
+    return reader.result(reader.read(UploaderSettings))
+
+
+SECTIONS: Final = (
+    SettingsSection(
+        "The uploader",
+        "Only [the uploader](../how-to/uploader.md) reads these, with or without `rsm.config.`. "
+        f"`{UploaderSettings.client_properties}*` are properties of its Kafka client.",
+        (UploaderSettings,),
+    ),
+)
