@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -10,44 +10,32 @@ from tests.support.records.small_segments import new_metadata
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.live import EpochEnd
-from tieredstore.model import Uuid
-from tieredstore.partitions.history import Cut
+from tieredstore.partitions.history import Cut, History
+from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.position import Position, Standing, needs_answer, stand
 from tieredstore.testing.segments import PARTITION
 
+LIVE = PartitionLog(
+    PARTITION.topic, PARTITION.partition, PARTITION.topic_id, None, seam=0, earliest=100, end=1000, live_epoch=6
+)
+"""A log with the offsets 100 to 999."""
 
-@dataclass(frozen=True)
-class Log:
-    """A log with the offsets 100 to 999."""
-
-    lineage: Lineage | None = None
-    cut: Cut | None = None
-    live_epoch: int | None = 6
-    topic_id: Uuid = PARTITION.topic_id
-    derived_id: Uuid | None = None
-    earliest: int = 100
-    end: int = 1000
-
-    def epoch_before(self, offset: int) -> int | None:
-        return None if offset < self.earliest else self.live_epoch
+CUT = replace(LIVE, history=History(5, 700, 6, Cut(250, 5, "broker")))
 
 
-def stored(*epochs: tuple[int, int]) -> Log:
+def stored(*epochs: tuple[int, int]) -> PartitionLog:
     named: LeaderEpochs = epochs
-    return Log(Lineage(PARTITION, named, (Span(new_metadata(100), 100, 700),)))
-
-
-CUT = Log(cut=Cut(250, 5, "broker"))
+    return replace(LIVE, lineage=Lineage(PARTITION, named, (Span(new_metadata(100), 100, 700),)))
 
 
 @pytest.mark.parametrize(
     ("position", "log", "answer", "standing"),
     [
         # Positions and logs without epochs: only offsets count.
-        (Position(600), Log(), None, Standing("stands", 600)),
-        (Position(99), Log(), None, Standing("before", 100)),
-        (Position(1000), Log(), None, Standing("stands", 1000)),
-        (Position(1001), Log(), None, Standing("beyond", 1000)),
+        (Position(600), LIVE, None, Standing("stands", 600)),
+        (Position(99), LIVE, None, Standing("before", 100)),
+        (Position(1000), LIVE, None, Standing("stands", 1000)),
+        (Position(1001), LIVE, None, Standing("beyond", 1000)),
         # The bucket has later epochs than the position, so the bucket shows the log, whichever broker leads.
         (Position(600, 5), stored((5, 0), (6, 250)), None, Standing("cut", 250)),
         (Position(600, 5), stored((5, 0), (6, 600)), None, Standing("stands", 600)),
@@ -57,12 +45,12 @@ CUT = Log(cut=Cut(250, 5, "broker"))
         (Position(2000, 5), stored((5, 0), (6, 250)), None, Standing("cut", 250)),
         (Position(600, 3), stored((2, 0), (4, 300), (6, 400)), None, Standing("cut", 300)),
         # Only the broker's answer shows the log.
-        (Position(600, 5), Log(), EpochEnd(5, 250), Standing("cut", 250)),
-        (Position(600, 5), Log(), EpochEnd(5, 600), Standing("stands", 600)),
-        (Position(600, 5), Log(), EpochEnd(3, 700), Standing("stands", 600)),
-        (Position(600, 5), Log(), EpochEnd(3, 120), Standing("cut", 120)),
+        (Position(600, 5), LIVE, EpochEnd(5, 250), Standing("cut", 250)),
+        (Position(600, 5), LIVE, EpochEnd(5, 600), Standing("stands", 600)),
+        (Position(600, 5), LIVE, EpochEnd(3, 700), Standing("stands", 600)),
+        (Position(600, 5), LIVE, EpochEnd(3, 120), Standing("cut", 120)),
         # The broker deleted all records of the epoch, and answers with the start of its log.
-        (Position(90, 5), Log(), EpochEnd(5, 100), Standing("before", 100)),
+        (Position(90, 5), LIVE, EpochEnd(5, 100), Standing("before", 100)),
         # The broker's log differs from the bucket's. A reader without an epoch may have read the abandoned records.
         (Position(600), CUT, None, Standing("cut", 250)),
         (Position(250), CUT, None, Standing("stands", 250)),
@@ -82,13 +70,13 @@ CUT = Log(cut=Cut(250, 5, "broker"))
     ],
 )
 def test_a_position_goes_on_where_the_log_still_has_what_was_read(
-    position: Position, log: Log, answer: EpochEnd | None, standing: Standing
+    position: Position, log: PartitionLog, answer: EpochEnd | None, standing: Standing
 ) -> None:
     assert stand(position, log, answer) == standing
 
 
 def test_the_broker_is_asked_where_its_leader_is_a_later_one() -> None:
-    assert needs_answer(Position(600, 5), Log())
-    assert not needs_answer(Position(600, 6), Log())
-    assert not needs_answer(Position(600), Log())
-    assert not needs_answer(Position(600, 5), Log(live_epoch=None))
+    assert needs_answer(Position(600, 5), LIVE)
+    assert not needs_answer(Position(600, 6), LIVE)
+    assert not needs_answer(Position(600), LIVE)
+    assert not needs_answer(Position(600, 5), replace(LIVE, live_epoch=None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import ConfigError, CorruptDataError, ObjectArchivedError, SegmentNotFoundError
@@ -16,21 +16,13 @@ from tieredstore.process.whole_files import whole_file
 from tieredstore.query.arguments import wrong_kind
 
 if TYPE_CHECKING:
+    from tieredstore.api.bucket import Bucket
     from tieredstore.ops.cost.monthly import MonthlyCost
     from tieredstore.ops.listing import ListedSegment
     from tieredstore.remote.fetch.stream import SegmentStream
     from tieredstore.remote.source import SegmentSource
 
 _PIECE: Final = 1 << 20
-
-
-class SegmentFiles(Protocol):
-    """Access to the files of segments. A bucket implements this protocol."""
-
-    @property
-    def manager(self) -> SegmentSource:
-        """The source of logs and indexes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +140,15 @@ class Segment:
     """The segment's metadata, for calls of a ``RemoteStorageManager``; None if the manifest cannot be read."""
     stored: StoredSegment | None = field(default=None, repr=False, compare=False)
     """The segment's manifest and objects if ``inspect`` returned the segment; None after a listing."""
-    _files: SegmentFiles | None = field(default=None, repr=False, compare=False)
+    _bucket: Bucket | None = field(default=None, repr=False, compare=False)
     _is_archived: bool = field(default=False, repr=False, compare=False)
 
     def open(self) -> SegmentStream:
         """Open the whole log as a seekable, read-only file. Raises SegmentNotFoundError, SegmentCorruptError or
         KeyRingError.
         """
-        files, metadata = self._of_bucket()
-        return files.manager.open(metadata)
+        manager, metadata = self._of_bucket()
+        return manager.open(metadata)
 
     def index(self, kind: str) -> BinaryIO:
         """Open one index: offset, timestamp, producer-snapshot, transaction or leader-epoch.
@@ -165,8 +157,8 @@ class Segment:
         Raises SegmentNotFoundError if the segment was copied without the index.
         """
         wanted = index_type("kind", kind)
-        files, metadata = self._of_bucket()
-        return files.manager.fetch_index(metadata, wanted)
+        manager, metadata = self._of_bucket()
+        return manager.fetch_index(metadata, wanted)
 
     def read_first_time(self) -> datetime | None:
         """Return the time of the first record; None if the segment has no record, or its first record has no time.
@@ -178,8 +170,8 @@ class Segment:
         """
         from tieredstore.catalog.timestamps import first_timestamp  # noqa: PLC0415  few calls need it
 
-        files, metadata = self._of_bucket()
-        return time_of(first_timestamp(files.manager, metadata))
+        manager, metadata = self._of_bucket()
+        return time_of(first_timestamp(manager, metadata))
 
     def fetch(self, path: str | Path, *, range: slice | None = None, index: str | None = None) -> Path:
         """Write the log, a ``range`` of its bytes, or one ``index`` into a new file, complete or not at all."""
@@ -199,14 +191,14 @@ class Segment:
                 left -= len(piece)
         return Path(path)
 
-    def _of_bucket(self) -> tuple[SegmentFiles, RemoteLogSegmentMetadata]:
+    def _of_bucket(self) -> tuple[SegmentSource, RemoteLogSegmentMetadata]:
         if self.metadata is None:
             why = self.damage or f"its objects {', '.join(self.missing)} are missing"
             fault = SegmentNotFoundError if self.damage is None else CorruptDataError
             raise (ObjectArchivedError if self._is_archived else fault)(f"{self} cannot be read: {why}")
-        if self._files is None:
+        if self._bucket is None:
             raise ConfigError("a segment that was pickled has no bucket: get the segment from a bucket again")
-        return self._files, self.metadata
+        return self._bucket.manager, self.metadata
 
     @property
     def is_whole(self) -> bool:
@@ -287,7 +279,7 @@ def index_type(argument: str, name: str) -> IndexType:
     return kind
 
 
-def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool = False) -> Segment:
+def segment_of(listed: ListedSegment, bucket: Bucket | None, *, whole: bool = False) -> Segment:
     """Return the row of a listed segment. With ``whole``, the row's field ``stored`` has the manifest and objects."""
     stored = listed.stored
     where, encryption = listed.partition, None if stored is None else stored.manifest.encryption
@@ -308,7 +300,7 @@ def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool
         None if listed.damage is None else str(listed.damage),
         None if stored is None else stored.metadata,
         stored if whole else None,
-        files,
+        bucket,
         isinstance(listed.damage, ObjectArchivedError),
     )
 

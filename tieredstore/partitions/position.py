@@ -3,60 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from tieredstore.catalog.lineage import NO_EPOCH
-from tieredstore.model import Uuid
 from tieredstore.partitions.history import last_epoch
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.lineage import Lineage
     from tieredstore.live import EpochEnd
-    from tieredstore.partitions.history import Cut
-
-
-class LogBounds(Protocol):
-    """The values of a partition's log that decide if a position is still valid."""
-
-    @property
-    def topic_id(self) -> Uuid:
-        """The topic's id, which distinguishes a re-created topic."""
-        ...
-
-    @property
-    def derived_id(self) -> Uuid | None:
-        """The id, derived from the topic's name, that replaces the topic's id if the bucket stores no topic ids."""
-        ...
-
-    @property
-    def earliest(self) -> int:
-        """The first offset of the log."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """The end offset of the log: the last offset plus 1."""
-        ...
-
-    @property
-    def lineage(self) -> Lineage | None:
-        """The bucket's part of the log."""
-        ...
-
-    @property
-    def cut(self) -> Cut | None:
-        """The offset at which the broker's log diverges from the bucket's; None if it does not diverge."""
-        ...
-
-    @property
-    def live_epoch(self) -> int | None:
-        """The leader epoch at the broker."""
-        ...
-
-    def epoch_before(self, offset: int) -> int | None:
-        """Return the leader epoch of the record before ``offset``. If only a later epoch of the log is known, return
-        the later epoch; if none is known, return None."""
-        ...
+    from tieredstore.partitions.log import PartitionLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +43,7 @@ class Standing:
     at: int
 
 
-def stand(position: Position, log: LogBounds, answer: EpochEnd | None = None) -> Standing:
+def stand(position: Position, log: PartitionLog, answer: EpochEnd | None = None) -> Standing:
     """Decide where a reader continues. ``answer`` is the broker's answer to where the position's leader epoch ends."""
     begins = _begins_below(position, log, answer)
     if begins is not None:
@@ -103,7 +57,7 @@ def stand(position: Position, log: LogBounds, answer: EpochEnd | None = None) ->
     return Standing("stands", position.offset)
 
 
-def is_stale(position: Position, log: LogBounds) -> bool:
+def is_stale(position: Position, log: PartitionLog) -> bool:
     """Return True if no broker was asked, and the bucket's last record is after the position but has an older epoch."""
     if position.epoch is None or log.lineage is None or log.live_epoch is not None:
         return False
@@ -111,12 +65,12 @@ def is_stale(position: Position, log: LogBounds) -> bool:
     return is_older and log.lineage.earliest_offset <= position.offset < log.lineage.end_offset
 
 
-def needs_answer(position: Position, log: LogBounds) -> bool:
+def needs_answer(position: Position, log: PartitionLog) -> bool:
     """Return True if the leader has a later epoch, so that the broker must be asked where the position's epoch ends."""
     return position.epoch is not None and log.live_epoch is not None and log.live_epoch > position.epoch
 
 
-def _begins_below(position: Position, log: LogBounds, answer: EpochEnd | None) -> int | None:
+def _begins_below(position: Position, log: PartitionLog, answer: EpochEnd | None) -> int | None:
     """If an epoch later than the position's begins before the position, return the offset where this epoch begins.
     Otherwise, return None."""
     offset, epoch, cut = position.offset, position.epoch, log.cut

@@ -20,7 +20,7 @@ from tieredstore.records.report import LostOffsets, lost_offsets
 
 if TYPE_CHECKING:
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
-    from tieredstore.partitions.position import LogBounds, Standing
+    from tieredstore.partitions.position import Standing
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery, QueryWords
 
@@ -131,7 +131,7 @@ class Moved(NamedTuple):
     where: TopicPartition
     position: int
     standing: Standing
-    log: LogBounds
+    log: PartitionLog
 
 
 class BeginsLate(NamedTuple):
@@ -247,7 +247,7 @@ def _position_lost(loss: PositionLost) -> str:
             return f"{name_of(where)} ({log.topic_id}) {_describe_move(position, standing, log)}"
 
 
-def _describe_move(position: int, standing: Standing, log: LogBounds) -> str:
+def _describe_move(position: int, standing: Standing, log: PartitionLog) -> str:
     at = standing.at
     match standing.kind:
         case "cut":

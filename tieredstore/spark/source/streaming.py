@@ -43,7 +43,7 @@ from pyspark.sql.streaming.datasource import (
 from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import TopicId, TopicPartition, Uuid, name_of
-from tieredstore.partitions.position import LogBounds, Position, stand
+from tieredstore.partitions.position import Position, stand
 from tieredstore.partitions.selections import Assign, Selection, Subscribe
 from tieredstore.reading.losses import (
     BeginsLate,
@@ -68,11 +68,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.live import EpochEnd
+    from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
 
 OnLoss = Callable[[Loss], None]
 """Callback for each data loss. It raises an error if the stream must end."""
 
+Logs = Mapping[TopicPartition, "PartitionLog"]
 Answers = Mapping[TopicPartition, "EpochEnd"]
 """By partition: where the leader epoch of the last record that the stream has read ends in the broker's log.
 """
@@ -134,7 +136,7 @@ class StreamOffsets:
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
 
     @classmethod
-    def at(cls, offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
+    def at(cls, offsets: Mapping[TopicPartition, int], logs: Logs) -> StreamOffsets:
         """Return these offsets with the topic ids and epochs of the logs."""
         known = {where: logs[where].epoch_before(offset) for where, offset in offsets.items()}
         epochs = {where: epoch for where, epoch in known.items() if epoch is not None}
@@ -178,7 +180,7 @@ class StreamOffsets:
         """Return True if there is nothing to read between these offsets and ``other``."""
         return self.offsets == other.offsets and self.topic_ids == other.topic_ids
 
-    def with_ends(self, ends: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
+    def with_ends(self, ends: Mapping[TopicPartition, int], logs: Logs) -> StreamOffsets:
         """Return these offsets moved to ``ends``, with topic ids and leader epochs from ``logs``.
 
         A partition that is not in ``ends`` keeps its offset, even if it does not exist now, because it may appear
@@ -205,7 +207,7 @@ class StreamOffsets:
 
     def begins(
         self,
-        logs: Mapping[TopicPartition, LogBounds],
+        logs: Logs,
         on_loss: OnLoss,
         answers: Answers = _NO_ANSWERS,
         stale: Collection[TopicPartition] = (),
@@ -229,7 +231,7 @@ class StreamOffsets:
     def windows_to(
         self,
         end: StreamOffsets,
-        logs: Mapping[TopicPartition, LogBounds],
+        logs: Logs,
         on_loss: OnLoss,
         answers: Answers = _NO_ANSWERS,
     ) -> Windows:
@@ -273,11 +275,11 @@ class StreamOffsets:
         own = self.topic_ids.get(where[0])
         return self.offsets.get(where) if own is not None and _agree(own, topic_id, derived) else None
 
-    def _is_cut(self, where: TopicPartition, known: int, log: LogBounds | None, answers: Answers) -> bool:
+    def _is_cut(self, where: TopicPartition, known: int, log: PartitionLog | None, answers: Answers) -> bool:
         position = Position(known, self.epochs.get(where))
         return log is not None and stand(position, log, answers.get(where)).kind == "cut"
 
-    def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss, answer: EpochEnd | None) -> int:
+    def _begin(self, where: TopicPartition, log: PartitionLog, on_loss: OnLoss, answer: EpochEnd | None) -> int:
         known = self._find_next(where, log.topic_id, log.derived_id)
         if known is None:
             # A new partition that does not begin at 0 has lost records, because retention deleted them before the
@@ -290,13 +292,13 @@ class StreamOffsets:
             on_loss(Moved(where, known, standing, log))
         return standing.at
 
-    def _tell_of_gone(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> None:
+    def _tell_of_gone(self, logs: Logs, on_loss: OnLoss) -> None:
         ids, derived = {topic: log.topic_id for (topic, _), log in logs.items()}, _derived_ids(logs)
         for where, at in sorted(self.offsets.items()):
             if where not in logs and self._has_id(where[0], ids, derived):
                 on_loss(Gone(where, self.topic_ids[where[0]], at))
 
-    def _tell_of_other_ids(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> None:
+    def _tell_of_other_ids(self, logs: Logs, on_loss: OnLoss) -> None:
         for topic, (topic_id, derived) in sorted(
             {topic: (log.topic_id, log.derived_id) for (topic, _), log in logs.items()}.items()
         ):
@@ -308,7 +310,7 @@ class StreamOffsets:
                 on_loss(CreatedAgain(topic, topic_id, f"{known} was read up to offsets {read}"))
 
 
-def _derived_ids(logs: Mapping[TopicPartition, LogBounds]) -> dict[str, Uuid | None]:
+def _derived_ids(logs: Logs) -> dict[str, Uuid | None]:
     return {topic: log.derived_id for (topic, _), log in logs.items()}
 
 

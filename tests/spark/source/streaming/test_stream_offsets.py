@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.catalog.lineage import Lineage
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.live import EpochEnd
 from tieredstore.model import TopicPartition, Uuid
-from tieredstore.partitions.history import Cut
-from tieredstore.partitions.position import LogBounds
+from tieredstore.partitions.log import PartitionLog
 from tieredstore.reading.losses import Loss, sentence
 from tieredstore.reading.query import QueryWords
 from tieredstore.spark.source.streaming import OnLoss, StreamOffsets
@@ -26,23 +24,12 @@ OLD, NEW = Uuid(bytes(range(16))), Uuid(bytes(range(16, 32)))
 A, B = ("orders", 0), ("orders", 1)
 
 
-@dataclass(frozen=True)
-class Log:
-    """Log of a partition as the stream sees it: its bounds, topic id and epoch."""
-
-    earliest: int
-    end: int
-    topic_id: Uuid = OLD
-    derived_id: Uuid | None = None
-    lineage: Lineage | None = None
-    cut: Cut | None = None
-    live_epoch: int | None = None
-
-    def epoch_before(self, offset: int) -> int | None:
-        return self.live_epoch
+def log(earliest: int, end: int, topic_id: Uuid = OLD, live_epoch: int | None = None) -> PartitionLog:
+    """Return the log of a partition as the stream sees it: its bounds, topic id and epoch."""
+    return PartitionLog("orders", 0, topic_id, None, 0, earliest, end, live_epoch=live_epoch)
 
 
-Logs = dict[TopicPartition, LogBounds]
+Logs = dict[TopicPartition, PartitionLog]
 places = st.tuples(st.sampled_from(["a", "ü", "x.y_z-3"]), st.integers(0, 2**31 - 1))
 
 
@@ -155,26 +142,26 @@ def test_a_checkpoint_of_something_else_is_one_sentence(value: object) -> None:
 READ_OF_OLD = "orders-0 17", "orders-1 3", "orders-2 1"
 # For each case: offsets already read, the logs, the offsets to begin at, and the losses reported.
 BEGINS: dict[str, tuple[dict[TopicPartition, int], Logs, dict[TopicPartition, int], list[str]]] = {
-    "where it was": ({A: 17, B: 9}, {A: Log(0, 50), B: Log(3, 9)}, {A: 17, B: 9}, []),
+    "where it was": ({A: 17, B: 9}, {A: log(0, 50), B: log(3, 9)}, {A: 17, B: 9}, []),
     "a new partition and a new topic": (
-        {A: 17}, {A: Log(0, 50), B: Log(0, 9), ("other", 0): Log(0, 4, NEW)}, {A: 17, B: 0, ("other", 0): 0}, [],
+        {A: 17}, {A: log(0, 50), B: log(0, 9), ("other", 0): log(0, 4, NEW)}, {A: 17, B: 0, ("other", 0): 0}, [],
     ),
     "a new partition that has lost its beginning": (
-        {A: 17}, {A: Log(0, 50), B: Log(5, 9)}, {A: 17, B: 5},
+        {A: 17}, {A: log(0, 50), B: log(5, 9)}, {A: 17, B: 5},
         ["orders-1 is new, but begins at offset 5 instead of 0"],
     ),
     "retention that passed by": (
-        {A: 17}, {A: Log(18, 50)}, {A: 18}, [f"orders-0 ({OLD}) begins at offset 18, but was read up to 17"],
+        {A: 17}, {A: log(18, 50)}, {A: 18}, [f"orders-0 ({OLD}) begins at offset 18, but was read up to 17"],
     ),
     "a log that ends before what was read": (
-        {A: 17}, {A: Log(0, 16)}, {A: 16}, [f"orders-0 ({OLD}) ends at offset 16, but was read up to 17"],
+        {A: 17}, {A: log(0, 16)}, {A: 16}, [f"orders-0 ({OLD}) ends at offset 16, but was read up to 17"],
     ),
     "a topic that was created again": (
-        {A: 17, B: 3, ("orders", 2): 1}, {A: Log(0, 50, NEW), B: Log(4, 9, NEW)}, {A: 0, B: 4},
+        {A: 17, B: 3, ("orders", 2): 1}, {A: log(0, 50, NEW), B: log(4, 9, NEW)}, {A: 0, B: 4},
         [f"topic orders was created again as {NEW}, and {OLD} was read up to offsets {', '.join(READ_OF_OLD)}"],
     ),
     "partitions that are gone": (
-        {A: 17, B: 4, ("x", 0): 5}, {A: Log(0, 50)}, {A: 17},
+        {A: 17, B: 4, ("x", 0): 5}, {A: log(0, 50)}, {A: 17},
         [f"orders-1 ({OLD}) is gone, but was read up to offset 4",
          f"x-0 ({OLD}) is gone, but was read up to offset 5"],
     ),
@@ -188,13 +175,13 @@ def test_where_reading_goes_on_and_what_is_lost(case: str) -> None:
 
 
 def test_a_partition_that_is_gone_keeps_its_place() -> None:
-    moved = at({A: 17, B: 4, ("x", 0): 5}).with_ends({A: 50}, {A: Log(0, 50)})
+    moved = at({A: 17, B: 4, ("x", 0): 5}).with_ends({A: 50}, {A: log(0, 50)})
     assert moved.offsets == {A: 50, B: 4, ("x", 0): 5}
     assert set(moved.topic_ids) == {"orders", "x"}
 
 
 def test_of_a_topic_that_was_created_again_nothing_stays() -> None:
-    moved = at({A: 17, B: 4}).with_ends({A: 5}, {A: Log(0, 5, NEW)})
+    moved = at({A: 17, B: 4}).with_ends({A: 5}, {A: log(0, 5, NEW)})
     assert moved == at({A: 5}, NEW)
 
 
@@ -204,24 +191,24 @@ def read(start: StreamOffsets, end: StreamOffsets, logs: Logs) -> tuple[Windows,
 
 # For each case: start and end of a batch, the logs when Spark reads it, the offsets read, and the losses reported.
 BATCHES: dict[str, tuple[dict[TopicPartition, int], dict[TopicPartition, int], Logs, Windows, list[str]]] = {
-    "from its start to its end": ({A: 17, B: 4}, {A: 20, B: 4}, {A: Log(0, 99), B: Log(0, 99)}, {A: (17, 20)}, []),
-    "a new partition": ({A: 17}, {A: 17, B: 4}, {A: Log(0, 99), B: Log(0, 99)}, {B: (0, 4)}, []),
+    "from its start to its end": ({A: 17, B: 4}, {A: 20, B: 4}, {A: log(0, 99), B: log(0, 99)}, {A: (17, 20)}, []),
+    "a new partition": ({A: 17}, {A: 17, B: 4}, {A: log(0, 99), B: log(0, 99)}, {B: (0, 4)}, []),
     "retention of its beginning": (
-        {A: 17}, {A: 30}, {A: Log(20, 99)}, {A: (20, 30)},
+        {A: 17}, {A: 30}, {A: log(20, 99)}, {A: (20, 30)},
         [f"orders-0 ({OLD}) begins at offset 20, but was read up to 17"],
     ),
     "retention of all of it": (
-        {A: 17}, {A: 30}, {A: Log(40, 99)}, {}, [f"orders-0 ({OLD}) begins at offset 40, but was read up to 17"],
+        {A: 17}, {A: 30}, {A: log(40, 99)}, {}, [f"orders-0 ({OLD}) begins at offset 40, but was read up to 17"],
     ),
     "another topic of the name": (
-        {A: 17}, {A: 30}, {A: Log(0, 99, NEW)}, {},
+        {A: 17}, {A: 30}, {A: log(0, 99, NEW)}, {},
         [f"orders-0 ({OLD}) is {NEW} now, but offsets 17 to 29 were requested"],
     ),
     "a partition that is gone": (
         {A: 17, B: 2}, {A: 30, B: 2}, {}, {}, [f"orders-0 ({OLD}) is gone, but offsets 17 to 29 were requested"],
     ),
     "a shorter log": (
-        {A: 17}, {A: 30}, {A: Log(0, 25)}, {A: (17, 25)},
+        {A: 17}, {A: 30}, {A: log(0, 25)}, {A: (17, 25)},
         [f"orders-0 ({OLD}) ends at offset 25, but offsets up to 29 were requested"],
     ),
 }  # fmt: skip
@@ -234,12 +221,12 @@ def test_what_a_batch_reads_the_first_time_or_again(case: str) -> None:
 
 
 def test_a_batch_from_a_place_to_itself_is_empty() -> None:
-    first = at({A: 17}).as_initial().with_ends({A: 30}, {A: Log(0, 30)})
-    assert read(first, first, {A: Log(0, 30)}) == ({}, [])
+    first = at({A: 17}).as_initial().with_ends({A: 30}, {A: log(0, 30)})
+    assert read(first, first, {A: log(0, 30)}) == ({}, [])
 
 
 def test_a_topic_created_again_that_is_as_long_as_the_old_one_is_read() -> None:
-    start, logs = at({A: 17}), Logs({A: Log(0, 17, NEW)})
+    start, logs = at({A: 17}), Logs({A: log(0, 17, NEW)})
     end = start.with_ends({A: 17}, logs)
     assert not end.is_at(start)
     assert read(start, end, logs) == ({A: (0, 17)}, [])
@@ -247,14 +234,14 @@ def test_a_topic_created_again_that_is_as_long_as_the_old_one_is_read() -> None:
 
 def test_the_first_batch_read_again_begins_where_it_did() -> None:
     start = at({A: 17}).as_initial()
-    end = start.with_ends({A: 30, B: 3}, {A: Log(0, 99), B: Log(0, 3)})
+    end = start.with_ends({A: 30, B: 3}, {A: log(0, 99), B: log(0, 3)})
     # After the restart, ``latest`` may mean a later offset, or the very offset at which the first batch ended.
     for again in (at({A: 99, B: 5}), at({A: 30, B: 3})):
-        assert read(again.as_initial(), end, {A: Log(0, 120), B: Log(0, 9)}) == ({A: (17, 30), B: (0, 3)}, [])
+        assert read(again.as_initial(), end, {A: log(0, 120), B: log(0, 9)}) == ({A: (17, 30), B: (0, 3)}, [])
 
 
 def test_where_it_began_is_kept_until_something_was_read() -> None:
-    logs: Logs = {A: Log(0, 99)}
+    logs: Logs = {A: log(0, 99)}
     start = at({A: 17}).as_initial()
     waited = start.with_ends({A: 17}, logs)
     assert waited == start
@@ -274,7 +261,7 @@ def test_batch_after_batch_reads_each_offset_once_whatever_retention_does(steps:
     for grown, gone, most in steps:
         end += grown
         earliest = min(end, earliest + gone)
-        logs: Logs = {A: Log(earliest, end)}
+        logs: Logs = {A: log(earliest, end)}
         begins = stand.begins(logs, lambda _: None)
         moved = stand.with_ends({A: min(end, begins[A] + most)}, logs)
         for start, stop in stand.windows_to(moved, logs, lambda _: None).values():
@@ -287,7 +274,7 @@ def test_batch_after_batch_reads_each_offset_once_whatever_retention_does(steps:
 def test_an_election_that_cut_what_was_read_is_data_loss_and_reads_on_from_there() -> None:
     """A repeated batch reports the same loss. The next batch reports nothing."""
     stand = replace(at({A: 600}), epochs={A: 5})
-    logs: Logs = {A: Log(0, 900, live_epoch=6)}
+    logs: Logs = {A: log(0, 900, live_epoch=6)}
     answers = {A: EpochEnd(5, 250)}
     begins, losses = told_of(lambda on_loss: stand.begins(logs, on_loss, answers))
     assert begins == {A: 250}
@@ -300,5 +287,5 @@ def test_an_election_that_cut_what_was_read_is_data_loss_and_reads_on_from_there
 
 def test_what_is_known_of_a_position_stays_while_nothing_is_read() -> None:
     stand = replace(at({A: 600, B: 7}), epochs={A: 5})
-    logs: Logs = {A: Log(0, 900, live_epoch=6), B: Log(0, 900, live_epoch=6)}
+    logs: Logs = {A: log(0, 900, live_epoch=6), B: log(0, 900, live_epoch=6)}
     assert stand.with_ends({A: 600, B: 7}, logs).to_json() == stand.to_json()
