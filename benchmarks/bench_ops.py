@@ -37,7 +37,7 @@ from benchmarks.bench_catalog import peak_mib
 from benchmarks.bench_transform import CHUNK
 from benchmarks.measuring import machine
 from benchmarks.ops.ops_limits import DataJobs, RotationJobs
-from benchmarks.ops.ops_store import PAIRS, EncryptedStoreBuilder, key_files, key_settings, without_manifests
+from benchmarks.ops.ops_store import PAIRS, EncryptedStoreBuilder, key_files, key_settings, ring_of, without_manifests
 from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.config import Settings, settings_from
 from tieredstore.ops.bucket import Bucket, open_bucket
@@ -47,7 +47,6 @@ from tieredstore.ops.keys.rotation import Rotation
 from tieredstore.ops.listing import load_stream
 from tieredstore.ops.verification.verification import verify
 from tieredstore.remote.key_ring import key_ring_of
-from tieredstore.transform.keyring import KeyRing
 
 TARGETS: Final = {"many: peak_mib": "< 300", "rotate: to the limit": ">= 0.8", "data: to the limit": ">= 0.8"}
 PARTS: Final = ("many", "rotate", "data")
@@ -129,7 +128,7 @@ def measured_many(folder: Path, manifests: int, runs: int) -> dict[str, object]:
     for place in (store, keys):
         place.mkdir()
     files = key_files(keys, 2048)
-    EncryptedStoreBuilder(store, manifests, KeyRing.from_files(PAIRS[0], files)).build()
+    EncryptedStoreBuilder(store, manifests, ring_of(files, PAIRS[0])).build()
     print(f"{manifests} segments are written", file=sys.stderr)
     texts = {"storage.backend.class": "filesystem", "storage.root": str(store), "chunk.size": str(CHUNK)}
     old, new = (settings_from(texts | key_settings(files, active)) for active in PAIRS)

@@ -14,7 +14,7 @@ import crc32c
 from benchmarks.bench_transform import CHUNK
 from benchmarks.bench_transform import key_settings as one_key
 from benchmarks.measuring import Taken, interleaved, to_the_limit
-from benchmarks.ops.ops_store import PAIRS, EncryptedStoreBuilder, key_files
+from benchmarks.ops.ops_store import PAIRS, EncryptedStoreBuilder, key_files, ring_of
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.listing import list_segments
 from tieredstore.catalog.stored import load_segment, manifest_info
@@ -32,7 +32,6 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
-from tieredstore.transform.keyring import KeyRing
 
 SEGMENTS: Final = 4
 
@@ -44,7 +43,7 @@ class RotationJobs:
         for name in ("rotated", "replaced", "keys"):
             (folder / name).mkdir()
         files = key_files(folder / "keys", 4096)
-        self._rings = [KeyRing.from_files(active, files) for active in PAIRS]
+        self._rings = [ring_of(files, active) for active in PAIRS]
         self._active = 0
         self._stores = [FilesystemObjectStore(folder / name) for name in ("rotated", "replaced")]
         for name in ("rotated", "replaced"):

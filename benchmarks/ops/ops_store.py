@@ -11,6 +11,7 @@ from typing import Final
 from Crypto.PublicKey import RSA
 
 from benchmarks.bench_catalog import StoreBuilder
+from tests.support.golden.keys import pair_in
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
@@ -43,6 +44,11 @@ def key_settings(files: Mapping[str, tuple[Path, Path]], active: str) -> dict[st
         texts[f"encryption.key.pairs.{name}.public.key.file"] = str(public)
         texts[f"encryption.key.pairs.{name}.private.key.file"] = str(private)
     return texts
+
+
+def ring_of(files: Mapping[str, tuple[Path, Path]], active: str) -> KeyRing:
+    """Return a key ring with these pairs."""
+    return KeyRing(active, {name: pair_in(*pair) for name, pair in files.items()})
 
 
 class EncryptedStoreBuilder(StoreBuilder):

@@ -20,19 +20,17 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from tests.support.paths import GOLDEN
+from tests.support.golden.keys import KEYS, PAIRS, pair_in, private_in
 from tests.support.records.node_crypto import unwrap_with_node
 from tieredstore.errors import KeyRingError, UnknownKeyError, WrongKeyError
 from tieredstore.transform.keyring import KeyPair, KeyRing
-from tieredstore.transform.pem import first_block, private_key, read_private_key, read_public_key
+from tieredstore.transform.pem import first_block, key_file_content, private_key, read_public_key
 
-KEYS = GOLDEN / "08-keyring" / "keys"
 PUBLIC, PRIVATE = KEYS / "key1.public.pem", KEYS / "key1.private.pem"
 
 
 def golden_ring(active: str = "key1") -> KeyRing:
-    files = {key: (KEYS / f"{key}.public.pem", KEYS / f"{key}.private.pem") for key in ("key1", "key2")}
-    return KeyRing.from_files(active, files)
+    return KeyRing(active, PAIRS)
 
 
 def write_pair(private: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, folder: Path) -> None:
@@ -98,19 +96,19 @@ def test_secrets_are_not_shown() -> None:
 
 def test_the_smallest_modulus_that_holds_a_data_key_works(tmp_path: Path) -> None:
     write_pair(rsa.generate_private_key(65537, 1296), tmp_path)
-    ring = KeyRing.from_files("a", {"a": (tmp_path / "public", tmp_path / "private")})
+    ring = KeyRing("a", {"a": pair_in(tmp_path / "public", tmp_path / "private")})
     assert ring.unwrap("a", ring.wrap(b"k" * 32)) == b"k" * 32
 
 
 def test_a_smaller_modulus_is_refused_at_start_up(tmp_path: Path) -> None:
     write_pair(rsa.generate_private_key(65537, 1024), tmp_path)
     with pytest.raises(KeyRingError, match="has 1024 bits; a data key needs at least 1296"):
-        KeyPair.from_files(tmp_path / "public", tmp_path / "private")
+        pair_in(tmp_path / "public", tmp_path / "private")
 
 
 def test_files_that_are_not_a_pair_are_refused() -> None:
     with pytest.raises(KeyRingError, match=r"key1\.public\.pem is not the public key of .*key2\.private\.pem"):
-        KeyPair.from_files(PUBLIC, KEYS / "key2.private.pem")
+        pair_in(PUBLIC, KEYS / "key2.private.pem")
 
 
 def test_pkcs1_files_are_refused_with_the_command_that_converts_them(tmp_path: Path) -> None:
@@ -120,7 +118,7 @@ def test_pkcs1_files_are_refused_with_the_command_that_converts_them(tmp_path: P
     public = load_pem_public_key(PUBLIC.read_bytes())
     (tmp_path / "public").write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.PKCS1))
     with pytest.raises(KeyRingError, match=r"not an unencrypted PKCS#8.*openssl pkcs8 -topk8"):
-        read_private_key(tmp_path / "private")
+        private_in(tmp_path / "private")
     with pytest.raises(KeyRingError, match=r"not a SubjectPublicKeyInfo.*openssl rsa"):
         read_public_key(tmp_path / "public")
 
@@ -130,13 +128,13 @@ def test_encrypted_private_keys_are_refused(tmp_path: Path) -> None:
     encryption = BestAvailableEncryption(b"secret")
     (tmp_path / "private").write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
     with pytest.raises(KeyRingError, match=r"private is protected by a passphrase: set .*passphrase\.env"):
-        read_private_key(tmp_path / "private")
+        private_in(tmp_path / "private")
 
 
 def test_keys_that_are_not_rsa_are_refused(tmp_path: Path) -> None:
     write_pair(ec.generate_private_key(ec.SECP256R1()), tmp_path)
     with pytest.raises(KeyRingError, match="not RSA"):
-        read_private_key(tmp_path / "private")
+        private_in(tmp_path / "private")
     with pytest.raises(KeyRingError, match="does not hold an RSA key"):
         read_public_key(tmp_path / "public")
 
@@ -170,7 +168,7 @@ def test_public_and_private_files_in_each_others_place_are_refused() -> None:
     with pytest.raises(KeyRingError, match="holds a private key where the public key is expected"):
         read_public_key(PRIVATE)
     with pytest.raises(KeyRingError, match="not an unencrypted PKCS#8"):
-        read_private_key(PUBLIC)
+        private_in(PUBLIC)
 
 
 def test_the_label_does_not_matter_and_the_first_block_counts(tmp_path: Path) -> None:
@@ -196,4 +194,4 @@ def test_files_that_are_not_keys_are_named(tmp_path: Path, content: bytes, says:
 
 def test_an_absent_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(KeyRingError, match=r"absent\.pem cannot be read: No such file"):
-        read_private_key(tmp_path / "absent.pem")
+        key_file_content(tmp_path / "absent.pem")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from Crypto.Cipher import PKCS1_OAEP
@@ -17,7 +16,6 @@ from Crypto.PublicKey.RSA import RsaKey
 
 from tieredstore.errors import KeyRingError, UnknownKeyError, WrongKeyError, excerpt
 from tieredstore.format.sizes import DATA_KEY_SIZE
-from tieredstore.transform.pem import read_private_key, read_public_key
 
 OAEP_OVERHEAD: Final = 2 * SHA3_512.digest_size + 2
 MIN_MODULUS_BITS: Final = 8 * (DATA_KEY_SIZE + OAEP_OVERHEAD)
@@ -30,19 +28,6 @@ class KeyPair:
 
     public: RsaKey = field(repr=False)
     private: RsaKey = field(repr=False)
-
-    @classmethod
-    def from_files(cls, public_key_file: Path, private_key_file: Path) -> KeyPair:
-        """Read the pair from two PEM files.
-
-        Raise KeyRingError, which names the file, if a file is unusable or the keys do not match.
-        """
-        return cls.of(
-            read_public_key(public_key_file),
-            read_private_key(private_key_file),
-            str(private_key_file),
-            str(public_key_file),
-        )
 
     @classmethod
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
@@ -77,12 +62,6 @@ class KeyRing:
             raise KeyRingError(f"the active key pair {excerpt(active_id)!r} is not on the ring: {_names(pairs)}")
         self.active_id = active_id
         self._pairs = dict(pairs)
-
-    @classmethod
-    def from_files(cls, active_id: str, files: Mapping[str, tuple[Path, Path]]) -> KeyRing:
-        """Read the ring of ``{id: (public key file, private key file)}``. Later changes of the files do not affect the
-        ring."""
-        return cls(active_id, {key_id: KeyPair.from_files(*paths) for key_id, paths in files.items()})
 
     @property
     def ids(self) -> tuple[str, ...]:

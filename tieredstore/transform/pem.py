@@ -47,14 +47,6 @@ def read_public_key(path: Path) -> RsaKey:
     return key
 
 
-def read_private_key(path: Path) -> RsaKey:
-    """Read the RSA private key from an unencrypted PKCS#8 PEM file.
-
-    Raise KeyRingError, which names the file, if the file has no such key.
-    """
-    return private_key(first_block(key_file_content(path), str(path)), str(path))
-
-
 def private_key(der: bytes, name: str) -> RsaKey:
     """Decode the RSA private key of an unencrypted PKCS#8 text. For other texts, raise KeyRingError with ``name`` in
     its message."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli.cli_process import ORIGINALS, Result, spawn, tieredstore, write_settings
+from tests.support.golden.keys import pair_in
 from tieredstore.config import load_settings, read_properties
 from tieredstore.transform.keyring import KeyRing
 
@@ -45,7 +46,7 @@ def test_a_folder_that_is_made_for_new_keys_is_their_owners_alone(tmp_path: Path
 def test_a_pair_that_the_key_ring_takes_is_made(tmp_path: Path) -> None:
     tieredstore("keys", "new", "key-1", "-d", tmp_path).clean()
     public, private = tmp_path / "key-1.public.pem", tmp_path / "key-1.private.pem"
-    ring = KeyRing.from_files("key-1", {"key-1": (public, private)})
+    ring = KeyRing("key-1", {"key-1": pair_in(public, private)})
     assert ring.unwrap("key-1", ring.wrap(bytes(32))) == bytes(32)
     assert len(ring.wrap(bytes(32))) == 3072 // 8
     assert stat.S_IMODE(private.stat().st_mode) == 0o600

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.examples import SOAK
-from tests.support.paths import GOLDEN
+from tests.support.golden.keys import PAIRS
 from tests.support.records.small_segments import memory_settings, new_metadata, write_segment
 from tests.support.stores.stepped_actors import HOUR_MS, Actor, AgingStore, KilledError, WorldClock
 from tieredstore.backends.base import ObjectStore, admin_of
@@ -36,12 +36,8 @@ from tieredstore.ops.keys.rotation import Rotation
 from tieredstore.ops.steps import Outcome
 from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.transform.keyring import KeyPair, KeyRing
+from tieredstore.transform.keyring import KeyRing
 
-KEYS = GOLDEN / "08-keyring" / "keys"
-PAIRS = {
-    name: KeyPair.from_files(KEYS / f"{name}.public.pem", KEYS / f"{name}.private.pem") for name in ("key1", "key2")
-}
 RINGS = [KeyRing(name, PAIRS) for name in PAIRS]
 PREFIX = "cluster/"
 LOG = b"batch" * 50

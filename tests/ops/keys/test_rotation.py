@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.golden.keys import PAIRS
 from tests.support.golden.segments import segments, settings_text
 from tests.support.golden.stored import metadata_of
 from tests.support.ops.tools import assert_read_back, content, die_at, golden_store, outcomes
@@ -45,8 +46,6 @@ from tieredstore.remote import RemoteStorageManager
 from tieredstore.transform.keyring import KeyPair, KeyRing
 
 CASE = "08-keyring"
-KEYS = GOLDEN / CASE / "keys"
-PAIRS = {key: KeyPair.from_files(KEYS / f"{key}.public.pem", KEYS / f"{key}.private.pem") for key in ("key1", "key2")}
 BOTH = KeyRing("key2", PAIRS)
 NEW_ALONE = KeyRing("key2", {"key2": PAIRS["key2"]})
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.support.paths import GOLDEN
+from tests.support.golden.keys import PAIRS
 from tests.support.stores.doubles import DelegatingObjectStore, ScriptedStore
 from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -37,10 +37,8 @@ from tieredstore.ops.keys.rotation import Rotation
 from tieredstore.ops.keys.use import KeyNeed, NeedReason, needs_of
 from tieredstore.ops.snapshots.storing import Snapshots
 from tieredstore.ops.steps import Outcome
-from tieredstore.transform.keyring import KeyPair, KeyRing
+from tieredstore.transform.keyring import KeyRing
 
-KEYS = GOLDEN / "08-keyring" / "keys"
-PAIRS = {key: KeyPair.from_files(KEYS / f"{key}.public.pem", KEYS / f"{key}.private.pem") for key in ("key1", "key2")}
 RING = KeyRing("key1", PAIRS)
 NOON_MS = int(datetime(2026, 11, 28, 12, 20, tzinfo=UTC).timestamp()) * 1000
 HOUR_MS = 3_600_000
