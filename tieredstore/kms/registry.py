@@ -5,7 +5,6 @@ points.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -15,20 +14,11 @@ from tieredstore.installation import Extra
 from tieredstore.kms.base import KeySource
 from tieredstore.kms.calls import ask_service
 
-
-@dataclass(frozen=True, slots=True)
-class _Service:
-    """A service's class (module and name), and the extra that installs its SDK."""
-
-    path: str
-    extra: str = ""
-
-
 _SERVICES: Final = {
-    "aws": _Service("tieredstore.kms.aws:AwsKeySource", "s3"),
-    "gcp": _Service("tieredstore.kms.gcp:GcpKeySource", "gcs"),
-    "azure": _Service("tieredstore.kms.azure:AzureKeySource", "azure"),
-    "vault": _Service("tieredstore.kms.vault:VaultKeySource", "vault"),
+    "aws": "tieredstore.kms.aws:AwsKeySource",
+    "gcp": "tieredstore.kms.gcp:GcpKeySource",
+    "azure": "tieredstore.kms.azure:AzureKeySource",
+    "vault": "tieredstore.kms.vault:VaultKeySource",
 }
 
 
@@ -38,16 +28,16 @@ def key_source(service: str, key: str, endpoint_url: str | None = None) -> KeySo
     Raise KeyServiceUnavailableError if the SDK is not ready by the deadline, because it may look for credentials on the
     network.
     """
-    named = _SERVICES.get(service) or _load_installed(service)
-    module, _, name = named.path.partition(":")
-    with Extra(f"the key management service {service}", named.extra):
+    path = _SERVICES.get(service) or _find_installed(service)
+    module, _, name = path.partition(":")
+    with Extra(f"the key management service {service}"):
         offered: object = getattr(importlib.import_module(module), name, None)
     if not (isinstance(offered, type) and issubclass(offered, KeySource)):
-        raise ConfigError(f"{excerpt(named.path)} is not a class that derives from KeySource")
+        raise ConfigError(f"{excerpt(path)} is not a class that derives from KeySource")
     return ask_service(f"opening the key of {service}", partial(offered.from_settings, key, endpoint_url))
 
 
-def _load_installed(service: str) -> _Service:
+def _find_installed(service: str) -> str:
     try:
         path = installed_class(KEY_SOURCES, service)
     except ValueError as error:
@@ -57,4 +47,4 @@ def _load_installed(service: str) -> _Service:
             f"private.key.kms {excerpt(service)!r} is neither one of {', '.join(_SERVICES)} nor a service of an "
             "installed package"
         )
-    return _Service(path)
+    return path
