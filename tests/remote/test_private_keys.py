@@ -14,7 +14,7 @@ from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError, KeyRingError
 from tieredstore.ops.keys.pairs import Passphrase, generate_key_pair, passphrase_from
 from tieredstore.remote.key_ring import key_ring_of
-from tieredstore.remote.key_texts import descriptor_content
+from tieredstore.remote.private_keys import descriptor_content
 
 KEYS = GOLDEN / "08-keyring" / "keys"
 PLAIN = (KEYS / "key1.private.pem").read_bytes()

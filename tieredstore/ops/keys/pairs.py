@@ -14,7 +14,7 @@ from tieredstore.config.encryption import PAIRS
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.process.interruption import at_sudden_end
 from tieredstore.process.whole_files import sync_folder
-from tieredstore.remote.key_texts import passphrase_in, variable_content
+from tieredstore.remote.private_keys import passphrase_in, variable_content
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
