@@ -9,6 +9,7 @@ import pickle
 import re
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,7 @@ from tests.support.servers.kafka import PASSWORD, USER, KafkaServer, start_kafka
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import unanswered_port
 from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ResourceNotFoundError, TieredStoreError
-from tieredstore.live import LiveCluster, LiveFollower, faults
+from tieredstore.live import LiveCluster, LiveFollower
 
 pytestmark = pytest.mark.slow
 
@@ -189,16 +190,17 @@ def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer)
             list(iter(lambda: follower.poll(400), None))
 
 
-def test_nothing_that_is_asked_for_creates_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_is_asked_for_creates_a_topic() -> None:
     """The mock broker creates each topic that a client requests, as Kafka does by default."""
-    monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
     with mock_kafka() as broker:
         properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": "true"}
         with LiveCluster(properties, isolation="read_committed") as cluster:
-            with pytest.raises(ResourceNotFoundError):
-                cluster.end_offsets([("nobody", 0)])
-            with pytest.raises(ResourceNotFoundError):
-                next(read_live(properties, "nobody", 0, 0, 1, isolation="read_committed"))
+            # Ask in parallel, because a topic counts as absent only after 5 s.
+            with ThreadPoolExecutor() as pool:
+                asked = pool.submit(cluster.end_offsets, [("nobody", 0)])
+                with pytest.raises(ResourceNotFoundError):
+                    next(read_live(properties, "nobody", 0, 0, 1, isolation="read_committed"))
+            assert type(asked.exception()) is ResourceNotFoundError
             assert cluster.topics() == ()
 
 
