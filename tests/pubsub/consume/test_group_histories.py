@@ -23,6 +23,8 @@ from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.pubsub.queue.groups import PATIENCE_S, StoreGroup
 from tieredstore.pubsub.queue.topics import BatchLog
 
+pytestmark = pytest.mark.usefixtures("beats_by_hand")
+
 PARTITIONS = 3
 Place = tuple[int, int, int, int]
 
@@ -201,17 +203,6 @@ class History:
         assert sorted(partition for owned in owners for partition in owned) == list(range(PARTITIONS))
         for member in self.members:
             member.consumer.close()
-
-
-@pytest.fixture(autouse=True)
-def beats_by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
-    """Let tests send heartbeats themselves, because a member's own thread would use the machine's clock."""
-    del inline_threads
-
-    def beat(group: StoreGroup) -> None:
-        assert group.member
-
-    monkeypatch.setattr(StoreGroup, "_beat", beat)
 
 
 def play(seed: int, steps: int) -> None:

@@ -27,23 +27,15 @@ from tieredstore.pubsub.queue import store_queue
 from tieredstore.pubsub.queue.groups import StoreGroup
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup
 from tieredstore.pubsub.queue.queues import Claim, GroupMember, Position
+from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import Topics
+
+pytestmark = pytest.mark.usefixtures("beats_by_hand")
 
 RECORDS = 12
 WAIT_S = 1.0
 """Seconds to wait for records, on the simulated clock."""
 Place = tuple[int, int, int, int]
-
-
-@pytest.fixture(autouse=True)
-def by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
-    """Let tests send heartbeats themselves, because a member's own thread would use the machine's clock."""
-    del inline_threads
-
-    def beat(group: StoreGroup) -> None:
-        assert group.member
-
-    monkeypatch.setattr(StoreGroup, "_beat", beat)
 
 
 def published(partitions: int = 1) -> tuple[Topics, dict[int, list[Place]]]:
@@ -177,10 +169,16 @@ def test_a_member_that_is_killed_at_each_record_loses_none(kind: str) -> None:
     assert handled == (places[0] if kind == "killed behind" else places[0][:1] * (2 * RECORDS))
 
 
+def joined_by(member: GroupMember, topics: Topics) -> BatchConsumer:
+    """Return a consumer with this member of its group, as a queue gives it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(StoreQueue, "member", lambda *_: member)
+        return consumer_of(topics, "g")
+
+
 def with_member(topics: Topics) -> tuple[BatchConsumer, Told]:
-    consumer, member = consumer_of(topics, "g"), Told()
-    consumer._member = member
-    return consumer, member
+    member = Told()
+    return joined_by(member, topics), member
 
 
 @pytest.mark.parametrize("heard", ["by a tick", "by its commit"])
@@ -321,7 +319,6 @@ def test_a_member_is_asked_for_its_claims_when_they_have_changed(*, is_counted: 
     If the member has no count, the loop asks before each record.
     """
     topics, places = published(2)
-    consumer, _ = with_member(topics)
     asked: list[int] = []
 
     class Counted(Told):
@@ -334,7 +331,7 @@ def test_a_member_is_asked_for_its_claims_when_they_have_changed(*, is_counted: 
             return super().claims()
 
     member = Counted()
-    consumer._member = member
+    consumer = joined_by(member, topics)
     member.take(0, None)
     member.take(1, None)
     for record in itertools.islice(consumer.records(WAIT_S), RECORDS):
@@ -406,15 +403,9 @@ def two_partitions() -> Topics:
     return topics
 
 
-def member_of(topics: Topics) -> tuple[BatchConsumer, Told]:
-    consumer, member = BatchConsumer(topics, "orders", group="g"), Told()
-    consumer._member = member
-    return consumer, member
-
-
 def test_a_deposed_consumer_reads_no_more_of_what_it_lost_and_commits_the_rest() -> None:
     topics = two_partitions()
-    consumer, member = member_of(topics)
+    consumer, member = with_member(topics)
     member.has = {0: None, 1: None}
     assert len(values_of(consumer, at_least=4)) == 4
     member.lost = {0}
