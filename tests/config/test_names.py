@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.fresh_python import run_fresh
 from tests.support.paths import REPOSITORY
 from tests.support.reference.settings_page import all_sections, render_page
 from tests.support.settings_texts import AZURE, BASE, GCS, S3, error_of
@@ -142,17 +143,23 @@ def test_a_store_of_the_users_own_gets_every_storage_property() -> None:
     assert settings_from(BASE).storage_options == ()
 
 
-def test_properties_without_effect_are_accepted_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "tieredstore.config")
-    quiet = {"storage.overwrite.enabled": "true", "metrics.num.samples": "3", "structure.provider.class": "x.Y"}
-    for more in ({}, {}, {"fetch.indexes.cache.thread.pool.size": "5"}):
-        settings_from({**BASE, **quiet, **more}, source="f")
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        (
-            "INFO",
-            "f: accepted without effect: storage.overwrite.enabled, metrics.num.samples, structure.provider.class",
-        ),
-        ("INFO", "f: accepted without effect: fetch.indexes.cache.thread.pool.size"),
+def test_properties_without_effect_are_accepted_and_reported_once() -> None:
+    """Each process reports a name once, so this test has its own process."""
+    said = run_fresh(
+        """
+        import logging, sys
+        from tests.support.settings_texts import BASE
+        from tieredstore.config import settings_from
+
+        logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(message)s")
+        quiet = {"storage.overwrite.enabled": "true", "metrics.num.samples": "3", "structure.provider.class": "x.Y"}
+        for more in ({}, {}, {"fetch.indexes.cache.thread.pool.size": "5"}):
+            settings_from({**BASE, **quiet, **more}, source="f")
+        """
+    )
+    assert said.splitlines() == [
+        "INFO f: accepted without effect: storage.overwrite.enabled, metrics.num.samples, structure.provider.class",
+        "INFO f: accepted without effect: fetch.indexes.cache.thread.pool.size",
     ]
 
 

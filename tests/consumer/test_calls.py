@@ -391,6 +391,7 @@ def test_a_commit_of_the_same_offset_after_an_asynchronous_commit(
             consumer.commit()
         else:
             with monkeypatch.context() as patched:
+                # The call goes to confluent-kafka's class, which is written in C: its methods cannot be replaced.
                 base = SimpleNamespace(commit=lambda _, offsets, **__: member.commit(offsets))
                 patched.setattr("tieredstore.consumer.consumer._base", base)
                 consumer.commit(offsets=[TopicPartition(*ORDERS, 40)])
@@ -462,9 +463,8 @@ def test_arguments_of_the_wrong_type(bucket: Bucket, call: str, argument: Any) -
 def test_arguments_of_store_offsets_and_commit(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     unsettled: Any = 3
-    with broker.consumer(bucket, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, client={"enable.auto.offset.store": False}) as (consumer, _):
         message = read(consumer, 20)[0]
-        parts_of(consumer).commits._auto_store = False  # pyright: ignore[reportPrivateUsage]
         for refused, kind in (
             ({}, ValueError), ({"message": message, "offsets": places(ORDERS)}, ValueError),
             ({"message": unsettled}, TypeError), ({"offsets": (places(ORDERS)[0],)}, TypeError),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from tests.support.cli.cli_process import Result, tieredstore, write_settings
 from tests.support.golden.records import expected_rows
@@ -20,11 +22,15 @@ from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
 from tieredstore.api.reading import ReadOptions
 from tieredstore.config import load_settings
-from tieredstore.consumer.cli import consume as command
+from tieredstore.consumer import Consumer
 from tieredstore.consumer.cli.consume import ConsumedTopic
+from tieredstore.errors import BrokerUnavailableError
 from tieredstore.query.topic_columns import ColumnTypes
 
 COUNT = 300
+HOW: Final[ReadOptions] = {
+    "types": lambda _: ColumnTypes(), "isolation": "read_committed", "on_loss": "fail", "columns": ("offset", "value"),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -105,15 +111,19 @@ def test_a_group_goes_on_where_it_was_written_to(kafka: KafkaServer, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_not_there_is_one_sentence(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_ANSWER_S", 0.0)
+def test_a_broker_that_is_not_there_is_one_sentence(stored: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The command waits for a minute. Here, each look at the clock takes longer."""
+    clock = itertools.count(0.0, 61.0).__next__
     with unanswered_port() as port:
-        broker = f"127.0.0.1:{port}"
-        done = tieredstore("cat", "orders", "-c", stored, "--group", "g", "--bootstrap-server", broker)
-    assert done.code != 0
-    said, failure = done.stderr.splitlines()
-    assert said == f"tieredstore: broker {broker} cannot be reached: connection refused; trying again"
-    assert "consuming topic 'orders'" in failure
+        client = {"bootstrap.servers": f"127.0.0.1:{port}"}
+        with (
+            closing(
+                ConsumedTopic(load_settings(stored), client, "orders", "g", None, HOW, follows=False, monotonic=clock)
+            ) as consumed,
+            pytest.raises(BrokerUnavailableError, match=r"^consuming topic 'orders': .*Connection refused"),
+        ):
+            list(consumed)
+    assert caplog.messages == [f"broker 127.0.0.1:{port} cannot be reached: connection refused; trying again"]
 
 
 class Group:
@@ -122,24 +132,21 @@ class Group:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stored: list[int] = []
 
-        def join(topic: Any) -> None:
-            topic._is_assigned = True
-            topic._consumer.assign(topic._place_all([0]))
+        def subscribe(consumer: Consumer, topics: list[str], on_assign: Callable[..., None]) -> None:
+            places = [TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics]
+            on_assign(consumer, places)
+            consumer.assign(places)
 
-        def store(_: Any, *place: Any) -> None:
-            self.stored.append(place[-1])
+        def store(_: Consumer, offsets: list[TopicPartition]) -> None:
+            self.stored += [place.offset for place in offsets]
 
-        monkeypatch.setattr(ConsumedTopic, "_join", join)
-        monkeypatch.setattr(ConsumedTopic, "_store", store)
+        monkeypatch.setattr(Consumer, "subscribe", subscribe)
+        monkeypatch.setattr(Consumer, "store_offsets", store)
 
     def consume(
         self, settings: Path, write: Callable[[Iterator[Any]], None], topic: str = "orders", **how: Unpack[ReadOptions]
     ) -> None:
-        chosen: ReadOptions = {
-            "types": lambda _: ColumnTypes(), "isolation": "read_committed", "on_loss": "fail",
-            "columns": ("offset", "value"), **how,
-        }  # fmt: skip
-        found = load_settings(settings)
+        found, chosen = load_settings(settings), HOW | how
         with closing(ConsumedTopic(found, {}, topic, "readers", None, chosen, follows=False)) as consumed:
             write(iter(consumed))
 

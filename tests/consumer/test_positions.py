@@ -68,14 +68,15 @@ def test_commits_tell_epoch_and_topic(bucket: Bucket) -> None:
         for message in (messages[0], messages[-1]):
             place = commits.place_behind(message)
             assert (place.offset, place.leader_epoch, place.metadata) == (message.offset() + 1, 0, ours)
-        commits._auto_store = False  # pyright: ignore[reportPrivateUsage]
+    assert broker.commits[ORDERS, len(messages)] == GroupCommit(len(messages), ours, 0)
+    assert broker.commits[ORDERS, 40] == GroupCommit(40, ours, 0)
+    with broker.consumer(bucket, ORDERS, client={"enable.auto.offset.store": False}) as (consumer, _):
+        until(consumer, lambda _: bool(consumer.assignment()))
         for given, metadata in ((TopicPartition(*ORDERS, 5, "of a user", leader_epoch=0), "of a user"), (3, ours)):
             place = given if isinstance(given, TopicPartition) else TopicPartition(*ORDERS, given)
             consumer.store_offsets(offsets=[place])
             consumer.commit()
             assert broker.commits[ORDERS, place.offset].metadata == metadata
-    assert broker.commits[ORDERS, len(messages)] == GroupCommit(len(messages), ours, 0)
-    assert broker.commits[ORDERS, 40] == GroupCommit(40, ours, 0)
 
 
 @MODES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +48,7 @@ class ConsumedTopic:
         how: ReadOptions,
         *,
         follows: bool,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the consumer without connecting; raise ConfigError for invalid settings.
 
@@ -55,6 +56,7 @@ class ConsumedTopic:
         end of each partition.
         """
         self._topic, self._start, self._follows, self._limit = topic, start, follows, how.get("limit")
+        self._monotonic = monotonic
         self._types, self._names = types_of(how, "bytes")(topic), how.get("columns", TOPIC_COLUMNS)
         self.schema = topic_schema(self._names, self._types)
         self._trouble = faults.Trouble()
@@ -86,7 +88,7 @@ class ConsumedTopic:
         """Yield records as they arrive. Stop at the limit; without ``follows``, stop at the end of all partitions."""
         with faults.translate_errors(self._doing):
             self._join()
-            left, begun = self._limit, time.monotonic()
+            left, begun = self._limit, self._monotonic()
             while left is None or left > 0:
                 batch = self._consumer.poll_arrow(
                     _POLL_S, min(left or _MOST_ROWS, _MOST_ROWS), self._columns_of(0).decoded
@@ -130,7 +132,7 @@ class ConsumedTopic:
         error = self._trouble.final(self._doing)
         if error is not None:
             raise error
-        if not self._is_assigned and self._trouble.noted is not None and time.monotonic() > begun + _ANSWER_S:
+        if not self._is_assigned and self._trouble.noted is not None and self._monotonic() > begun + _ANSWER_S:
             raise self._trouble.unavailable(self._doing, _ANSWER_S)
 
     def _join(self) -> None:
