@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -19,6 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.records.topic_buckets import SECOND_ID
 from tests.support.spark.spark_pipelines import TOPIC, Kept
 from tests.support.spark.spark_stream_topics import Clock
+from tests.support.spark.window_sinks import Driven
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError, DataLossError, NewerVersionError, StoreUnavailableError, TieredStoreError
 from tieredstore.pipelines import Runner, load_pipeline
@@ -270,3 +272,12 @@ def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, r
     kept.bucket.write(5, TOPIC, 0, topic_id=SECOND_ID)
     with pytest.raises(TypeError):
         list(replace(changed, tasks=(None,)).run([pa.RecordBatch.from_pydict({"id": ["x"]})]))  # type: ignore[arg-type]
+
+
+def test_a_partition_that_is_gone_before_it_was_written_is_a_loss_at_the_start(kept: Kept) -> None:
+    kept.write(20)
+    with closing(Driven(kept)) as driven:
+        driven.sink.check_topics(ends=False)
+    shutil.rmtree(next(kept.bucket.root.glob("orders-*/1")))
+    with closing(Driven(kept)) as driven, pytest.raises(DataLossError, match=f"{TOPIC}-1 is gone, and none of"):
+        driven.sink.check_topics(ends=False)
