@@ -21,7 +21,7 @@ from pyarrow import orc
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.container_formats import fastavro_module
 from tieredstore.pipelines.files.sequencefile import SequenceFileReader, sequence_rows
-from tieredstore.pipelines.writers import ENVELOPE
+from tieredstore.pipelines.writers import ENVELOPE, KAFKA
 from tieredstore.values.avro import check_bounded
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def parquet_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBat
 def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Convert a file's batch to records. If the file has decoded columns, each row becomes a JSON value."""
     if not {"key", "value", "offset"} <= set(batch.schema.names):
-        return _records([_of_columns(row) for row in batch.to_pylist(maps_as_pydicts="lossy")])
+        return _records([_of_columns(row) for row in _with_plain(batch, KAFKA).to_pylist(maps_as_pydicts="lossy")])
     columns = [
         _plain(batch.column(name)).cast(RECORDS.field(name).type)
         if name in batch.schema.names
@@ -99,10 +99,19 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Return timestamps as integers in ms, whatever their unit; return other columns unchanged."""
+    """Return timestamps, also in a struct, as integers in ms, whatever their unit; return other columns unchanged."""
     if pa.types.is_timestamp(kind := column.type):
         return column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
+    if isinstance(column, pa.StructArray):
+        names = [kind.field(number).name for number in range(kind.num_fields)]
+        return pa.StructArray.from_arrays([_plain(one) for one in column.flatten()], names, mask=column.is_null())
     return column
+
+
+def _with_plain(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    """Return the batch with integers in place of the column's timestamps, because not all of them are dates."""
+    place: int = batch.schema.get_field_index(name)
+    return batch if place < 0 else batch.set_column(place, name, _plain(batch.column(place)))
 
 
 def orc_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBatch]:
@@ -218,7 +227,7 @@ def _beside(values: Iterator[bytes], sidecar: BinaryIO) -> Iterator[pa.RecordBat
     """Join values with their metadata from the sidecar."""
     for batch in pq.ParquetFile(sidecar).iter_batches(_BATCH):
         rows: list[Row] = []
-        for beside in batch.to_pylist():
+        for beside in _with_plain(batch, "timestamp").to_pylist():
             value = next(values, None)
             if value is None:
                 raise ValueError("there are fewer values than the sidecar lists")
