@@ -159,18 +159,13 @@ def test_a_machine_whose_clock_is_ahead_deletes_nothing_young(clock: Clock, stor
     assert collect_at(1) == {"deleted": [kept]}
 
 
-def test_a_store_that_does_not_tell_its_time_is_refused(clock: Clock) -> None:
-    topics = topics_on(ScriptedStore(MemoryObjectStore()).change("now_ms", change=lambda _: None))
-    topics.create("orders")
-    with pytest.raises(ConfigError, match="has no clock"):
-        collect(topics)
-    assert clock.ms
-
-
-def test_batches_of_a_writer_whose_clock_is_behind_are_kept_as_long_as_others(clock: Clock, store_clock: Clock) -> None:
+@pytest.mark.parametrize("writer_ms", [0, 2_000_000_000_000])
+def test_batches_of_a_writer_whose_clock_is_wrong_are_kept_as_long_as_others(
+    clock: Clock, store_clock: Clock, writer_ms: int
+) -> None:
     topics = fresh(retention_ms=str(5 * DAY_MS))
     writing = Writing(topics)
-    clock.ms = 0  # as after a start without a clock
+    clock.ms = writer_ms  # 0 as after a start without a clock
     keys = [writing.put(), writing.put()]
     for key in keys:
         writing.notify(key)
@@ -178,6 +173,21 @@ def test_batches_of_a_writer_whose_clock_is_behind_are_kept_as_long_as_others(cl
     assert collect(topics) == {}
     store_clock.pass_ms(1)
     assert collect(topics) == {"freed": keys, "waiting": keys}
+
+
+def test_a_batch_of_a_slow_clock_that_is_written_while_gc_runs_is_kept(clock: Clock, store_clock: Clock) -> None:
+    store = ScriptedStore(MemoryObjectStore())
+    topics = topics_of(store, retention_ms=str(DAY_MS))
+    topics.create("orders")
+    writing = Writing(topics)
+    clock.ms = 0
+
+    def publish(_: Operation) -> None:
+        writing.notify(writing.put())
+
+    store.on("list", "*/sinks/*", publish, times=1)
+    assert collect(topics) == {}
+    assert len(batch_keys(topics)) == len(notified(topics)) == 1, store_clock.ms
 
 
 def test_a_store_whose_clock_jumps_ahead_frees_and_deletes_nothing() -> None:

@@ -17,7 +17,9 @@ from tests.support.pubsub.pubsub_topics import (
     topics_on,
     values_of,
 )
+from tests.support.stores.doubles import ScriptedStore
 from tieredstore.api.outcomes import Outcome
+from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import BatchConsumer
@@ -25,7 +27,7 @@ from tieredstore.pubsub.errors import NotificationCorruptError
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.queue.topics import BatchLog, Topics
-from tieredstore.pubsub.upkeep.garbage import plan_gc
+from tieredstore.pubsub.upkeep.garbage import GarbageCollection, plan_gc
 
 
 @pytest.fixture
@@ -49,6 +51,12 @@ def copy_definitions(topics: Topics, cluster: str) -> Topics:
 def leave_orphan(topics: Topics) -> str:
     with closing(BatchWriter(BatchLog(topics, topics.get("orders")))) as writer:
         return writer.store([sealed_message(ProducerRequest(b"\1\2\3\4", 1, 0), b"v")], Deadline.after(60.0)).key
+
+
+def test_a_store_that_does_not_tell_its_time_is_refused() -> None:
+    topics = orders_on(ScriptedStore(MemoryObjectStore()).change("now_ms", change=lambda _: None))
+    with pytest.raises(ConfigError, match="has no clock"):
+        list(GarbageCollection(BatchLog(topics, topics.get("orders"))).run())
 
 
 def test_a_copied_topic_writes_no_batches_that_gc_of_the_original_would_delete() -> None:

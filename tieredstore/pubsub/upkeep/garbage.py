@@ -65,6 +65,8 @@ class GarbageCollection:
     dry_run: bool = True
     warnings: list[str] = field(default_factory=list[str])
     _now_ms: int = field(default=0, init=False)
+    _written_ms: dict[bytes, int] = field(default_factory=dict[bytes, int], init=False)
+    """For retention by time: when each listed object was written, by the digest of its key."""
 
     def run(self) -> Iterator[outcomes.Outcome]:
         """Yield the outcome of each object once its step is done."""
@@ -74,12 +76,13 @@ class GarbageCollection:
         # List the objects before reading the queue. An old object that is listed then has its notification in the queue
         # already, or never gets one.
         objects = [info for info, _ in log.topics.objects(log.topic)]
-        young = self._list_young(objects)
+        if log.settings.retention_ms is not None:
+            self._written_ms = {_digest(info.key): info.modified_ms or 0 for info in objects}
         self._check_ends()
         partitions = range(log.queue.partitions)
         known, last = {_digest(key) for key in list_pending_keys(log)}, dict[int, int]()
         for partition in partitions:
-            yield from self._expire(partition, young)
+            yield from self._expire(partition)
         for partition in partitions:
             for batch in log.walk(partition):
                 known.add(_digest(batch.key))
@@ -127,25 +130,25 @@ class GarbageCollection:
 
     # --- retention ---
 
-    def _list_young(self, objects: Sequence[ObjectInfo]) -> frozenset[bytes]:
-        """Return the digests of objects that retention by time keeps, by the store's clock. A writer whose clock was
-        behind has given their notifications an earlier time."""
-        keeps_ms = self.log.settings.retention_ms
-        if keeps_ms is None:
-            return frozenset()
-        least_ms = self._now_ms - keeps_ms
-        return frozenset(_digest(info.key) for info in objects if (info.modified_ms or 0) >= least_ms)
+    def _find_written_ms(self, key: str) -> int:
+        """Return when an object was written, by the store's clock; 0 if it is missing."""
+        if (written_ms := self._written_ms.get(_digest(key))) is not None:
+            return written_ms
+        try:
+            return self.log.store.head(key).modified_ms or 0  # the object may be newer than the listing
+        except ObjectNotFoundError:
+            return 0
 
-    def _expire(self, partition: int, young: AbstractSet[bytes]) -> Iterator[outcomes.Outcome]:
-        expired, until = self._list_expired(partition, young)
+    def _expire(self, partition: int) -> Iterator[outcomes.Outcome]:
+        expired, until = self._list_expired(partition)
         if not self.dry_run:
             self._free(partition, expired, until)
         for batch in expired:
             yield self._outcome(Outcome.FREED, batch.key, batch.size, partition, batch.offset)
 
-    def _list_expired(self, partition: int, young: AbstractSet[bytes]) -> tuple[list[QueuedBatch], int]:
+    def _list_expired(self, partition: int) -> tuple[list[QueuedBatch], int]:
         """Return a partition's oldest batches beyond ``pubsub.retention.ms`` and ``pubsub.retention.bytes``, and the
-        offset after them. ``young`` has digests of objects that are younger than ``pubsub.retention.ms``.
+        offset after them.
 
         A batch expires only if all earlier batches expire, so that the queue has one start and no gaps. If the queue
         frees several batches at once, they expire together."""
@@ -158,7 +161,12 @@ class GarbageCollection:
         if least_ms is None and over <= 0:
             return expired, log.queue.start(partition)
         for batch in log.walk(partition):
-            is_old = least_ms is not None and batch.appended_ms < least_ms and _digest(batch.key) not in young
+            # An append of the past or of the far future may come from a wrong clock, so the object must be old too.
+            is_old = (
+                least_ms is not None
+                and not least_ms <= batch.appended_ms <= self._now_ms + DAY_MS
+                and self._find_written_ms(batch.key) < least_ms
+            )
             if not (is_old or over > 0):
                 until = log.queue.freeable(batch.offset)
                 return [one for one in expired if one.offset < until], until
@@ -248,10 +256,7 @@ class GarbageCollection:
 
     def _find_appended_ms(self, partition: int, entry: QueuedNotification) -> int:
         """Return the time of an append, or a later time if the writer's clock was behind the store's."""
-        try:
-            written_ms = self.log.store.head(self.log.batch_of(partition, entry).key).modified_ms or 0
-        except ObjectNotFoundError:
-            written_ms = 0
+        written_ms = self._find_written_ms(self.log.batch_of(partition, entry).key)
         is_behind = entry.appended_ms < written_ms
         return written_ms + self.log.settings.delivery_timeout_ms if is_behind else entry.appended_ms
 
