@@ -225,6 +225,7 @@ def test_pages_of_the_parent_are_not_kept_by_a_child() -> None:
     """)
 
 
+@pytest.mark.slow
 def test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent_s() -> None:
     pytest.importorskip("pyspark")
     printed = run_forks("""

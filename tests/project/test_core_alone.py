@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.core_alone import tied_tests
 
 TESTS_WITH_WINGS = {
@@ -33,5 +35,6 @@ TESTS_WITH_WINGS = {
 """Tests of the core that import a wing. The list must not grow."""
 
 
+@pytest.mark.slow
 def test_no_other_test_of_the_core_imports_from_a_wing() -> None:
     assert tied_tests() == TESTS_WITH_WINGS

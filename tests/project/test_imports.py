@@ -60,6 +60,7 @@ SELDOM = {
 """Modules that most commands do not need: a cloud's settings, an exporter, read plans, Pinterest's layouts, HTTP."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "most", "needless"),
     [
@@ -86,6 +87,7 @@ sys.__stdout__.write("\\n" + json.dumps(sorted(set(sys.modules) - before)))
     assert len(names) <= most
 
 
+@pytest.mark.slow
 def test_names_that_come_when_they_are_asked_for_are_all_there() -> None:
     printed = run_fresh("""
 import tieredstore.metrics, tieredstore.remote, tieredstore.transform

@@ -90,6 +90,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 
 
+@pytest.mark.slow
 def test_copy_and_fetch_import_no_sdk_and_no_data_frame_library(tmp_path: Path) -> None:
     settings = settings_text("01-none") | ZSTD | ENC | {"storage.root": str(tmp_path)}
     originals = REPOSITORY / "tests" / "golden" / "11-single-record" / "original"

@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.support.module_imports import import_graph, importers, longest_chain, product_sources, tree_of
 from tests.support.paths import REPOSITORY
 
@@ -14,6 +16,7 @@ MOST_MODULES_IN_A_CHAIN = 17
 """Following imports from top to bottom passes at most this many modules."""
 
 
+@pytest.mark.slow
 def test_the_longest_chain_of_imports_is_short() -> None:
     chain = longest_chain(import_graph(product_sources()))
     assert len(chain) <= MOST_MODULES_IN_A_CHAIN, " -> ".join(chain)

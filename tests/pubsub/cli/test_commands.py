@@ -236,6 +236,7 @@ def test_memqs_topic_json_names_the_topic_and_where_it_is(tmp_path: Path) -> Non
     assert tieredstore("pubsub", "topics", "orders", *given).code == 2
 
 
+@pytest.mark.slow
 def test_what_looks_at_a_bucket_alone_needs_no_client_of_kafka() -> None:
     code = """
         import sys

@@ -443,6 +443,7 @@ def test_a_run_that_is_given_its_windows_looks_nothing_up(kept: Kept) -> None:
     assert nothing.latestOffset(start, ReadAllAvailable()) == start
 
 
+@pytest.mark.slow
 def test_a_process_that_is_given_its_windows_imports_nothing_of_pipelines(kept: Kept, tmp_path: Path) -> None:
     plan = plan_of(kept)
     option = give_plan(plan).as_option()
