@@ -195,10 +195,10 @@ def test_a_late_entry_does_not_hide_a_freed_one(*, may_delete: bool) -> None:
     others.free(0, 512)
     if not may_delete:
         store.on("delete", do=AccessDeniedError("Forbidden"))
+    store.reset()
     assert slow.append(0, [b"late"], soon()) == [512]
-    if may_delete:
-        with pytest.raises(DataLossError, match="retention has freed offsets 256 to 511"):
-            others.read(0, 256)
+    # Do not read there: a hedged put may come after the deletion.
+    assert store.keys_of("delete") == [f"{QUEUE}{1:020}"]
     assert [entry.raw for entry in others.read(0, 512)] == [b"late"]
 
 
