@@ -494,6 +494,12 @@ def test_a_partition_whose_folder_cannot_be_read_is_not_shipped_in_silence(
     assert extents(store) == WHOLE
 
 
+def test_a_broker_that_writes_no_topic_ids_is_told_with_a_way_out(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    (disk.folder / "partition.metadata").unlink()
+    (reason,) = run_once(disk.log_dir, store)
+    assert "it has no partition.metadata: set the brokers' inter.broker.protocol.version to 2.8 or later" in reason
+
+
 class Watching(Leadership):
     """Leadership that, as ZooKeeper's, only tells of the partitions that the uploader has named."""
 

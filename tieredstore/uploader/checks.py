@@ -35,14 +35,14 @@ def checks(named: NamedStore) -> Iterator[Check]:
     if not own.kafka and own.model_fields_set <= {"kafka"}:
         return
     environment = broker_environment(own)
-    check, cluster_id = _of_broker(environment)
+    check, cluster_id = _of_broker(environment, needs_ids=not named.load().endpoint.is_raw)
     yield check
     for log_dir in environment.log_dirs:
         yield from catch_errors("log_dir", partial(_of_log_dir, log_dir, environment.broker_id, cluster_id))
     yield from catch_errors("hold_dir", partial(_of_hold_dirs, own, environment.log_dirs))
 
 
-def _of_broker(environment: BrokerEnvironment) -> tuple[Check, str | None]:
+def _of_broker(environment: BrokerEnvironment, *, needs_ids: bool) -> tuple[Check, str | None]:
     """Return the check of the broker, and its cluster's id if it is known."""
     if not environment.client:
         return Check("broker", Verdict.SKIPPED, "no broker is named: uploader.kafka.bootstrap.servers is not set"), None
@@ -55,8 +55,9 @@ def _of_broker(environment: BrokerEnvironment) -> tuple[Check, str | None]:
     except TieredStoreError as error:
         return Check("broker", Verdict.BAD, str(error), exit_code=error.exit_code), None
     here = f"cluster {members.cluster_id} at {servers}"
-    if _NO_ID in ids.values():
-        sentence = f"{here} has no topic ids: the uploader needs Kafka 2.8 or later"
+    if needs_ids and _NO_ID in ids.values():
+        sentence = f"{here} has no topic ids: the uploader needs Kafka 2.8 or later, and the same "
+        sentence += "inter.broker.protocol.version"
         return Check("broker", Verdict.BAD, sentence, exit_code=ConfigError.exit_code), members.cluster_id
     if own_id not in members.brokers and own_id >= 0:
         known = ", ".join(map(str, sorted(members.brokers)))

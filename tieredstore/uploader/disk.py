@@ -346,7 +346,9 @@ class Disk:
             # Brokers before Kafka 2.8 write no topic id. For Pinterest's raw layout, which needs none, derive an id
             # from the topic's name.
             if self._made_id is None:
-                raise
+                raise FileNotFoundError(
+                    f"it has no {PARTITION_METADATA}: set the brokers' inter.broker.protocol.version to 2.8 or later"
+                ) from None
             topic_id = self._made_id(topic)
         return TopicIdPartition(topic_id, topic, number)
 

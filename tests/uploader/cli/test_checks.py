@@ -39,13 +39,14 @@ def of(disk: BrokerDisk, **more: str) -> tuple[int, dict[str, list[tuple[str, st
         "hold.min.free.percent": "0",
         **more,
     }
-    settings = {f"uploader.{name.replace('_', '.')}": text for name, text in own.items() if text}
+    named = {name if "endpoint" in name else f"uploader.{name.replace('_', '.')}": own[name] for name in own}
+    settings = {name: text for name, text in named.items() if text}
     done = tieredstore("doctor", "-c", write_settings(disk.log_dir.parent, settings), "--json")
     rows, _ = done.rows
-    named: dict[str, list[tuple[str, str]]] = {
+    found: dict[str, list[tuple[str, str]]] = {
         name: [(row["outcome"], row["detail"]) for row in rows if row["check"] == name] for name in OWN
     }
-    return done.code, named
+    return done.code, found
 
 
 def test_all_is_well_and_left_as_it_was(disk: BrokerDisk, tmp_path: Path) -> None:
@@ -205,7 +206,10 @@ def test_a_broker_is_compared_with_the_disk(
 
     monkeypatch.setattr(BrokerState, "topic_ids", without_ids)
     code, rows = of(disk, **own)
-    assert (code, rows["broker"][0][1]) == (2, f"{here} has no topic ids: the uploader needs Kafka 2.8 or later")
+    words = "has no topic ids: the uploader needs Kafka 2.8 or later, and the same inter.broker.protocol.version"
+    assert (code, rows["broker"][0][1]) == (2, f"{here} {words}")
+    _, rows = of(disk, **own, layout="pinterest", **{"endpoint.cluster": "one"})
+    assert rows["broker"] == [(Verdict.GOOD, f"broker 1 is running in {here}")], "the raw layout needs no topic ids"
 
 
 def test_a_broker_that_does_not_answer_is_unavailable(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
