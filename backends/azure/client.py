@@ -7,19 +7,30 @@ exceed 600 lines.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import requests
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, TokenCredential
+from azure.core.pipeline import PipelineResponse
 from azure.core.pipeline.transport import RequestsTransport
-from azure.storage.blob import BlobClient, ContainerClient
+from azure.storage.blob import BlobClient, BlobProperties, ContainerClient
 
 from tieredstore.backends.azure.errors import translate_errors
 from tieredstore.backends.azure.options import AccountKey, AzureOptions, ConnectionString, Credentials, SasToken
-from tieredstore.backends.http.ranges import check_lengths
+from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.cloud.answers import breaks_off, parse_ms, require_size, require_text, show_body
+from tieredstore.backends.cloud.errors import MalformedAnswerError
+from tieredstore.backends.cloud.store import Answer
+from tieredstore.backends.http.body import HttpAnswer
+from tieredstore.backends.http.ranges import answered_size, check_lengths, is_whole
 from tieredstore.backends.http.session import (
     BoundedAdapter,
     HttpLimits,
@@ -27,12 +38,14 @@ from tieredstore.backends.http.session import (
     certificates,
     configure,
 )
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from azure.core.pipeline.transport import HttpRequest, HttpResponse, HttpTransport
 
     Transport: TypeAlias = HttpTransport[HttpRequest, HttpResponse]
+
+Result = TypeVar("Result")
 
 
 def describe_credentials(credentials: Credentials) -> str:
@@ -77,16 +90,110 @@ class AzureClient:
     """One process's client of one container. Thread-safe."""
 
     container: ContainerClient
+    credentials: Credentials
     _transports: tuple[Transport, ...]
 
     def blob(self, key: str) -> BlobClient:
         """Return the SDK's client of one blob; send no request."""
         return self.container.get_blob_client(key)
 
+    def read(self, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str) -> Result:
+        """Request ``start:stop``; return the result of ``take``."""
+        taken: list[Result] = []
+
+        def read(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
+            answer = response.http_response
+            # Ignore an error status, because the SDK raises its error after this hook. For an empty blob the hook runs
+            # twice: the service refuses any range, then the SDK repeats the request without a range.
+            if answer.status_code not in {200, 206}:
+                return
+            headers = answer.headers
+            try:
+                # Require an etag, because a page of a web server or proxy, sent in place of the blob, has none.
+                require_text("the etag", headers.get("ETag"))
+                size, check = answered_size(what, start, stop, headers), partial(_check_md5, what, headers)
+                taken.append(take(HttpAnswer(size, answer.internal_response.raw, what, check)))
+            except BaseException:
+                answer.internal_response.close()
+                raise
+
+        if start == 0 and stop is None:
+            self.blob(key).download_blob(raw_response_hook=read)
+        else:
+            self.blob(key).download_blob(start, None if stop is None else stop - start, raw_response_hook=read)
+        if not taken:
+            raise StoreError(f"{what}: the store sent no bytes")
+        return taken[-1]
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return one object's metadata."""
+        info = object_info(self.blob(key).get_blob_properties(), key)
+        if info.modified_ms is None:
+            raise ValueError("the time of the last write is missing")
+        return info
+
+    def check_bucket(self) -> None:
+        """Do nothing, because the service's answers about a blob say if its container is absent."""
+
+    def date(self) -> str | None:
+        """Return the ``Date`` header of a listing of one key."""
+        dates: list[str | None] = []
+
+        def note(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
+            check_document(response)
+            dates.append(response.http_response.headers.get("Date"))
+
+        next(self.container.list_blobs(results_per_page=1, raw_response_hook=note).by_page())
+        return dates[-1]
+
     def close(self) -> None:
         """Close all connections."""
         for transport in self._transports:
             transport.close()
+
+
+_ROOT: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?(?:<\?xml[^>]*>)?\s*<EnumerationResults[\s>]")
+_MARKER: Final = re.compile(rb"<NextMarker\s*/?>")
+
+
+def check_document(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
+    """Raise MalformedAnswerError if a successful answer is no page of a listing, because the SDK reads any XML as an
+    empty page.
+    """
+    answer = response.http_response
+    body = answer.body()
+    if answer.status_code >= 300 or breaks_off(body):
+        return
+    if _ROOT.match(body[:4096]) is None or (b"</EnumerationResults>" in body and _MARKER.search(body) is None):
+        raise MalformedAnswerError(
+            f"the store answered to a listing with status {answer.status_code} and {show_body(body)}, which is not a "
+            "page of a listing"
+        )
+
+
+def object_info(blob: BlobProperties, key: str) -> ObjectInfo:
+    """Convert a listing's entry, or the answer to a HEAD, to an ``ObjectInfo``."""
+    modified_ms = parse_ms(blob.last_modified)
+    return ObjectInfo(key, require_size(blob.size), plain_etag(blob.etag or "") or None, modified_ms)
+
+
+def plain_etag(etag: str) -> str:
+    """Remove the quotes around an etag, because answers to requests for a blob have them, listings do not."""
+    return etag.strip('"')
+
+
+def md5_text(data: bytes | memoryview) -> str:
+    """Return the MD5 of ``data`` in base64, as Azure writes it."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
+def _check_md5(what: str, headers: Mapping[str, str], data: bytes | memoryview) -> None:
+    """Raise StoreUnavailableError if ``data`` is a whole blob whose MD5 differs from the MD5 that the service keeps."""
+    expected = headers.get("x-ms-blob-content-md5") or headers.get("Content-MD5")
+    if expected is None or not is_whole(headers):
+        return
+    if md5_text(data) != expected:
+        raise StoreUnavailableError(f"{what}: the blob was damaged on its way from the store")
 
 
 def container_url(options: AzureOptions) -> str:
@@ -107,7 +214,7 @@ def open_client(options: AzureOptions) -> AzureClient:
     with translate_errors(f"opening the container {options.container}"):
         container = _container(options, transport, login)
     _logger.info("%s: requests are made with %s", container_url(options), describe_credentials(options.credentials))
-    return AzureClient(container, (transport, login))
+    return AzureClient(container, options.credentials, (transport, login))
 
 
 def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:

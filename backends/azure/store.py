@@ -3,216 +3,49 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
 from azure.core import MatchConditions
 from azure.core.paging import PageIterator
 from azure.core.pipeline import PipelineResponse
 from azure.storage.blob import BlobBlock, BlobProperties
 
-from tieredstore.backends.azure.client import AzureClient, container_url, describe_credentials, open_client
+from tieredstore.backends.azure.client import (
+    AzureClient,
+    check_document,
+    container_url,
+    describe_credentials,
+    md5_text,
+    object_info,
+    open_client,
+    plain_etag,
+)
 from tieredstore.backends.azure.errors import answer_error, translate_errors
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
-from tieredstore.backends.cloud.answers import breaks_off, parse_ms, require_size, require_text, show_body
+from tieredstore.backends.cloud.answers import parse_ms, require_size, require_text
 from tieredstore.backends.cloud.errors import MalformedAnswerError
-from tieredstore.backends.cloud.store import Answer, CloudStore
+from tieredstore.backends.cloud.store import CloudStore, Service
 from tieredstore.backends.cloud.upload import Condition, Stored, Upload
 from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
 from tieredstore.backends.contract.keys import checked_key
-from tieredstore.backends.http.body import HttpAnswer
-from tieredstore.backends.http.ranges import answered_size, is_whole
 from tieredstore.backends.values import Prepared
 from tieredstore.errors import (
     InvalidKeyError,
     ObjectNotFoundError,
     PreconditionFailedError,
-    StoreError,
-    StoreUnavailableError,
     TieredStoreError,
 )
-from tieredstore.process.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from azure.core.pipeline.transport import HttpRequest, HttpResponse
 
-Result = TypeVar("Result")
-
-
-class AzureObjectStore(CloudStore[AzureClient, AzureOptions]):
-    """Objects in one container. The etag of an object is the service's own, without quotes.
-
-    By default the service checks an MD5 of each written body. It keeps the MD5 only for objects smaller than a block,
-    so only whole reads of such objects are checked.
-
-    Blocks of a failed upload are invisible. The service drops them after a week, or when the object is written again;
-    no other request drops them. ``abandoned_writes`` yields a name only if the name has uncommitted blocks and no blob.
-    """
-
-    keys_per_deletion: ClassVar = 256
-
-    _read_options = staticmethod(AzureOptions.from_settings)
-    _open = staticmethod(open_client)
-    translate_errors = staticmethod(translate_errors)
-
-    def __init__(self, options: AzureOptions, *, retries: RetryPolicy | None = None) -> None:
-        """Make the store; raise ConfigError for an invalid connection string."""
-        super().__init__(options, retries=retries)
-        self._url = container_url(options)
-
-    @property
-    def identity(self) -> str:
-        """The container's URL."""
-        return self._url
-
-    def _check_key(self, key: str) -> None:
-        # The service resolves ``.`` and ``..`` in a key as in a path, so the key could lead out of the container. It
-        # treats a backslash as a slash, and its listings cannot contain control characters.
-        checked_key(key)
-        if any(part in {".", ".."} for part in key.split("/")) or "\\" in key or any(map(_is_not_xml, key)):
-            raise InvalidKeyError(f"{key!r} cannot be the name of a blob in Azure")
-
-    def _is_etag(self, text: str) -> bool:
-        return text.isascii() and text.isalnum()
-
-    @property
-    def _upload(self) -> type[AzureUpload]:
-        return AzureUpload
-
-    def _date(self, client: AzureClient) -> str | None:
-        dates: list[str | None] = []
-
-        def note(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
-            _check_document(response)
-            dates.append(response.http_response.headers.get("Date"))
-
-        next(client.container.list_blobs(results_per_page=1, raw_response_hook=note).by_page())
-        return dates[-1]
-
-    def _ask_what_stays(self, client: AzureClient) -> list[str]:
-        # Versioning is not reported, because only the management API shows it.
-        kept: list[str] = []
-        container = client.container.get_container_properties()
-        if container.has_immutability_policy or container.has_legal_hold:
-            what = "a legal hold" if container.has_legal_hold else "an immutability policy"
-            kept.append(f"the container has {what}: blobs under it cannot be deleted before it ends")
-        policy = client.container._get_blob_service_client().get_service_properties()["delete_retention_policy"]
-        if policy is not None and policy.enabled:
-            kept.append(f"the account has soft delete: deleted blobs stay, and are billed, for {policy.days} days")
-        return kept
-
-    def _rules(self, _client: AzureClient, _prefix: str, /) -> None:
-        # Return None, because lifecycle rules belong to the storage account. Only the management API lists them.
-        return None
-
-    def lifecycle(self) -> str:
-        """Return a sentence that refers to the storage account, because the API for blobs cannot read lifecycle
-        rules."""
-        return (
-            f"lifecycle rules of {self.identity} belong to its storage account: read and change them with `az storage "
-            "account management-policy`; the service drops blocks without a blob after a week"
-        )
-
-    def _caller(self, _client: AzureClient, /) -> str:
-        return describe_credentials(self.options.credentials)
-
-    def _read(
-        self, client: AzureClient, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
-    ) -> Result:
-        taken: list[Result] = []
-
-        def read(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
-            answer = response.http_response
-            # Ignore an error status, because the SDK raises its error after this hook. For an empty blob the hook runs
-            # twice: the service refuses any range, then the SDK repeats the request without a range.
-            if answer.status_code not in {200, 206}:
-                return
-            headers = answer.headers
-            try:
-                # Require an etag, because a page of a web server or proxy, sent in place of the blob, has none.
-                require_text("the etag", headers.get("ETag"))
-                size, check = answered_size(what, start, stop, headers), partial(_check_md5, what, headers)
-                taken.append(take(HttpAnswer(size, answer.internal_response.raw, what, check)))
-            except BaseException:
-                answer.internal_response.close()
-                raise
-
-        if start == 0 and stop is None:
-            client.blob(key).download_blob(raw_response_hook=read)
-        else:
-            client.blob(key).download_blob(start, None if stop is None else stop - start, raw_response_hook=read)
-        if not taken:
-            raise StoreError(f"{what}: the store sent no bytes")
-        return taken[-1]
-
-    def _head(self, client: AzureClient, key: str) -> ObjectInfo:
-        info = object_info(client.blob(key).get_blob_properties(), key)
-        if info.modified_ms is None:
-            raise ValueError("the time of the last write is missing")
-        return info
-
-    def _list_objects(self, prefix: str, _: str | None, /) -> Iterator[ObjectInfo]:
-        # The service cannot start a listing at a key, so pages with earlier keys are requested too.
-        listing = partial(info_page, prefix=prefix, size=self.options.page_size)
-        return in_key_order(self.pages(self.identity, listing))
-
-    def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
-        return self._delete
-
-    def _delete(self, keys: Sequence[str]) -> Sequence[TieredStoreError]:
-        failures: list[TieredStoreError] = []
-
-        def attempt(client: AzureClient) -> None:
-            failures[:] = deletion_failures(client, keys, self.name_object)
-            passing = next((failure for failure in failures if failure.retryable), None)
-            if passing is not None:
-                # Let the caller retry the whole batch, because deleting an absent key again does no harm.
-                raise passing
-
-        try:
-            self.call("delete", self.identity, attempt)
-        except TieredStoreError as error:
-            return failures or [error] * len(keys)
-        return failures
-
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Yield names that have uncommitted blocks but no blob. The writer of the blocks may be alive.
-
-        Each blob that the listing shows as empty costs one more request, which reads the blocks. Blocks of a failed
-        write over an existing blob are not found, because the listing does not show them.
-
-        Uncommitted blocks cannot be removed, because a request to complete them would create a visible blob. But the
-        service drops them after a week.
-        """
-        listing = partial(page, prefix=prefix, size=self.options.page_size, with_uncommitted=True)
-        for blob in self.pages(self.identity, listing):
-            if not blob.size:
-                write = self.call("list", self.name_object(blob.name or ""), partial(read_abandoned, blob=blob))
-                if write is not None:
-                    yield write
-
-    def discard(self, write: AbandonedWrite | Prepared) -> bool:  # noqa: ARG002  no write is removable
-        """Return False, because no request removes uncommitted blocks. The service drops them after a week."""
-        return False
-
-
-def _is_not_xml(character: str) -> bool:
-    return character < " " or character in "\x7f\ufffe\uffff"
-
-
-def _check_md5(what: str, headers: Mapping[str, str], data: bytes | memoryview) -> None:
-    """Raise StoreUnavailableError if ``data`` is a whole blob whose MD5 differs from the MD5 that the service keeps."""
-    expected = headers.get("x-ms-blob-content-md5") or headers.get("Content-MD5")
-    if expected is None or not is_whole(headers):
-        return
-    if md5_text(data) != expected:
-        raise StoreUnavailableError(f"{what}: the blob was damaged on its way from the store")
-
+KEYS_PER_DELETION: Final = 256
+"""Largest number of keys in one batch of deletions."""
 
 _NUMBER: Final = re.compile(rb"^Content-ID:\s*(\d{1,9})\s*$", re.IGNORECASE | re.MULTILINE)
 
@@ -243,8 +76,6 @@ def _check_numbers(count: int, response: PipelineResponse[HttpRequest, HttpRespo
         raise MalformedAnswerError(f"the store's answer to a batch of {count} deletions has the parts {numbers!r:.200}")
 
 
-_ROOT: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?(?:<\?xml[^>]*>)?\s*<EnumerationResults[\s>]")
-_MARKER: Final = re.compile(rb"<NextMarker\s*/?>")
 _FIRST_SURROGATE: Final = 0xD800
 
 
@@ -257,7 +88,7 @@ def page(
     """
     include = ["uncommittedblobs"] if with_uncommitted else None
     listing = client.container.list_blobs(
-        name_starts_with=prefix or None, include=include, results_per_page=size, raw_response_hook=_check_document
+        name_starts_with=prefix or None, include=include, results_per_page=size, raw_response_hook=check_document
     )
     pages = listing.by_page(continuation_token=token)
     blobs = list(next(pages))
@@ -273,27 +104,6 @@ def info_page(
     """Return one page of objects, and the token of the next page."""
     blobs, following = page(token, client, prefix=prefix, size=size)
     return [object_info(blob, blob.name or "") for blob in blobs], following
-
-
-def _check_document(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
-    """Raise MalformedAnswerError if a successful answer is no page of a listing, because the SDK reads any XML as an
-    empty page.
-    """
-    answer = response.http_response
-    body = answer.body()
-    if answer.status_code >= 300 or breaks_off(body):
-        return
-    if _ROOT.match(body[:4096]) is None or (b"</EnumerationResults>" in body and _MARKER.search(body) is None):
-        raise MalformedAnswerError(
-            f"the store answered to a listing with status {answer.status_code} and {show_body(body)}, which is not a "
-            "page of a listing"
-        )
-
-
-def object_info(blob: BlobProperties, key: str) -> ObjectInfo:
-    """Convert a listing's entry, or the answer to a HEAD, to an ``ObjectInfo``."""
-    modified_ms = parse_ms(blob.last_modified)
-    return ObjectInfo(key, require_size(blob.size), plain_etag(blob.etag or "") or None, modified_ms)
 
 
 def read_abandoned(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | None:
@@ -429,16 +239,6 @@ class AzureUpload(Upload[AzureClient, AzureOptions]):
         return self.finish(send, size, is_content, is_publication=is_publication).etag
 
 
-def plain_etag(etag: str) -> str:
-    """Remove the quotes around an etag, because answers to requests for a blob have them, listings do not."""
-    return etag.strip('"')
-
-
-def md5_text(data: bytes | memoryview) -> str:
-    """Return the MD5 of ``data`` in base64, as Azure writes it."""
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
-
-
 class _Match(TypedDict, total=False):
     match_condition: MatchConditions
     etag: str
@@ -451,3 +251,109 @@ def _condition(condition: Condition) -> _Match:
     if condition.etag is None:
         return {}
     return {"match_condition": MatchConditions.IfNotModified, "etag": f'"{condition.etag}"'}
+
+
+def _check_key(key: str) -> None:
+    # The service resolves ``.`` and ``..`` in a key as in a path, so the key could lead out of the container. It treats
+    # a backslash as a slash, and its listings cannot contain control characters.
+    checked_key(key)
+    if any(part in {".", ".."} for part in key.split("/")) or "\\" in key or any(map(_is_not_xml, key)):
+        raise InvalidKeyError(f"{key!r} cannot be the name of a blob in Azure")
+
+
+def _is_not_xml(character: str) -> bool:
+    return character < " " or character in "\x7f\ufffe\uffff"
+
+
+def kept_sentences(client: AzureClient) -> list[str]:
+    """Return one sentence for each way the container keeps deleted blobs."""
+    # Versioning is not reported, because only the management API shows it.
+    kept: list[str] = []
+    container = client.container.get_container_properties()
+    if container.has_immutability_policy or container.has_legal_hold:
+        what = "a legal hold" if container.has_legal_hold else "an immutability policy"
+        kept.append(f"the container has {what}: blobs under it cannot be deleted before it ends")
+    policy = client.container._get_blob_service_client().get_service_properties()["delete_retention_policy"]
+    if policy is not None and policy.enabled:
+        kept.append(f"the account has soft delete: deleted blobs stay, and are billed, for {policy.days} days")
+    return kept
+
+
+class AzureObjectStore(CloudStore[AzureClient, AzureOptions]):
+    """Objects in one container. The etag of an object is the service's own, without quotes.
+
+    By default the service checks an MD5 of each written body. It keeps the MD5 only for objects smaller than a block,
+    so only whole reads of such objects are checked.
+
+    Blocks of a failed upload are invisible. The service drops them after a week, or when the object is written again;
+    no other request drops them. ``abandoned_writes`` yields a name only if the name has uncommitted blocks and no blob.
+    """
+
+    service = Service(
+        read_options=AzureOptions.from_settings,
+        identity=container_url,
+        open_client=open_client,
+        translate_errors=translate_errors,
+        check_key=_check_key,
+        is_etag=lambda text: text.isascii() and text.isalnum(),
+        kept=kept_sentences,
+        # Lifecycle rules belong to the storage account. Only the management API lists them.
+        rules=lambda _client, _prefix: None,
+        caller=lambda client: describe_credentials(client.credentials),
+        upload=AzureUpload,
+    )
+
+    def lifecycle(self) -> str:
+        """Return a sentence that refers to the storage account, because the API for blobs cannot read lifecycle
+        rules."""
+        return (
+            f"lifecycle rules of {self.identity} belong to its storage account: read and change them with `az storage "
+            "account management-policy`; the service drops blocks without a blob after a week"
+        )
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """List objects with one request per page. The service cannot start a listing at a key, so pages with earlier
+        keys are requested too.
+        """
+        infos = self.pages(self.identity, partial(info_page, prefix=prefix, size=self.options.page_size))
+        return self.listed(in_key_order(infos), prefix, start_after)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete the keys in batches, each with one request."""
+        self.delete_batches(keys, self._delete, KEYS_PER_DELETION)
+
+    def _delete(self, keys: Sequence[str]) -> Sequence[TieredStoreError]:
+        failures: list[TieredStoreError] = []
+
+        def attempt(client: AzureClient) -> None:
+            failures[:] = deletion_failures(client, keys, self.name_object)
+            passing = next((failure for failure in failures if failure.retryable), None)
+            if passing is not None:
+                # Let the caller retry the whole batch, because deleting an absent key again does no harm.
+                raise passing
+
+        try:
+            self.call("delete", self.identity, attempt)
+        except TieredStoreError as error:
+            return failures or [error] * len(keys)
+        return failures
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """Yield names that have uncommitted blocks but no blob. The writer of the blocks may be alive.
+
+        Each blob that the listing shows as empty costs one more request, which reads the blocks. Blocks of a failed
+        write over an existing blob are not found, because the listing does not show them.
+
+        Uncommitted blocks cannot be removed, because a request to complete them would create a visible blob. But the
+        service drops them after a week.
+        """
+        listing = partial(page, prefix=prefix, size=self.options.page_size, with_uncommitted=True)
+        for blob in self.pages(self.identity, listing):
+            if not blob.size:
+                write = self.call("list", self.name_object(blob.name or ""), partial(read_abandoned, blob=blob))
+                if write is not None:
+                    yield write
+
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:  # noqa: ARG002  no write is removable
+        """Return False, because no request removes uncommitted blocks. The service drops them after a week."""
+        return False

@@ -1,1 +1,1 @@
-"""Parts that all cloud stores share: the skeleton of a store, bodies in parts, rotated credentials."""
+"""Parts that all cloud stores share: the store above the requests of a cloud, bodies in parts, rotated credentials."""

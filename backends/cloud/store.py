@@ -1,14 +1,13 @@
-"""Skeleton of a cloud store: everything except the cloud's own protocol."""
+"""Store of a cloud: everything except the cloud's own protocol."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore, Prepared, StoreAdmin
 from tieredstore.backends.cloud.answers import in_order, parse_date, require_text, understood
@@ -40,12 +39,7 @@ if TYPE_CHECKING:
     from tieredstore.config import Settings
 
 
-class ClosableClient(Protocol):
-    """The interface that all clouds' clients share."""
-
-    def close(self) -> None:
-        """Close all connections."""
-        ...
+Result = TypeVar("Result")
 
 
 class Answer(Protocol):
@@ -65,6 +59,34 @@ class Answer(Protocol):
         ...
 
 
+class CloudClient(Protocol):
+    """One process's client of one bucket. Thread-safe. Its methods send one request each, and raise errors of the SDK
+    and of the network.
+    """
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+    def read(self, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str) -> Result:
+        """Request ``start:stop``. Check the answer's range and size, then return the result of ``take``."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return one object's metadata."""
+        ...
+
+    def check_bucket(self) -> None:
+        """Raise ObjectNotFoundError if the bucket does not exist. Called after a ``MaybeNoBucketError``."""
+        ...
+
+    def date(self) -> str | None:
+        """Return the ``Date`` header of a listing of one key. Check that the answer is a listing, and not a page that a
+        proxy sent.
+        """
+        ...
+
+
 BUCKET_REMEMBERED_S: Final = 60.0
 """Seconds for which a store remembers that its bucket exists."""
 
@@ -73,125 +95,77 @@ _HAIR_S: Final = 0.01
 """Tolerance in seconds: a wait that should end at the deadline may end this much earlier."""
 
 
-Client = TypeVar("Client", bound=ClosableClient)
-Result = TypeVar("Result")
+Client = TypeVar("Client", bound=CloudClient)
 Options = TypeVar("Options", bound=CloudOptions)
 Item = TypeVar("Item")
 Token = TypeVar("Token")
 
 
+@dataclass(frozen=True, slots=True)
+class Service(Generic[Client, Options]):
+    """What distinguishes one cloud from another, besides the requests of its client."""
+
+    read_options: Callable[[Settings], Options]
+    """Make the options from the cloud's settings; raise ConfigError if a setting is missing or invalid."""
+    identity: Callable[[Options], str]
+    """Return the URL of the bucket; raise ConfigError if the options give none."""
+    open_client: Callable[[Options], Client]
+    """Open a client; raise AccessDeniedError or ConfigError if its credentials are not available."""
+    translate_errors: Callable[[str], AbstractContextManager[None]]
+    """Convert errors of the SDK and of the network to this package's errors, whose messages name the argument."""
+    check_key: Callable[[str], None]
+    """Raise InvalidKeyError for a key that the service would refuse or change."""
+    is_etag: Callable[[str], bool]
+    """Return True if the text can be an etag; any other text would change the meaning of a condition."""
+    kept: Callable[[Client], list[str]]
+    """Return one sentence for each way the bucket keeps deleted objects."""
+    rules: Callable[[Client, str], list[str] | None]
+    """Return one sentence for each rule that removes objects under a prefix; None if the service does not show its
+    rules."""
+    caller: Callable[[Client], str]
+    """Return the identity that requests use, without any secret."""
+    upload: type[Upload[Client, Options]]
+    """The class that writes objects."""
+    replaces_whole: bool = False
+    """True if ``replace`` must write a buffer with one request, because some servers ignore conditions on multipart
+    uploads."""
+    bucket_setting: str = "the bucket's name"
+    """Name of the setting to correct if the bucket does not exist."""
+
+
 class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     """One bucket of a cloud. Thread-safe, picklable and safe to fork, because each process makes its own client.
 
-    A subclass implements the cloud's requests (the abstract methods) and sets the attributes below, which describe the
-    service. This class adds retries, deadlines and translated errors to each request, and implements everything that
-    needs no request.
+    This class adds retries, deadlines and translated errors to the requests of ``service`` and of its client. A
+    subclass names the service, and implements ``list`` and ``delete``.
     """
 
-    keys_per_deletion: ClassVar[int] = 1000
-    """Largest number of keys in one batch of ``delete``."""
-
-    replaces_whole: ClassVar[bool] = False
-    """True if ``replace`` must write a buffer with one request, because some servers ignore conditions on multipart
-    uploads."""
-
-    bucket_setting: ClassVar[str] = "the bucket's name"
-    """Name of the setting to correct if the bucket does not exist."""
+    service: Service[Client, Options]
 
     def __init__(self, options: Options, *, retries: RetryPolicy | None = None) -> None:
         """Make the store; ``retries`` replaces the retry policy of ``options``, for tests without pauses."""
         self.options = options
         policy = retries or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
         self.retries = replace(policy, attempt_timeout_s=options.attempt_timeout_s)
-        self._clients = PerProcess(partial(self._open, options), lambda client: client.close())
+        self._identity = self.service.identity(options)
+        self._clients = PerProcess(partial(self.service.open_client, options), lambda client: client.close())
         self._bucket_stands_until_s = 0.0
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """Make the store from ``storage.*``; raise ConfigError if a setting is missing or invalid."""
-        return cls(cls._read_options(settings))
-
-    # Differences between clouds
-
-    @staticmethod
-    @abstractmethod
-    def _read_options(settings: Settings) -> Options:
-        """Make the options from the cloud's settings; raise ConfigError as ``from_settings`` does."""
-
-    @staticmethod
-    @abstractmethod
-    def _open(options: Options) -> Client:
-        """Open a client; raise AccessDeniedError or ConfigError if its credentials are not available."""
-
-    @staticmethod
-    @abstractmethod
-    def translate_errors(what: str) -> AbstractContextManager[None]:
-        """Convert errors of the SDK and of the network to this package's errors. The messages of these errors name
-        ``what``."""
-
-    @abstractmethod
-    def _check_key(self, key: str) -> None:
-        """Raise InvalidKeyError for a key that the service would refuse or change."""
-
-    @abstractmethod
-    def _is_etag(self, text: str) -> bool:
-        """Return True if ``text`` can be an etag; any other text would change the meaning of a condition."""
-
-    @abstractmethod
-    def _read(
-        self, client: Client, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
-    ) -> Result:
-        """Request ``start:stop``. Check the answer's range and size, then return the result of ``take``."""
-
-    @abstractmethod
-    def _head(self, client: Client, key: str) -> ObjectInfo:
-        """Return one object's metadata."""
-
-    @abstractmethod
-    def _list_objects(self, prefix: str, start_after: str | None, /) -> Iterator[ObjectInfo]:
-        """Yield the objects whose key starts with ``prefix``, sorted. Keys up to ``start_after`` may be included: the
-        caller drops them.
-        """
-
-    @abstractmethod
-    def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
-        """Return a function that deletes a batch of valid keys and returns an error for each key that still exists."""
-
-    @property
-    @abstractmethod
-    def _upload(self) -> type[Upload[Client, Options]]:
-        """The class that writes objects."""
-
-    def _ask_for_bucket(self, client: Client) -> None:
-        """Raise ObjectNotFoundError if the bucket does not exist. Called after a ``MaybeNoBucketError``."""
-
-    @abstractmethod
-    def _date(self, client: Client) -> str | None:
-        """Return the ``Date`` header of a listing of one key. Check that the answer is a listing, and not a page that a
-        proxy sent.
-        """
-
-    @abstractmethod
-    def _ask_what_stays(self, client: Client) -> list[str]:
-        """Return one sentence for each way the bucket keeps deleted objects."""
-
-    @abstractmethod
-    def _rules(self, client: Client, prefix: str, /) -> list[str] | None:
-        """Return one sentence for each rule that removes objects under ``prefix``; None if the service does not show
-        its rules.
-        """
-
-    @abstractmethod
-    def _caller(self, client: Client, /) -> str:
-        """Return the identity that requests use, without any secret."""
-
-    # The interface
+        return cls(cls.service.read_options(settings))
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
         return partial(type(self), self.options, retries=self.retries), ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.identity!r})"
+
+    @property
+    def identity(self) -> str:
+        """The bucket's URL, at the configured endpoint if there is one."""
+        return self._identity
 
     def close(self) -> None:
         """Close this process's connections."""
@@ -200,24 +174,24 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write a body up to the size of a part with one request, and a longer body in parts."""
         with cut(body, self.options.part_size) as cutter:
-            self._check_key(key)
+            self.service.check_key(key)
             self._writing(key, IF_ABSENT if if_absent else ANY).write(cutter)
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
         """Write the object as ``put`` does. If the key is taken, send a HEAD request to learn which write made the
         object."""
-        self._check_key(key)
+        self.service.check_key(key)
         with byte_view(body) as view, cut(view, self.options.part_size) as cutter:
             replace(self._writing(key, IF_ABSENT), mark=check_mark(mark), is_shared=True).write(cutter)
 
     def replace(self, key: str, body: Body, etag: str) -> str:
         """Write the object as ``put`` does, if the etag of the stored object is ``etag``."""
         part_size = self.options.part_size
-        if self.replaces_whole and isinstance(body, bytes | bytearray | memoryview):
+        if self.service.replaces_whole and isinstance(body, bytes | bytearray | memoryview):
             part_size = max(1, memoryview(body).nbytes)
         with cut(body, part_size) as cutter:
-            self._check_key(key)
-            if not self._is_etag(etag):
+            self.service.check_key(key)
+            if not self.service.is_etag(etag):
                 named = self.name_object(key)
                 raise PreconditionFailedError(f"{named}: {excerpt(etag)!r} is not the etag of any object")
             return self._writing(key, Condition(etag=etag)).write(cutter)
@@ -229,7 +203,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """
         digest = Digest()
         with closing_body(body), cut(digest.of(body), self.options.part_size) as cutter:
-            self._check_key(key)
+            self.service.check_key(key)
             upload = self._writing(key, IF_ABSENT)
             place, parts = upload.prepare(cutter, staging_prefix)
         return Prepared(key, digest.size, digest.sha256, place, parts, upload.mark)
@@ -239,12 +213,12 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
         A staged object is copied on the server.
         """
-        self._check_key(prepared.key)
+        self.service.check_key(prepared.key)
         replace(self._writing(prepared.key, IF_ABSENT), mark=prepared.mark).publish(prepared)
 
     def _writing(self, key: str, condition: Condition) -> Upload[Client, Options]:
         self._have_client("write")
-        return self._upload(self, key, condition, Stall(self.options.stall_timeout_s, self.retries.monotonic))
+        return self.service.upload(self, key, condition, Stall(self.options.stall_timeout_s, self.retries.monotonic))
 
     def exists(self, key: str) -> bool:
         """Return True if the object exists."""
@@ -256,14 +230,14 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Read the range; retry after a truncated or damaged answer."""
-        self._check_key(key)
+        self.service.check_key(key)
         if is_empty_request(start, stop):
             return b""
         return self._get(key, start, stop)
 
     def get_small(self, key: str, most: int) -> bytes | None:
         """Read the object as ``get`` does. If it has more than ``most`` bytes, read only the response headers."""
-        self._check_key(key)
+        self.service.check_key(key)
         try:
             return self._get(key, 0, None, most)
         except TooLargeError:
@@ -276,18 +250,18 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             check_small(answer.size, most)
             return answer.read()
 
-        return self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
+        return self.call("get", what, lambda client: client.read(key, start, stop, take, what))
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """Read the range as ``get`` does, straight from the connection into ``buffer``."""
-        self._check_key(key)
+        self.service.check_key(key)
         stop = start + memoryview(buffer).nbytes
         if not is_empty_request(start, stop):
             self._fill(key, start, stop, buffer)
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
         """Read the whole object straight from the connection into ``buffer``, as ``get_into`` does."""
-        self._check_key(key)
+        self.service.check_key(key)
         self._fill(key, 0, None, buffer)
 
     def _fill(self, key: str, start: int, stop: int | None, buffer: bytearray | memoryview) -> None:
@@ -297,47 +271,14 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
         what = self.name_object(key)
         with byte_view(buffer) as view:
-            self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List objects with one request per page."""
-        # Drop unwanted keys, because some services include the key ``start_after`` or ignore this parameter, and some
-        # ignore the prefix.
-        infos = self._list_objects(prefix, start_after)
-        wanted = (
-            info for info in infos if info.key.startswith(prefix) and (start_after is None or info.key > start_after)
-        )
-        try:
-            yield from in_order(self.identity, wanted)
-        except MalformedAnswerError as error:
-            raise StoreError(str(error)) from error
-
-    def delete(self, keys: Iterable[str]) -> None:
-        """Delete batch by batch; continue after a key that cannot be deleted."""
-        failures: list[TieredStoreError] = []
-        delete_batch = self._deletion()
-        remaining = iter(keys)
-        while batch := list(islice(remaining, self.keys_per_deletion)):
-            # Remove duplicates, because some servers refuse a request with a repeated key.
-            valid: dict[str, None] = {}
-            for key in batch:
-                try:
-                    self._check_key(key)
-                except InvalidKeyError as error:
-                    failures.append(error)
-                else:
-                    valid[key] = None
-            if valid:
-                self._have_client("delete")
-                failures += delete_batch(list(valid))
-        raise_failures(failures)
+            self.call("get", what, lambda client: client.read(key, start, stop, take, what))
 
     def head(self, key: str) -> ObjectInfo:
         """Return metadata with one request, or two for an absent object: the second shows if the bucket exists."""
-        self._check_key(key)
+        self.service.check_key(key)
 
         def ask(client: Client) -> ObjectInfo:
-            info = self._head(client, key)
+            info = client.head(key)
             require_text("the etag", info.etag)
             return info
 
@@ -347,7 +288,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     def now_ms(self) -> int | None:
         """Return the time in the service's ``Date`` header. The header has whole seconds, like modification times."""
-        date = self.call("list", self.identity, lambda client: parse_date(self._date(client)))
+        date = self.call("list", self.identity, lambda client: parse_date(client.date()))
         return None if date is None else round(date.timestamp() * 1000)
 
     def kept_after_delete(self) -> Sequence[str]:
@@ -355,7 +296,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         permission, return a sentence that says so.
         """
         try:
-            return self.call("look", self.identity, self._ask_what_stays)
+            return self.call("look", self.identity, self.service.kept)
         except StoreUnavailableError:
             raise
         except (StoreError, ObjectNotFoundError) as error:
@@ -366,7 +307,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         the permission.
         """
         try:
-            return self.call("look", self.identity, lambda client: self._rules(client, prefix))
+            return self.call("look", self.identity, lambda client: self.service.rules(client, prefix))
         except StoreUnavailableError:
             raise
         except (StoreError, ObjectNotFoundError):
@@ -374,7 +315,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     def caller(self) -> str:
         """Return the identity from the settings, or the one that the SDK's credential chain found."""
-        return self.call("look", self.identity, self._caller)
+        return self.call("look", self.identity, self.service.caller)
 
     # Helpers of the operations above
 
@@ -406,7 +347,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             with within(attempt.deadline):
                 client = self._clients.get()
                 try:
-                    with understood(what), self.translate_errors(what):
+                    with understood(what), self.service.translate_errors(what):
                         return request(client)
                 except StoreUnavailableError as error:
                     # Say which of our limits was reached, because the network's message ("timed out") does not.
@@ -448,9 +389,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         now = self.retries.monotonic()
         if now >= self._bucket_stands_until_s:
             try:
-                self._try_request("look", self.identity, self._ask_for_bucket, deadline)
+                self._try_request("look", self.identity, lambda client: client.check_bucket(), deadline)
             except ObjectNotFoundError:
-                return no_bucket(self.identity, self.bucket_setting)
+                return no_bucket(self.identity, self.service.bucket_setting)
             except AccessDeniedError:
                 # The caller lacks the permission to ask about the bucket, so assume that only the object is absent.
                 pass
@@ -489,6 +430,42 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             # A cycle repeats one of these tokens.
             if number.bit_count() == 1:
                 landmark = token
+
+    def listed(self, infos: Iterable[ObjectInfo], prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        """Yield the objects of a listing that the caller of ``list`` wants; raise StoreError if they are not sorted."""
+        # Drop unwanted keys, because some services include the key ``start_after`` or ignore this parameter, and some
+        # ignore the prefix.
+        wanted = (
+            info for info in infos if info.key.startswith(prefix) and (start_after is None or info.key > start_after)
+        )
+        try:
+            yield from in_order(self.identity, wanted)
+        except MalformedAnswerError as error:
+            raise StoreError(str(error)) from error
+
+    def delete_batches(
+        self, keys: Iterable[str], delete: Callable[[Sequence[str]], Sequence[TieredStoreError]], size: int = 1000
+    ) -> None:
+        """Delete batch by batch; continue after a key that cannot be deleted.
+
+        ``delete`` deletes a batch of at most ``size`` valid keys, and returns an error for each key that still exists.
+        """
+        failures: list[TieredStoreError] = []
+        remaining = iter(keys)
+        while batch := list(islice(remaining, size)):
+            # Remove duplicates, because some servers refuse a request with a repeated key.
+            valid: dict[str, None] = {}
+            for key in batch:
+                try:
+                    self.service.check_key(key)
+                except InvalidKeyError as error:
+                    failures.append(error)
+                else:
+                    valid[key] = None
+            if valid:
+                self._have_client("delete")
+                failures += delete(list(valid))
+        raise_failures(failures)
 
 
 def delete_singly(

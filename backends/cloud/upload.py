@@ -24,11 +24,11 @@ from tieredstore.process.deadline import Deadline, Stall
 
 if TYPE_CHECKING:
     from tieredstore.backends.cloud.options import CloudOptions
-    from tieredstore.backends.cloud.store import ClosableClient, CloudStore
+    from tieredstore.backends.cloud.store import CloudClient, CloudStore
 
 _logger: Final = logging.getLogger(__name__)
 
-Client = TypeVar("Client", bound="ClosableClient")
+Client = TypeVar("Client", bound="CloudClient")
 Options = TypeVar("Options", bound="CloudOptions")
 Result = TypeVar("Result")
 
@@ -153,7 +153,7 @@ class Upload(ABC, Generic[Client, Options]):
     def take_back(self, client: Client, stored: Stored) -> None:
         """Delete the object if it is still the one that ``stored`` describes; an absent object is no error."""
         try:
-            with understood(self.what), self.store.translate_errors(self.what):
+            with understood(self.what), self.store.service.translate_errors(self.what):
                 self.delete_unchanged(client, stored.etag)
         except (PreconditionFailedError, ObjectNotFoundError):
             _logger.info("%s: the damaged object was gone already", self.what)
@@ -210,7 +210,7 @@ class Upload(ABC, Generic[Client, Options]):
         def once(client: Client) -> Stored:
             nonlocal is_lost
             try:
-                with understood(self.what), self.store.translate_errors(self.what):
+                with understood(self.what), self.store.service.translate_errors(self.what):
                     return send(client)
             except (PreconditionFailedError, ObjectNotFoundError, PartsGoneError) as refusal:
                 stored = look(client, by_content=is_lost)
@@ -243,7 +243,7 @@ class Upload(ABC, Generic[Client, Options]):
         call ``is_content``.
         """
         try:
-            with understood(self.what), self.store.translate_errors(self.what):
+            with understood(self.what), self.store.service.translate_errors(self.what):
                 stored = self.look_up(client)
         except ObjectNotFoundError:
             return None

@@ -7,29 +7,37 @@ both would exceed 600 lines.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib import import_module
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 import requests
+from crc32c import crc32c
 from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.transport.requests import AuthorizedSession, Request
 
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.cloud.answers import parse_ms, require_size, require_text
+from tieredstore.backends.cloud.store import Answer
 from tieredstore.backends.cloud.watched_file import WatchedFile
 from tieredstore.backends.gcs.errors import raise_first, raise_for, translate_errors
 from tieredstore.backends.gcs.options import Anonymous, CredentialsFile, CredentialsJson, GcsOptions
+from tieredstore.backends.http.body import HttpAnswer
+from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
 from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, StoreAdapter, configure
-from tieredstore.errors import ConfigError, StoreError
+from tieredstore.errors import ConfigError, StoreError, StoreUnavailableError
 from tieredstore.redaction import redacted
 
 _logger: Final = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 SCOPES: Final = ("https://www.googleapis.com/auth/devstorage.read_write",)
 """OAuth scopes of tokens: read, write and delete objects."""
@@ -128,6 +136,11 @@ class WatchedCredentials(Credentials):
     def before_request(self, request: object, method: str, url: str, headers: Mapping[str, str]) -> None:
         """Sign a request with the file's current credentials; raise ConfigError if the file cannot be read."""
         self._file.get().before_request(request, method, url, headers)
+
+
+def crc32c_text(value: int) -> str:
+    """Return a CRC-32C as Google writes it: big-endian, in base64."""
+    return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
 CONTENT_TYPE: Final = "application/octet-stream"
@@ -241,7 +254,29 @@ class GcsClient:
         token = require_text("the next page's token", following) if following else None
         return [info_of(blob) for blob in answer], token
 
-    def listing_date(self) -> str | None:
+    def read(self, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str) -> Result:
+        """Request ``start:stop``; return the result of ``take``."""
+        headers = {"Accept-Encoding": "identity", **range_header(start, stop)}
+        with self.session.get(self.download_url(key), headers=headers, stream=True) as response:
+            raise_for(response)
+            # Require a generation, because a page of a web server or proxy, sent in place of the object, has none.
+            require_size(int(response.headers["X-Goog-Generation"]))
+            size = answered_size(what, start, stop, response.headers)
+            return take(HttpAnswer(size, response.raw, what, partial(_check_crc, response, what)))
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return one object's metadata."""
+        blob = self.blob(key)
+        blob.reload(retry=None)
+        return info_of(blob)
+
+    def check_bucket(self) -> None:
+        """List one object, because only Google's answers about an object say if its bucket is absent, but not those of
+        other servers.
+        """
+        self.page(prefix="", start=None, token=None, size=1)
+
+    def date(self) -> str | None:
         """Return the ``Date`` header of the answer to a listing of at most one object."""
         with self.session.get(f"{self.endpoint}/storage/v1/{self._path}?maxResults=1&fields=kind") as response:
             raise_for(response)
@@ -274,6 +309,15 @@ class GcsClient:
         """Close all connections."""
         self.session.close()
         self._login.close()
+
+
+def _check_crc(response: requests.Response, what: str, data: bytes | memoryview) -> None:
+    """Raise StoreUnavailableError if ``data`` is a whole object whose checksum differs from the server's."""
+    hashes = response.headers.get("X-Goog-Hash", "")
+    if not is_whole(response.headers) or "crc32c=" not in hashes:
+        return
+    if f"crc32c={crc32c_text(crc32c(data))}" not in hashes.replace(" ", "").split(","):
+        raise StoreUnavailableError(f"{what}: the object was damaged on its way from the server")
 
 
 def info_of(blob: Blob) -> ObjectInfo:

@@ -6,15 +6,14 @@ chunk: https://cloud.google.com/storage/docs/performing-resumable-uploads (multi
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import requests
 from crc32c import crc32c
@@ -29,16 +28,14 @@ from tieredstore.backends.base import (
 )
 from tieredstore.backends.cloud.answers import require_size, require_text, show_body, understood
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
-from tieredstore.backends.cloud.store import Answer, CloudStore, concerns, delete_singly
+from tieredstore.backends.cloud.store import CloudStore, Service, concerns, delete_singly
 from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
 from tieredstore.backends.cloud.upload_parts import Part, PartCutter, send_parts
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.keys import checked_key
-from tieredstore.backends.gcs.client import CONTENT_TYPE, GcsClient, describe_credentials, info_of, open_client
+from tieredstore.backends.gcs.client import CONTENT_TYPE, GcsClient, crc32c_text, describe_credentials, open_client
 from tieredstore.backends.gcs.errors import RefusedError, raise_for, translate_errors
 from tieredstore.backends.gcs.options import GcsOptions
-from tieredstore.backends.http.body import HttpAnswer
-from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
 from tieredstore.backends.http.session import Buffers
 from tieredstore.errors import (
     InvalidKeyError,
@@ -59,11 +56,6 @@ _ENDED: Final = frozenset({404, 410, 499})
 _NOTHING: Final = frozenset({b"", b"null", b"{}"})
 """Bodies that count as empty: some servers send an empty JSON value instead of no body."""
 _CANCEL_TIMEOUT_S: Final = 30.0
-
-
-def crc32c_text(value: int) -> str:
-    """Return a CRC-32C as Google writes it: big-endian, in base64."""
-    return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
 class GcsUpload(Upload[GcsClient, GcsOptions]):
@@ -327,7 +319,10 @@ def _cancel_session(client: GcsClient, url: str) -> int:
         raise
 
 
-Result = TypeVar("Result")
+def _check_key(key: str) -> None:
+    checked_key(key)
+    if key in {".", ".."} or "\r" in key or "\n" in key or key.startswith(".well-known/acme-challenge/"):
+        raise InvalidKeyError(f"{key!r} cannot be the name of an object in Google Cloud Storage")
 
 
 class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
@@ -340,97 +335,47 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     ``abandoned_writes``. The server drops the upload after a week.
     """
 
-    bucket_setting: ClassVar = "storage.gcs.bucket.name"
-
-    _read_options = staticmethod(GcsOptions.from_settings)
-    _open = staticmethod(open_client)
-    translate_errors = staticmethod(translate_errors)
-
-    @property
-    def identity(self) -> str:
-        """``gs://bucket``, or the bucket's URL at the configured endpoint."""
-        return self.options.url
-
-    def _check_key(self, key: str) -> None:
-        checked_key(key)
-        if key in {".", ".."} or "\r" in key or "\n" in key or key.startswith(".well-known/acme-challenge/"):
-            raise InvalidKeyError(f"{key!r} cannot be the name of an object in Google Cloud Storage")
-
-    def _is_etag(self, text: str) -> bool:
-        return text.isascii() and text.isdigit() and 0 < int(text[:20]) <= MAX_INT64
-
-    @property
-    def _upload(self) -> type[GcsUpload]:
-        return GcsUpload
+    service = Service(
+        read_options=GcsOptions.from_settings,
+        identity=lambda options: options.url,
+        open_client=open_client,
+        translate_errors=translate_errors,
+        check_key=_check_key,
+        is_etag=lambda text: text.isascii() and text.isdigit() and 0 < int(text[:20]) <= MAX_INT64,
+        kept=lambda client: kept_sentences(client.bucket_properties("versioning,softDeletePolicy,retentionPolicy")),
+        rules=lambda client, prefix: rule_sentences(client.bucket_properties("lifecycle"), prefix),
+        caller=lambda client: describe_credentials(client.credentials),
+        upload=GcsUpload,
+        bucket_setting="storage.gcs.bucket.name",
+    )
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002
         """Yield nothing, because the service does not list unfinished uploads. It drops them after a week."""
         return iter(())
-
-    def _read(
-        self, client: GcsClient, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
-    ) -> Result:
-        headers = {"Accept-Encoding": "identity", **range_header(start, stop)}
-        with client.session.get(client.download_url(key), headers=headers, stream=True) as response:
-            raise_for(response)
-            # Require a generation, because a page of a web server or proxy, sent in place of the object, has none.
-            require_size(int(response.headers["X-Goog-Generation"]))
-            size = answered_size(what, start, stop, response.headers)
-            return take(HttpAnswer(size, response.raw, what, partial(_check_crc, response, what)))
-
-    def _head(self, client: GcsClient, key: str) -> ObjectInfo:
-        blob = client.blob(key)
-        blob.reload(retry=None)
-        return info_of(blob)
-
-    def _date(self, client: GcsClient) -> str | None:
-        return client.listing_date()
-
-    def _ask_what_stays(self, client: GcsClient) -> list[str]:
-        return kept_sentences(client.bucket_properties("versioning,softDeletePolicy,retentionPolicy"))
-
-    def _rules(self, client: GcsClient, prefix: str, /) -> list[str]:
-        return rule_sentences(client.bucket_properties("lifecycle"), prefix)
 
     def lifecycle(self) -> GcsLifecycle:
         """Return the bucket's lifecycle rules. The service refuses a change if the bucket's metadata has changed since
         the rules were read."""
         return GcsLifecycle(self)
 
-    def _caller(self, client: GcsClient, /) -> str:
-        return describe_credentials(client.credentials)
-
-    def _ask_for_bucket(self, client: GcsClient) -> None:
-        # Google's answer about an object says if its bucket is absent. Other servers' answers do not, so list one
-        # object of the bucket.
-        client.page(prefix="", start=None, token=None, size=1)
-
-    def _list_objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        return self.pages(
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """List objects with one request per page."""
+        size = self.options.page_size
+        infos = self.pages(
             self.identity,
-            lambda token, client: client.page(
-                prefix=prefix, start=start_after, token=token, size=self.options.page_size
-            ),
+            lambda token, client: client.page(prefix=prefix, start=start_after, token=token, size=size),
         )
+        return self.listed(infos, prefix, start_after)
 
-    def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
-        # Send single deletions in parallel: a batch request is no faster, because the service runs its parts one by
-        # one.
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete with one request per key, several of them in parallel."""
+        # Do not send batch requests, because the service runs the parts of a batch one by one.
         parallelism, stall = self.options.delete_parallelism, self.stall()
-        return partial(delete_singly, delete=self._delete, parallelism=parallelism, stall=stall)
+        self.delete_batches(keys, partial(delete_singly, delete=self._delete, parallelism=parallelism, stall=stall))
 
     def _delete(self, key: str, deadline: Deadline) -> None:
         what = self.name_object(key)
         self.call("delete", what, lambda client: delete_object(client, what, key), deadline=deadline)
-
-
-def _check_crc(response: requests.Response, what: str, data: bytes | memoryview) -> None:
-    """Raise StoreUnavailableError if ``data`` is a whole object whose checksum differs from the server's."""
-    hashes = response.headers.get("X-Goog-Hash", "")
-    if not is_whole(response.headers) or "crc32c=" not in hashes:
-        return
-    if f"crc32c={crc32c_text(crc32c(data))}" not in hashes.replace(" ", "").split(","):
-        raise StoreUnavailableError(f"{what}: the object was damaged on its way from the server")
 
 
 def rule_sentences(properties: Mapping[str, object], prefix: str) -> list[str]:

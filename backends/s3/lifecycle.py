@@ -28,29 +28,29 @@ if TYPE_CHECKING:
     from types_boto3_s3.type_defs import LifecycleRuleOutputTypeDef
 
     from tieredstore.backends.s3.client import RawAnswer, RawRequest
-    from tieredstore.backends.s3.store import S3ObjectStore
+    from tieredstore.backends.s3.store import S3BucketClient, S3ObjectStore
 
 _ARCHIVES: Final = {"GLACIER", "DEEP_ARCHIVE"}
 """Storage classes whose objects must be restored before a read."""
 
 
-def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
+def rule_sentences(client: S3BucketClient, prefix: str) -> list[str]:
     """Return one sentence for each enabled rule that deletes or archives objects under ``prefix``. Translate the SDK's
     errors."""
     return [
         f"the rule {rule.get('ID') or '(without a name)'} {effect}"
-        for rule in lifecycle_rules(client, bucket)
+        for rule in lifecycle_rules(client)
         if rule.get("Status") == "Enabled" and concerns(prefix, _prefixes(rule))
         for effect in _effects(rule)
     ]
 
 
-def lifecycle_rules(client: S3Client, bucket: str) -> Sequence[LifecycleRuleOutputTypeDef]:
+def lifecycle_rules(client: S3BucketClient) -> Sequence[LifecycleRuleOutputTypeDef]:
     """Return the bucket's rules; empty if there are none, or if the server does not support rules. Translate the SDK's
     errors."""
     # Ignore status 404, with which S3 answers if there are no rules.
-    with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
-        return client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", ())
+    with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(client.options.bucket):
+        return client.sdk.get_bucket_lifecycle_configuration(Bucket=client.options.bucket).get("Rules", ())
     return ()
 
 
@@ -94,7 +94,6 @@ class S3Lifecycle(BucketLifecycle):
 
     def __init__(self, store: S3ObjectStore) -> None:
         self._store = store
-        self._bucket = store.options.bucket
         self._identity = store.identity
 
     def read(self) -> LifecycleState:
@@ -110,26 +109,28 @@ class S3Lifecycle(BucketLifecycle):
         if after != before + Counter([_canonical(_parse(_rule_text("", name, prefix, days)))]):
             raise self._not_understood(state.text)
 
-        def write(client: S3Client) -> None:
+        def write(client: S3BucketClient) -> None:
             def put_text(params: RawRequest, **_: object) -> None:
                 params["body"] = changed.encode()
                 if state.version is not None:
                     params["headers"][_LEAST_SIZE] = state.version
 
-            with _handling(client, _WRITE, put_text):
-                client.put_bucket_lifecycle_configuration(Bucket=self._bucket, LifecycleConfiguration={"Rules": []})
+            with _handling(client.sdk, _WRITE, put_text):
+                client.sdk.put_bucket_lifecycle_configuration(
+                    Bucket=client.options.bucket, LifecycleConfiguration={"Rules": []}
+                )
 
         self._store.call("look", self._identity, write)
 
-    def _ask(self, client: S3Client) -> tuple[str, str | None]:
+    def _ask(self, client: S3BucketClient) -> tuple[str, str | None]:
         found: list[tuple[bytes, str | None]] = []
 
         def keep(response_dict: RawAnswer, **_: object) -> None:
             if isinstance(body := response_dict["body"], bytes):
                 found.append((body, response_dict["headers"].get(_LEAST_SIZE)))
 
-        with suppress(ObjectNotFoundError), _handling(client, _READ, keep), translate_errors(self._identity):
-            client.get_bucket_lifecycle_configuration(Bucket=self._bucket)
+        with suppress(ObjectNotFoundError), _handling(client.sdk, _READ, keep), translate_errors(self._identity):
+            client.sdk.get_bucket_lifecycle_configuration(Bucket=client.options.bucket)
             text, least_size = found[-1]
             return self._check(text), least_size
         return "", None

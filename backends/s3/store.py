@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
 from tieredstore.backends.cloud.answers import require_ms, require_size, require_text
-from tieredstore.backends.cloud.store import Answer, CloudStore, delete_singly
+from tieredstore.backends.cloud.store import Answer, CloudStore, Service, delete_singly
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
@@ -29,51 +29,23 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class S3ObjectStore(CloudStore["S3Client", S3Options]):
-    """Objects in one bucket. The etag of an object is S3's own.
+@dataclass(frozen=True, slots=True)
+class S3BucketClient:
+    """One process's client of one bucket. Thread-safe."""
 
-    A body below ``part_size`` takes one PUT. A longer body takes a multipart upload; on failure the upload is aborted.
-    A killed process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule can remove them.
+    sdk: S3Client
+    options: S3Options
 
-    Without permission to list the bucket, S3 answers "access denied" for an absent key. The store then raises
-    AccessDeniedError.
-    """
+    def close(self) -> None:
+        """Close all connections."""
+        self.sdk.close()
 
-    # ``replace`` writes a buffer, such as shared state, by one PUT, because all servers support If-Match for a PUT.
-    # Some do not support it for the completion of a multipart upload.
-    replaces_whole: ClassVar = True
-
-    _read_options = staticmethod(S3Options.from_settings)
-    _open = staticmethod(open_client)
-    translate_errors = staticmethod(translate_errors)
-
-    @property
-    def identity(self) -> str:
-        """``s3://bucket``, or the endpoint's URL with the bucket."""
-        return self.options.url
-
-    def _check_key(self, key: str) -> None:
-        # HTTP clients and servers resolve the components ``.`` and ``..``, and would access another object. A URL
-        # cannot contain a NUL.
-        checked_key(key)
-        if "\0" in key or any(part in {".", ".."} for part in key.split("/")):
-            raise InvalidKeyError(f"the key {key!r} has a component . or .., or a NUL: S3 cannot address it reliably")
-
-    def _is_etag(self, text: str) -> bool:
-        # An empty text would be no condition, and a star would match every object.
-        return text not in {"", "*"}
-
-    @property
-    def _upload(self) -> type[S3Upload]:
-        return S3Upload
-
-    def _read(
-        self, client: S3Client, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
-    ) -> Result:
+    def read(self, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str) -> Result:
+        """Request ``start:stop``; return the result of ``take``."""
         asked: type_defs.GetObjectRequestTypeDef = {"Bucket": self.options.bucket, "Key": key}
         if header := range_header(start, stop):
             asked["Range"] = header["Range"]
-        response = client.get_object(**asked)
+        response = self.sdk.get_object(**asked)
         body = response["Body"]
         try:
             # Require an etag, because a page of a web server or proxy, sent in place of the object, has none.
@@ -85,19 +57,56 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
             # connection.
             body.close()
 
-    def _head(self, client: S3Client, key: str) -> ObjectInfo:
-        metadata = client.head_object(Bucket=self.options.bucket, Key=key)
+    def head(self, key: str) -> ObjectInfo:
+        """Return one object's metadata."""
+        metadata = self.sdk.head_object(Bucket=self.options.bucket, Key=key)
         return object_info(key, metadata["ContentLength"], metadata)
 
-    def _date(self, client: S3Client) -> str | None:
-        answer = client.list_objects_v2(Bucket=self.options.bucket, MaxKeys=1)
+    def check_bucket(self) -> None:
+        """Raise ObjectNotFoundError if the bucket does not exist."""
+        with suppress(NotSupportedError), translate_errors(self.options.url):
+            self.sdk.head_bucket(Bucket=self.options.bucket)
+
+    def date(self) -> str | None:
+        """Return the ``Date`` header of a listing of one key."""
+        answer = self.sdk.list_objects_v2(Bucket=self.options.bucket, MaxKeys=1)
         return answer["ResponseMetadata"]["HTTPHeaders"].get("date")
 
-    def _ask_what_stays(self, client: S3Client) -> list[str]:
-        return kept_sentences(client, self.options.bucket)
 
-    def _rules(self, client: S3Client, prefix: str, /) -> list[str]:
-        return rule_sentences(client, self.options.bucket, prefix)
+def _check_key(key: str) -> None:
+    # HTTP clients and servers resolve the components ``.`` and ``..``, and would access another object. A URL cannot
+    # contain a NUL.
+    checked_key(key)
+    if "\0" in key or any(part in {".", ".."} for part in key.split("/")):
+        raise InvalidKeyError(f"the key {key!r} has a component . or .., or a NUL: S3 cannot address it reliably")
+
+
+class S3ObjectStore(CloudStore[S3BucketClient, S3Options]):
+    """Objects in one bucket. The etag of an object is S3's own.
+
+    A body below ``part_size`` takes one PUT. A longer body takes a multipart upload; on failure the upload is aborted.
+    A killed process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule can remove them.
+
+    Without permission to list the bucket, S3 answers "access denied" for an absent key. The store then raises
+    AccessDeniedError.
+    """
+
+    service = Service(
+        read_options=S3Options.from_settings,
+        identity=lambda options: options.url,
+        open_client=lambda options: S3BucketClient(open_client(options), options),
+        translate_errors=translate_errors,
+        check_key=_check_key,
+        # An empty text would be no condition, and a star would match every object.
+        is_etag=lambda text: text not in {"", "*"},
+        kept=kept_sentences,
+        rules=rule_sentences,
+        caller=lambda client: describe_credentials(client.options),
+        upload=S3Upload,
+        # ``replace`` writes a buffer, such as shared state, by one PUT, because all servers support If-Match for a PUT.
+        # Some do not support it for the completion of a multipart upload.
+        replaces_whole=True,
+    )
 
     def lifecycle(self) -> S3Lifecycle:
         """Return the bucket's lifecycle rules. A change replaces all rules, and S3 cannot make it conditional."""
@@ -106,17 +115,6 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
     def versions(self) -> S3Versions:
         """Return the versions of the bucket's objects; only the current ones if the bucket never had versioning."""
         return S3Versions(self)
-
-    def _caller(self, _client: S3Client, /) -> str:
-        return describe_credentials(self.options)
-
-    def _ask_for_bucket(self, client: S3Client) -> None:
-        with suppress(NotSupportedError), translate_errors(self.identity):
-            client.head_bucket(Bucket=self.options.bucket)
-
-    def _list_objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        is_by_folder = self.options.listing_order is ListingOrder.BY_FOLDER
-        return (self._by_folder if is_by_folder else self._by_key)(prefix, start_after or "")
 
     def _by_key(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         last = ""
@@ -160,7 +158,7 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
     def _pages(self, prefix: str, *, start_after: str = "", delimiter: str = "") -> Iterator[_Page]:
         what = f"listing {self.options.bucket}{f' under {prefix!r}' if prefix else ''}"
 
-        def page(token: str | None, client: S3Client) -> tuple[list[_Page], str | None]:
+        def page(token: str | None, client: S3BucketClient) -> tuple[list[_Page], str | None]:
             asked: type_defs.ListObjectsV2RequestTypeDef = {"Bucket": self.options.bucket, "Prefix": prefix}
             asked["MaxKeys"] = self.options.page_size
             if delimiter:
@@ -171,7 +169,7 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
                 asked["StartAfter"] = start_after
             try:
                 with translate_errors(what):
-                    answer = client.list_objects_v2(**asked)
+                    answer = client.sdk.list_objects_v2(**asked)
             except InvalidKeyError:
                 # The server refuses the prefix because no key can start with it, so the listing is empty.
                 return [], None
@@ -184,8 +182,15 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
 
         return self.pages(what, page)
 
-    def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
-        return Deletion(self).failures
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """List objects with one request per page; with ``ListingOrder.BY_FOLDER``, per page of each folder."""
+        is_by_folder = self.options.listing_order is ListingOrder.BY_FOLDER
+        infos = (self._by_folder if is_by_folder else self._by_key)(prefix, start_after or "")
+        return self.listed(infos, prefix, start_after)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete up to 1,000 keys with one request; key by key on a server without bulk deletes."""
+        self.delete_batches(keys, Deletion(self).failures)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Yield the unfinished multipart uploads, including live ones; S3 does not return their sizes here.
@@ -203,14 +208,14 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
                 yield from (write for write in self._uploads("") if write.key.startswith(prefix))
 
     def _uploads(self, prefix: str) -> Iterator[AbandonedWrite]:
-        uploads = self.pages(self.identity, lambda at, client: abandoned_page(client, self.options.bucket, prefix, at))
+        uploads = self.pages(self.identity, lambda at, client: abandoned_page(client, prefix, at))
         return (write for write in uploads if write.key.startswith(prefix))
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """Abort the upload. If its writer is alive, the write fails."""
         upload_id = write.place if isinstance(write, Prepared) else write.id
-        where = (self.options.bucket, write.key, upload_id)
-        return self.call("abort", self.name_object(write.key), lambda client: abort_upload(client, *where))
+        what = self.name_object(write.key)
+        return self.call("abort", what, lambda client: abort_upload(client, write.key, upload_id))
 
 
 _LISTS_BY_FOLDER: Final = ("seaweedfs",)
@@ -259,13 +264,13 @@ def object_info(
 
 
 def abandoned_page(
-    client: S3Client, bucket: str, prefix: str, markers: tuple[str, str] | None
+    client: S3BucketClient, prefix: str, markers: tuple[str, str] | None
 ) -> tuple[list[AbandonedWrite], tuple[str, str] | None]:
     """Return one page of unfinished uploads, and the markers that the request for the next page must send."""
-    asked: type_defs.ListMultipartUploadsRequestTypeDef = {"Bucket": bucket, "Prefix": prefix}
+    asked: type_defs.ListMultipartUploadsRequestTypeDef = {"Bucket": client.options.bucket, "Prefix": prefix}
     if markers is not None:
         asked["KeyMarker"], asked["UploadIdMarker"] = markers
-    answer = client.list_multipart_uploads(**asked)
+    answer = client.sdk.list_multipart_uploads(**asked)
     writes = [
         AbandonedWrite(
             key=require_text("the key", entry.get("Key")),
@@ -316,15 +321,15 @@ class Deletion:
         answer = self._store.call(
             "delete",
             f"{len(keys)} objects of {self._store.identity}",
-            lambda client: client.delete_objects(
-                Bucket=self._store.options.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            lambda client: client.sdk.delete_objects(
+                Bucket=client.options.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
             ),
         )
         return [_error_of_entry(entry) for entry in answer.get("Errors", ()) if entry.get("Code") != "NoSuchKey"]
 
     def _delete(self, key: str, deadline: Deadline) -> object:
-        def request(client: S3Client) -> object:
-            return client.delete_object(Bucket=self._store.options.bucket, Key=key)
+        def request(client: S3BucketClient) -> object:
+            return client.sdk.delete_object(Bucket=client.options.bucket, Key=key)
 
         return self._store.call("delete", self._store.name_object(key), request, deadline=deadline)
 

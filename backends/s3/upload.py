@@ -26,9 +26,10 @@ from tieredstore.backends.values import Prepared
 from tieredstore.errors import ObjectNotFoundError, StoreError
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
     from types_boto3_s3.literals import ChecksumAlgorithmType, StorageClassType
     from types_boto3_s3.type_defs import CompletedPartTypeDef
+
+    from tieredstore.backends.s3.store import S3BucketClient
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class _Headers(TypedDict, total=False):
     IfNoneMatch: str
 
 
-class S3Upload(Upload["S3Client", S3Options]):
+class S3Upload(Upload["S3BucketClient", S3Options]):
     """One write to S3. S3 checks the condition of a multipart upload when the upload is completed."""
 
     # Do not check the condition before the upload, because a late refusal wastes one transfer, but a HEAD would slow
@@ -72,9 +73,9 @@ class S3Upload(Upload["S3Client", S3Options]):
         """Write by one PUT."""
         about, checksum, headers = self._about_object(), self._checksum(data), _headers(self.condition)
 
-        def send(client: S3Client) -> Stored:
+        def send(client: S3BucketClient) -> Stored:
             body = sendable(data, self.what)
-            answer = client.put_object(**self._target(), **about, **checksum, **headers, Body=body)
+            answer = client.sdk.put_object(**self._target(), **about, **checksum, **headers, Body=body)
             etag = require_text("the etag", answer["ETag"])
             # One of two things proves that the server has the bytes: our checksum, or an etag that is the MD5 of the
             # bytes. Other etags, such as those of encrypted objects, prove nothing.
@@ -108,15 +109,15 @@ class S3Upload(Upload["S3Client", S3Options]):
         parts = [(etag, checksum) for etag, _, checksum in (text.partition(" ") for text in prepared.parts)]
         self._complete(prepared.place, parts, prepared.size, is_publication=True)
 
-    def look_up(self, client: S3Client) -> Stored:
+    def look_up(self, client: S3BucketClient) -> Stored:
         """Read etag, size, and the mark of the write that made the object (see ``WRITE_MARK``), by a HEAD request."""
-        metadata = client.head_object(**self._target())
+        metadata = client.sdk.head_object(**self._target())
         size = require_size(metadata["ContentLength"])
         return Stored(metadata["ETag"], size, mark=metadata["Metadata"].get(WRITE_MARK))
 
-    def delete_unchanged(self, client: S3Client, etag: str) -> None:
+    def delete_unchanged(self, client: S3BucketClient, etag: str) -> None:
         """Delete the object if it still has the etag and the server supports the condition."""
-        client.delete_object(**self._target(), IfMatch=etag)
+        client.sdk.delete_object(**self._target(), IfMatch=etag)
 
     @contextmanager
     def _multipart_upload(self) -> Generator[str]:
@@ -125,8 +126,8 @@ class S3Upload(Upload["S3Client", S3Options]):
         if self._sends_checksums:
             about["ChecksumAlgorithm"] = "CRC32C"
 
-        def begin(client: S3Client) -> None:
-            answer = client.create_multipart_upload(**self._target(), **about)
+        def begin(client: S3BucketClient) -> None:
+            answer = client.sdk.create_multipart_upload(**self._target(), **about)
             begun.append(require_text("the upload's id", answer["UploadId"]))
 
         try:
@@ -143,9 +144,11 @@ class S3Upload(Upload["S3Client", S3Options]):
         what = f"{self.what}, part {number}"
         checksum = self._checksum(part.data)
 
-        def send(client: S3Client) -> str:
+        def send(client: S3BucketClient) -> str:
             body = sendable(part.data, what)
-            answer = client.upload_part(**self._target(), **checksum, UploadId=upload_id, PartNumber=number, Body=body)
+            answer = client.sdk.upload_part(
+                **self._target(), **checksum, UploadId=upload_id, PartNumber=number, Body=body
+            )
             return require_text("the etag", answer["ETag"])
 
         return (self.step(send, what), checksum.get("ChecksumCRC32C", "")), len(part.data)
@@ -154,8 +157,8 @@ class S3Upload(Upload["S3Client", S3Options]):
         etags = [etag for etag, _ in parts]
         entries = [_part_entry(number, *part) for number, part in enumerate(parts, 1)]
 
-        def send(client: S3Client) -> Stored:
-            answer = client.complete_multipart_upload(
+        def send(client: S3BucketClient) -> Stored:
+            answer = client.sdk.complete_multipart_upload(
                 **self._target(), **_headers(self.condition), UploadId=upload_id, MultipartUpload={"Parts": entries}
             )
             etag = require_text("the etag", answer["ETag"])
@@ -167,7 +170,7 @@ class S3Upload(Upload["S3Client", S3Options]):
 
     def _abort(self, upload_id: str) -> None:
         """Abort the upload. Only log a failure, because the original error is raised afterwards."""
-        where = (self.options.bucket, self.key, upload_id)
+        where = (self.key, upload_id)
         try:
             # Abort until no part is left, because the server may still be writing parts whose answers were lost. Use
             # a new deadline, because the upload's deadline may have passed.
@@ -231,20 +234,20 @@ def _part_entry(number: int, etag: str, checksum: str) -> CompletedPartTypeDef:
     return entry
 
 
-def abort_upload(client: S3Client, bucket: str, key: str, upload_id: str) -> bool:
+def abort_upload(client: S3BucketClient, key: str, upload_id: str) -> bool:
     """Abort an upload; return False if it does not exist."""
     try:
         with translate_errors("aborting"):
-            client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
+            client.sdk.abort_multipart_upload(Bucket=client.options.bucket, Key=key, UploadId=upload_id)
     except (PartsGoneError, ObjectNotFoundError):
         return False
     return True
 
 
-def _is_gone(client: S3Client, bucket: str, key: str, upload_id: str) -> bool:
+def _is_gone(client: S3BucketClient, key: str, upload_id: str) -> bool:
     try:
         with translate_errors("aborting"):
-            client.list_parts(Bucket=bucket, Key=key, UploadId=upload_id, MaxParts=1)
+            client.sdk.list_parts(Bucket=client.options.bucket, Key=key, UploadId=upload_id, MaxParts=1)
     except (PartsGoneError, ObjectNotFoundError):
         return True
     return False

@@ -23,9 +23,9 @@ from tieredstore.backends.s3.lifecycle import lifecycle_rules
 from tieredstore.errors import AccessDeniedError, ObjectNotFoundError, StoreError
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client, type_defs
+    from types_boto3_s3 import type_defs
 
-    from tieredstore.backends.s3.store import S3ObjectStore
+    from tieredstore.backends.s3.store import S3BucketClient, S3ObjectStore
 
 _NO_ID: Final = "null"
 """The id of every object or delete marker that is written while versioning is off or suspended. The next such write to
@@ -41,7 +41,6 @@ class S3Versions(BucketVersions):
 
     def __init__(self, store: S3ObjectStore) -> None:
         self._store = store
-        self._bucket = store.options.bucket
         self._identity = store.identity
 
     def list(self, prefix: str) -> Iterator[ObjectVersion]:
@@ -65,14 +64,14 @@ class S3Versions(BucketVersions):
         self._store.call(
             "delete",
             what,
-            lambda client: client.delete_object(Bucket=self._bucket, Key=marker.key, VersionId=marker.id),
+            lambda client: client.sdk.delete_object(Bucket=client.options.bucket, Key=marker.key, VersionId=marker.id),
         )
 
     def obstacle(self) -> str | None:
         """Return a sentence that says why older versions cannot be used, or None if they can. Ask for the bucket's
         versioning, and list one version to test the permission."""
         try:
-            status = self._store.call("look", self._identity, lambda client: versioning_status(client, self._bucket))
+            status = self._store.call("look", self._identity, versioning_status)
             next(self.list(""), None)
         except (AccessDeniedError, NotSupportedError) as error:
             return str(error)
@@ -81,13 +80,13 @@ class S3Versions(BucketVersions):
         return None if status == "Enabled" else _SUSPENDED
 
     def _page(
-        self, prefix: str, markers: tuple[str, str] | None, client: S3Client
+        self, prefix: str, markers: tuple[str, str] | None, client: S3BucketClient
     ) -> tuple[Sequence[ObjectVersion], tuple[str, str] | None]:
-        asked: type_defs.ListObjectVersionsRequestTypeDef = {"Bucket": self._bucket, "Prefix": prefix}
+        asked: type_defs.ListObjectVersionsRequestTypeDef = {"Bucket": client.options.bucket, "Prefix": prefix}
         asked["MaxKeys"] = self._store.options.page_size
         if markers is not None:
             asked["KeyMarker"], asked["VersionIdMarker"] = markers
-        answer = client.list_object_versions(**asked)
+        answer = client.sdk.list_object_versions(**asked)
         versions = [_version_of(entry, is_marker=False) for entry in answer.get("Versions", ())]
         versions += [_version_of(entry, is_marker=True) for entry in answer.get("DeleteMarkers", ())]
         if not answer["IsTruncated"]:
@@ -113,10 +112,11 @@ def _version_of(
     )
 
 
-def versioning_status(client: S3Client, bucket: str) -> str | None:
+def versioning_status(client: S3BucketClient) -> str | None:
     """Return ``Enabled`` or ``Suspended``; None if versioning was never switched on, or is not supported."""
+    bucket = client.options.bucket
     with suppress(NotSupportedError), translate_errors(f"the versioning of {bucket} (s3:GetBucketVersioning)"):
-        return client.get_bucket_versioning(Bucket=bucket).get("Status")
+        return client.sdk.get_bucket_versioning(Bucket=bucket).get("Status")
     return None
 
 
@@ -125,20 +125,20 @@ _UNTIL: Final = "until a lifecycle rule (NoncurrentVersionExpiration) or a perso
 _LOCK: Final = "the bucket has Object Lock{}: versions under retention or legal hold cannot be removed before it ends"
 
 
-def kept_sentences(client: S3Client, bucket: str) -> list[str]:
+def kept_sentences(client: S3BucketClient) -> list[str]:
     """Return one sentence for each way the bucket keeps deleted objects; none for a server without versioning."""
-    status = versioning_status(client, bucket)
+    status = versioning_status(client)
     if status is None:
         return []
-    kept = [_VERSIONS.format(status.lower(), _until(client, bucket))]
+    kept = [_VERSIONS.format(status.lower(), _until(client))]
     # Ignore status 404, with which S3 answers if there are no object locks.
-    with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
-        lock = client.get_object_lock_configuration(Bucket=bucket)["ObjectLockConfiguration"]
+    with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(client.options.bucket):
+        lock = client.sdk.get_object_lock_configuration(Bucket=client.options.bucket)["ObjectLockConfiguration"]
         kept.append(_LOCK.format(_terms(lock.get("Rule", {}).get("DefaultRetention"))))
     return kept
 
 
-def _until(client: S3Client, bucket: str) -> str:
+def _until(client: S3BucketClient) -> str:
     """Return the end of a sentence that says when lifecycle rules remove old versions. The text names rules only if the
     caller may read them.
     """
@@ -146,7 +146,7 @@ def _until(client: S3Client, bucket: str) -> str:
     with suppress(AccessDeniedError):
         ends = [
             f"the rule {rule.get('ID') or '(without a name)'} removes them after {days} days"
-            for rule in lifecycle_rules(client, bucket)
+            for rule in lifecycle_rules(client)
             if rule.get("Status") == "Enabled"
             and (days := rule.get("NoncurrentVersionExpiration", {}).get("NoncurrentDays")) is not None
         ]

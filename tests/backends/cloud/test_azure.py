@@ -18,7 +18,7 @@ from tests.support.servers.azurite_server import AzureServer
 from tests.support.stores.clouds import AZURE_KEYS, LARGE, PART, make_azure, make_container
 from tieredstore.backends.azure.errors import answer_error
 from tieredstore.backends.azure.options import AccountKey, AzureOptions, SasToken
-from tieredstore.backends.azure.store import AzureObjectStore, in_key_order
+from tieredstore.backends.azure.store import KEYS_PER_DELETION, AzureObjectStore, in_key_order
 from tieredstore.backends.base import ObjectInfo, ObjectStore, Prepared
 from tieredstore.config import settings_from
 from tieredstore.errors import (
@@ -193,7 +193,7 @@ def test_a_listing_goes_over_pages_of_any_size(azurite: AzureServer, container: 
 def test_a_deletion_of_more_keys_than_a_request_takes_deletes_the_first_and_the_last(
     azurite: AzureServer, container: str
 ) -> None:
-    keys = [f"{number:03}" for number in range(AzureObjectStore.keys_per_deletion + 1)]
+    keys = [f"{number:03}" for number in range(KEYS_PER_DELETION + 1)]
     with closing(make_azure(azurite.endpoint_url, container)) as store:
         for key in (keys[0], keys[-1], "other"):
             store.put(key, b"x")
