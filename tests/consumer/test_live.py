@@ -25,6 +25,7 @@ from tests.support.kafka.kafka_topics import (
     send,
 )
 from tests.support.kafka.live_topics import SMALL_SEGMENTS, TieredTopic
+from tests.support.kafka.scripted_member import parts_of
 from tests.support.paths import REPOSITORY
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
@@ -427,14 +428,14 @@ def test_a_record_that_is_ready_waits_ten_milliseconds_for_the_other_source(
     monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", slow)
     monkeypatch.setattr(MemberClient, "consume", noted)
     with Consumer(properties(tiered)) as consumer:
-        inside: Any = consumer
-        wait_for_news = inside._parts.news.wait
+        news = parts_of(consumer).news
+        wait_for_news = news.wait
 
-        def noted_wait(timeout: float) -> Any:
+        def noted_wait(timeout: float) -> bool:
             steps.append(("bucket", timeout))
             return wait_for_news(timeout)
 
-        monkeypatch.setattr(inside._parts.news, "wait", noted_wait)
+        monkeypatch.setattr(news, "wait", noted_wait)
         consumer.assign([TopicPartition(tiered.topic, 0, 600), TopicPartition(tiered.topic, 1, 0)])
         end = time.monotonic() + DEADLINE_S
         while {one["phase"] for one in consumer.tiered_stats().values()} != {"live", "bucket"}:

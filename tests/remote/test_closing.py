@@ -31,6 +31,7 @@ AT_ONCE_S = 25.0
 
 @pytest.fixture(autouse=True)
 def _nothing_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # In most of these tests, the store is silent for all of this time. It is no user's choice, so it is a constant.
     monkeypatch.setattr(manager_module, "_REST_S", 0.1)
     yield
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from tests.support.pipelines.iceberg_tables import SMALL, Folder, rewrite_by_another
@@ -77,15 +77,22 @@ def add_deletes(folder: Folder, kind: str, equality_ids: list[int] | None = None
             snapshot.append_data_file(file)
 
 
+def enlarge_file(folder: Folder, size: int) -> None:
+    """Write to the table's metadata that its only file has this size."""
+    size_at = [field.name for field in DATA_FILE_TYPE[2].fields].index("file_size_in_bytes")
+    with folder.table() as table:
+        (small,), (large,) = table.scan().plan_files(), table.scan().plan_files()
+        large.file[size_at] = size
+        with table.transaction() as transaction, transaction.update_snapshot().overwrite() as snapshot:
+            snapshot.delete_data_file(small.file)
+            snapshot.append_data_file(large.file)
+
+
 LEFT = [*range(100), *range(110, 300)]
 DELETED = "10 committed records are not in the table: they were deleted there, quarantined, or are lost"
 
 
-@pytest.mark.parametrize("window_bytes", [1 << 20, 2000])
-def test_a_restore_reads_the_rows_that_the_table_has_now(
-    topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch, window_bytes: int
-) -> None:
-    monkeypatch.setattr("tieredstore.pipelines.run.iceberg_rows._WINDOW_BYTES", window_bytes)
+def test_a_restore_reads_the_rows_that_the_table_has_now(topic: StoredTopic, folder: Folder) -> None:
     run_once(topic, folder.store, folder.pipeline(**SMALL))
     assert rows_of(folder) == (list(range(300)), [])
     rewrite_by_another(folder)
@@ -97,6 +104,16 @@ def test_a_restore_reads_the_rows_that_the_table_has_now(
     # For a restore that does not read the table, all files are missing.
     backup = PipelineBackup(folder.pipeline(table="none"), folder.store, [TOPIC])
     assert backup.holes((TOPIC, 0), 0, 300) == [(0, 300)]
+
+
+def test_a_restore_reads_a_large_file_in_parts(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline(**SMALL))
+    for change, expected in ((rewrite_by_another, (list(range(300)), [])), (delete_rows, (LEFT, [DELETED]))):
+        change(folder)
+        enlarge_file(folder, 1 << 30)
+        assert rows_of(folder) == expected
+    backup = PipelineBackup(folder.pipeline(), folder.store, [TOPIC])
+    assert len(list(backup.records((TOPIC, 0), 0, 300))) >= 1 << 6, "at most 16 MiB of the file are read at once"
 
 
 def test_a_restore_leaves_out_rows_that_a_delete_file_names(topic: StoredTopic, folder: Folder) -> None:

@@ -1,11 +1,11 @@
 """Rows written to topics of batches, without a JVM: notified after storage, each epoch once, invalid rows refused."""
 
-# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,6 @@ from tests.support.pubsub.pubsub_topics import records_of, values_of
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.errors import InvalidRecordError
-from tieredstore.spark.memq import sink
 from tieredstore.spark.memq.data_source import MemqDataSource
 from tieredstore.spark.memq.sink import MemqStreamWriter, MemqWriter
 from tieredstore.spark.source.rows import MEMQ_ROWS
@@ -87,15 +86,16 @@ def rows_schema() -> StructType:
 
 def test_a_stream_writes_each_epoch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = Topic(tmp_path)
-    given = {sink._QUERY_ID: "a-query", sink._BATCH_ID: "7"}
+    given = {"sql.streaming.queryId": "a-query", "streaming.sql.batchId": "7"}
     writer: Any = MemqDataSource(topic.options | {"checkpointLocation": "c"}).streamWriter(SCHEMA, False)
     assert isinstance(writer, MemqStreamWriter)
     with pytest.raises(ConfigError, match="Spark did not give its tasks"):
         writer.write(arrow_rows("a"))
-    monkeypatch.setattr(sink, "_property", given.__getitem__)
+    context = SimpleNamespace(getLocalProperty=given.get, partitionId=lambda: 0)
+    monkeypatch.setattr("tieredstore.spark.memq.sink.TaskContext", SimpleNamespace(get=lambda: context))
     for _ in range(2):  # Spark repeats an epoch after a kill of the driver
         writer.commit([writer.write(arrow_rows("a"))], 7)
-    given[sink._BATCH_ID] = "8"
+    given["streaming.sql.batchId"] = "8"
     lost = writer.write(arrow_rows("b"))
     writer.abort([lost, None], 8)
     writer.commit([writer.write(arrow_rows("b"))], 8)

@@ -25,6 +25,7 @@ from tests.support.simulated_time import SimulatedClock
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.spark.window_sinks import Driven, HereSession
 from tests.support.stores.doubles import FaultyStore, Operation
+from tests.support.waiting import wait_until
 from tieredstore.errors import (
     AlreadyClosedError,
     ConfigError,
@@ -198,18 +199,23 @@ def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_an
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     idle: list[tuple[str, bool]] = []
+    fails, is_paused = threading.Event(), threading.Event()
 
     def note(name: str) -> None:
         idle.append((name, is_without_work(threading.current_thread())))
 
     def failing(operation: Operation) -> bool:
         note(operation.name)
-        return [name for name, _ in idle].count("publish") == 1 and operation.name == "publish"
+        if operation.name != "publish" or is_paused.is_set():
+            return False
+        fails.set()
+        return True
 
-    class Pause(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            note("pause")
-            return super().wait(timeout)
+    def await_pause(thread: threading.Thread) -> None:
+        """Let the output fail until the thread has no work."""
+        assert fails.wait(60)
+        wait_until(lambda: is_without_work(thread), 60)
+        is_paused.set()
 
     snapshot = Planner.snapshot
 
@@ -219,14 +225,17 @@ def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_an
 
     monkeypatch.setattr(Planner, "snapshot", planned)
     with closing(Driven(kept, FaultyStore(kept.store, failing))) as driven:
-        monkeypatch.setattr(driven.sink, "_stopping", Pause())
         begun = len(idle)
         assert [idle[0], idle[1]] == [("list", True), ("list", True)]
         assert [is_idle for name, is_idle in idle if name == "source"] == [True, False, False]
         assert {is_idle for name, is_idle in idle if name == "put"} == {False}
-        driven.sink(driven.batch(), 0)
-    assert {is_idle for name, is_idle in idle[begun:] if name == "pause"} == {True}
-    assert {is_idle for name, is_idle in idle[begun:] if name in {"put", "publish"}} == {False}
+        batch = driven.batch()
+        written = len(idle)
+        threading.Thread(target=await_pause, args=[threading.current_thread()]).start()
+        driven.sink(batch, 0)
+    assert is_paused.is_set()
+    assert {is_idle for _, is_idle in idle[written:]} == {False}, "the thread had no work only in the pause"
+    assert {"put", "publish"} <= {name for name, _ in idle[begun:]}
 
 
 def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(

@@ -19,6 +19,7 @@ def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder, working = tmp_path / "shipped", tmp_path / "working"
     folder.mkdir()
     working.mkdir()
+    # PySpark's worker sets these names, and nothing public does.
     monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
     monkeypatch.setattr(SparkFiles, "_root_directory", str(folder))
     monkeypatch.chdir(working)
@@ -103,6 +104,7 @@ def test_a_text_that_is_no_path_is_left_alone() -> None:
 
 
 def test_without_spark_only_the_working_directory_is_looked_in(monkeypatch: pytest.MonkeyPatch, shipped: Path) -> None:
+    # Other tests may have left a session in PySpark's own names. The error must be the one that PySpark raises.
     monkeypatch.setattr(SparkFiles, "_is_running_on_worker", False)
     monkeypatch.setattr(SparkFiles, "_sc", None)
     written(shipped / "s.properties", "storage.root=/shipped")
