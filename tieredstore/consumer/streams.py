@@ -8,7 +8,7 @@ import contextlib
 import enum
 import threading
 import time
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
@@ -261,10 +261,11 @@ class StoredStreams:
     def _read(self, stream: StoredStream) -> Generator[pa.RecordBatch, None, None]:
         """Read the rest of a stream."""
         with self._open(stream, stream.position) as read:
+            noted = 0
             try:
                 for records in read:
                     offsets = int64_values(records, "offset")
-                    _note_skipped(stream, read, offsets)
+                    noted = _note_skipped(stream, read, offsets, noted)
                     stream.position = offsets[-1] + 1
                     yield records
             except CorruptDataError:
@@ -277,7 +278,7 @@ class StoredStreams:
                 # The read has met an open transaction. The stream ends at the transaction's first offset, and the next
                 # look-up decides how to continue.
                 stream.stop = max(stream.position, report.undecided.first_offset)
-            _note_skipped(stream, read, (stream.stop,))
+            _note_skipped(stream, read, (stream.stop,), noted)
             stream.position = stream.stop
 
     def _open(self, stream: StoredStream, start: int) -> PartitionRead:
@@ -302,20 +303,26 @@ class StoredStreams:
         return None
 
 
-def _note_skipped(stream: StoredStream, read: PartitionRead, offsets: Sequence[int]) -> None:
+def _note_skipped(stream: StoredStream, read: PartitionRead, offsets: Sequence[int], noted: int) -> int:
     """Note the damaged batches before the last of ``offsets``, the offsets of the next records or of the read's end.
+    Leave out the first ``noted`` batches of the read. Return the number of batches noted so far.
 
     The header of a damaged batch does not prove which offsets it has. So the loss ends at the next record, the next
     damaged batch, or the segment's end.
     """
     # A repeated read may find the same damaged batch again.
     known, following, found = {span.start for span in stream.skipped}, offsets[-1], list[LostOffsets]()
-    for skipped in reversed(read.report.skipped):
+    waiting = 0
+    for skipped in reversed(read.report.skipped[noted:]):
         segment, first = skipped.segment, skipped.batch.base_offset
-        least = min(max(segment.start_offset, skipped.batch.follows + 1), segment.end_offset)
+        # The read begins one batch early, and without an earlier batch, ``follows`` is -1.
+        least = min(max(segment.start_offset, read.start, skipped.batch.follows + 1), segment.end_offset)
         first = first if least <= first <= segment.end_offset else least
+        waiting += first >= offsets[-1]
         if first not in known and first < following:
-            stop = min(offsets[bisect_right(offsets, first)], segment.end_offset + 1, following)
-            found.append(LostOffsets(segment.topic_id_partition, first, stop))
-            following = first
+            stop = min(offsets[bisect_left(offsets, first)], segment.end_offset + 1, following)
+            if first < stop:
+                found.append(LostOffsets(segment.topic_id_partition, first, stop))
+                following = first
     stream.skipped += reversed(found)
+    return len(read.report.skipped) - waiting
