@@ -386,6 +386,7 @@ class Uploader(Closing):
         with ThreadPool(at_once, "tieredstore-uploader-once") as pool:
             while moved_on or self._is_failing(tries):
                 self._sleep(0 if moved_on else _AGAIN_S)
+                self._ask_again()
                 self.ask_settled()
                 ready = self.schedule.take_all(lambda partition: partition.turn.failures < tries)
                 moved_on = any(list(in_parallel(pool, self._ship_out, ready, at_once=at_once)))
