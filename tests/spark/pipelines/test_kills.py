@@ -130,11 +130,14 @@ def kill(process: subprocess.Popen[bytes], kind: str) -> None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(60)
         return
-    deadline = time.monotonic() + COMMITTED_S
-    while not (chosen := _processes(process.pid, kind)):
+    chosen: list[int] = []
+
+    def find() -> bool:
         assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        chosen[:] = _processes(process.pid, kind)
+        return bool(chosen)
+
+    wait_until(find, COMMITTED_S, every_s=0.05)
     with contextlib.suppress(ProcessLookupError):
         os.kill(chosen[-1], signal.SIGKILL)
 
