@@ -206,13 +206,11 @@ def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_an
 
     def failing(operation: Operation) -> bool:
         note(operation.name)
-        if operation.name != "publish" or is_paused.is_set():
-            return False
-        fails.set()
-        return True
+        if is_failing := operation.name == "publish" and not is_paused.is_set():
+            fails.set()
+        return is_failing
 
     def await_pause(thread: threading.Thread) -> None:
-        """Let the output fail until the thread has no work."""
         assert fails.wait(60)
         wait_until(lambda: is_without_work(thread), 60)
         is_paused.set()
@@ -229,8 +227,7 @@ def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_an
         assert [idle[0], idle[1]] == [("list", True), ("list", True)]
         assert [is_idle for name, is_idle in idle if name == "source"] == [True, False, False]
         assert {is_idle for name, is_idle in idle if name == "put"} == {False}
-        batch = driven.batch()
-        written = len(idle)
+        batch, written = driven.batch(), len(idle)
         threading.Thread(target=await_pause, args=[threading.current_thread()]).start()
         driven.sink(batch, 0)
     assert is_paused.is_set()
