@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
@@ -68,6 +69,27 @@ def test_the_first_signal_is_raised_in_the_main_thread(signum: signal.Signals) -
         signal.raise_signal(signum)
     assert ending.exit_code == 128 + signum
     assert signal.getsignal(signum) is signal.SIG_DFL
+
+
+def test_a_main_thread_that_begins_to_wait_when_the_signal_comes_gets_it_again() -> None:
+    """A signal that another thread gets does not end the main thread's wait either."""
+    begins, ended, wait = threading.Event(), threading.Event(), threading.Semaphore(0)
+
+    def signal_here() -> bool:
+        begins.wait(60)
+        signal.raise_signal(signal.SIGTERM)
+        in_time = ended.wait(30)
+        wait.release()
+        return in_time
+
+    with ThreadPool(1, "signals") as pool:
+        in_time = pool.submit(signal_here)
+        with Interruption(end_process=End()) as ending, contextlib.suppress(Interrupted):
+            begins.set()
+            wait.acquire(timeout=60)
+        ended.set()
+        assert in_time.result(60)
+    assert ending.exit_code == 128 + signal.SIGTERM
 
 
 def test_a_way_out_that_takes_long_is_cut_off_and_last_acts_are_done() -> None:

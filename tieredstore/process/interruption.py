@@ -156,6 +156,7 @@ class Interruption:
         self.signum: int | None = None
         self._exit_code = 0
         self._end_process = end_process
+        self._main_thread = threading.get_ident()
         self._is_over = False
         self._has_raised = False
         self._handlers = SignalHandlers()
@@ -213,7 +214,13 @@ class Interruption:
             self.signum = self.signum or first
         for wake in list(_WAKERS.values()):
             wake()
-        second = self._next_signal(UNWINDING_S)
+        second = self._next_signal(UNWINDING_S / 2)
+        if second == 0 and first != _SOON and not (self._has_raised or self._is_over):
+            # A signal that arrives just before the main thread begins to wait does not end the wait. Send it again.
+            signal.pthread_kill(self._main_thread, first)
+            self._next_signal(UNWINDING_S)  # the signal sent here
+        if second == 0:
+            second = self._next_signal(UNWINDING_S / 2)
         if second == 0 and any(last.needs_time for last in list(_LAST_ACTS.values())):
             second = self._next_signal(TAKING_BACK_S - UNWINDING_S)
         if second is not None:
