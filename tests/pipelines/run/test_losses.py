@@ -34,7 +34,7 @@ from tieredstore.partitions import PartitionLog
 from tieredstore.partitions.history import Cut, History
 from tieredstore.pipelines import Entry, Parts, Runner, with_generation
 from tieredstore.pipelines.log.commit_log import Progress
-from tieredstore.pipelines.log.entries import WrittenWindow
+from tieredstore.pipelines.log.entries import BatchWindow, WrittenWindow
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.starts import mark
@@ -141,6 +141,36 @@ def test_a_partition_that_was_written_before_a_take_over_may_be_gone(topic: Stor
     lose(topic, 3)
     assert run_once(topic, store, with_generation(SMALL, 2), take_over=1) == []
     assert run_once(topic, store, with_generation(SMALL, 2)) == []
+
+
+def test_a_partition_that_cannot_be_read_now_is_not_gone(topic: StoredTopic, store: ObjectStore) -> None:
+    with Runner(SMALL, Parts(store, topic.manager)) as first:
+        first.begin()
+    (key,) = (key for key in objects_of(topic, 3) if key.endswith("rsm-manifest"))
+    topic.store.on(("get", "get_into"), key, ObjectArchivedError("restore the object from the archive first"))
+    with Runner(SMALL, Parts(store, topic.manager)) as runner:
+        runner.begin()
+        runner.check_gone()
+    assert ["restore the object from the archive first" in sentence for sentence in told(topic, store)] == [True]
+    with pytest.raises(DataLossError, match="restore the object from the archive first"):
+        run_once(topic, store, SMALL)
+
+
+def test_a_partition_of_which_a_frame_function_drops_all_records_may_be_gone(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    pipeline = pipeline_of(frame="of.a.user:function")
+    with Runner(pipeline, Parts(store, topic.manager)) as runner:
+        runner.begin()
+        dropped = runner.driver.log.state.positions[TOPIC, OTHER.partition]
+        window = BatchWindow(TOPIC, dropped.topic_id, OTHER.partition, 0, 50)
+        runner.driver.commit([(replace(window.without_records(), filtered=50), {})])
+    lose(topic, 3)
+    with Runner(pipeline, Parts(store, topic.manager)) as runner:
+        runner.begin()
+        runner.check_gone()
+    snapshot, state = survey_logs(topic.manager, query_of(pipeline)), commit_log_of(pipeline, store).read()
+    assert (list(snapshot.logs), losses_of(snapshot, state, pipeline)) == ([(TOPIC, NUMBER)], {})
 
 
 @pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.soak)])

@@ -72,7 +72,7 @@ class Runner:
     ) -> None:
         """``framed`` is a function that writes an offset window through Spark, for settings with a ``frame``
         function. The clocks are parameters for tests."""
-        self._parts, self._threads, self._wall_clock = parts, threads, wall_clock
+        self._pipeline, self._parts, self._threads, self._wall_clock = pipeline, parts, threads, wall_clock
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
         self._reader = TopicReader(lambda: parts.source, self._planner.query, ReadSettings(columns=COLUMNS))
@@ -202,10 +202,8 @@ class Runner:
         """Raise DataLossError for a partition that no longer exists, although none of its records was written. Call
         ``begin`` first.
         """
-        # If the settings choose the first offset of partitions, a partition may have begun without records.
-        if self._planner.starting == "earliest":
-            for sentence in find_gone(self.look(), self.driver.log.state, self._planner.query).values():
-                raise DataLossError(sentence)
+        for sentence in find_gone(self.look(), self.driver.log.state, self._pipeline).values():
+            raise DataLossError(sentence)
 
     def look(self) -> LogSnapshot:
         """Return the logs that the pipeline reads. The result is at most one listing interval old. Writes nothing."""

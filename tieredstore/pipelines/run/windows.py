@@ -15,16 +15,18 @@ from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import Uuid, human_bytes
 from tieredstore.partitions.position import stand
 from tieredstore.partitions.selections import is_selected
-from tieredstore.pipelines.log.commit_log import Progress
+from tieredstore.pipelines.log.commit_log import Life, Progress
 from tieredstore.pipelines.log.entries import BatchWindow
+from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.starts import begins_elsewhere
 
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import PartitionLog
+    from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.log.commit_log import LogState
     from tieredstore.reading.log_snapshot import LogSnapshot
-    from tieredstore.reading.query import LogQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +127,24 @@ def position_of(log: PartitionLog, progress: Progress, answer: EpochEnd | None =
     return progress.next_offset
 
 
-def find_gone(snapshot: LogSnapshot, state: LogState, query: LogQuery) -> dict[TopicPartition, str]:
+def find_gone(snapshot: LogSnapshot, state: LogState, pipeline: Pipeline) -> dict[TopicPartition, str]:
     """Return a sentence for each partition that no longer exists, and of which the log has only the beginning.
 
-    The log records the beginning of a partition that has records, so these records are lost. A generation that took
-    over another one also has beginnings of fully written partitions, so nothing is known of its partitions.
+    The log records the beginning of a partition that has records, so these records are lost. In four cases the log has
+    only the beginning although no record is lost, so the result is empty. If the settings choose the first offset, a
+    partition may begin without records. A ``frame`` function may have dropped all records. A generation that took over
+    another one also has beginnings of fully written partitions. A backfill may read its records from files.
     """
-    if state.other >= 0:
+    own, query = pipeline.own, query_of(pipeline)
+    if begins_elsewhere(own) or own.frame or state.other >= 0 or state.life is not Life.FOLLOWING:
         return {}
+    hidden = (one.segment_id.topic_id_partition for one in snapshot.unreadable)
+    unreadable = {(one.topic, one.partition) for one in hidden}
     return {
         where: f"{where[0]}-{where[1]} is gone, and none of its records from offset {progress.next_offset} on was "
         f"written; {query.words.accept_loss} to go on"
         for where, progress in sorted(state.positions.items())
-        if not (progress.recent_offsets or progress.files or where in snapshot.logs)
+        if not (progress.recent_offsets or progress.files or where in snapshot.logs or where in unreadable)
         and is_selected(query.selection, where)
     }
 

@@ -159,9 +159,7 @@ def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced
 def losses_of(snapshot: LogSnapshot, state: LogState, pipeline: Pipeline) -> dict[TopicPartition, str]:
     """Return a sentence for each partition whose next offsets are lost. The next run of the pipeline will fail with the
     same sentence."""
-    query = query_of(pipeline)
-    sentences = {} if begins_elsewhere(pipeline.own) else find_gone(snapshot, state, query)
-    losses = Losses(query)
+    sentences, losses = find_gone(snapshot, state, pipeline), Losses(query_of(pipeline))
     for where, progress in sorted(state.positions.items()):
         log = snapshot.logs.get(where)
         if log is None or not is_of(log, progress.topic_id):
