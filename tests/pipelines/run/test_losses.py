@@ -21,6 +21,7 @@ from tests.support.pipelines.pipeline_runs import (
     run_once,
     verify_output,
 )
+from tests.support.records.small_segments import ENC
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tests.support.stores.doubles import Moment
@@ -280,6 +281,17 @@ def test_records_before_a_damaged_chunk_are_written(
     mend(topic, segment, whole)
     run_once(topic, store, SMALL)
     assert written(store) == list(range(300))
+
+
+def test_records_before_a_chunk_that_cannot_be_decrypted_are_written(tmp_path: Path, store: ObjectStore) -> None:
+    """The batches are small, so the next entry of the offset index leads to the damaged chunk."""
+    with closing(StoredTopic(tmp_path / "logs", mode=ENC)) as topic:
+        topic.copy_plain(0, 100, batch=1)
+        damage(topic, 0, 50_000)
+        for _ in range(2):
+            with pytest.raises(CorruptDataError):
+                run_once(topic, store, SMALL)
+            assert written(store) == list(range(3 * 16 * 1024 // len(plain_batch(range(1)))))
 
 
 def backfill(topic: StoredTopic, store: ObjectStore) -> list[Entry]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
@@ -63,9 +64,13 @@ for the lowest offsets.
 
 @dataclass(slots=True)
 class ReadUpTo:
-    """Mutable progress in reading an offset window: ``offset`` is the next offset to read."""
+    """Mutable progress in reading an offset window: ``offset`` is the next offset to read.
+
+    If ``is_cut``, the window ends before corrupt records, so nothing is read after its last record.
+    """
 
     offset: int
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,8 @@ def write_window(
             writing.take(batch)
             if reached is not None:
                 reached.offset = batch.column("offset")[-1].as_py() + 1
+                if reached.is_cut and reached.offset >= window.stop:
+                    break
         return writing.finish(), writing.reasons
 
 
@@ -129,8 +136,8 @@ def write_at_once(
 
     prepared: list[OutputFile] = []
 
-    def attempt(window: BatchWindow) -> Written | Failed:
-        reached = ReadUpTo(window.start)
+    def attempt(window: BatchWindow, *, is_cut: bool = False) -> Written | Failed:
+        reached = ReadUpTo(window.start, is_cut)
         try:
             written = write(window, reached)
         except UNREADABLE as error:
@@ -141,7 +148,7 @@ def write_at_once(
     try:
         with ThreadPool(threads, "tieredstore-pipeline") as pool:
             outcomes = list(in_parallel(pool, attempt, windows, at_once=threads))
-        return keep_readable(outcomes, attempt, store)
+        return keep_readable(outcomes, partial(attempt, is_cut=True), store)
     except BaseException:
         discard_files(store, prepared)
         raise
