@@ -268,6 +268,23 @@ def test_records_behind_unreadable_bytes_of_a_segment_are_returned(bucket: Bucke
     assert given == sorted(set(given))
 
 
+def test_the_rest_of_a_log_that_ends_early_is_not_looked_for(bucket: Bucket, fetches: Fetches) -> None:
+    """The object ends in its second chunk. Each look would cost requests."""
+    padding = (("padding", b"." * 1000),)
+    batches = [build_batch([Record(value_of(*ORDERS, at), None, headers=padding)], at) for at in range(200)]
+    damaged = bucket.copy(TopicIdPartition(FIRST_ID, *ORDERS), batches, range(200))
+    bucket.write(10)
+    path = next(path for path, _ in _objects(bucket, damaged) if path.suffix == ".log")
+    path.write_bytes(path.read_bytes()[:20_000])
+    lost: list[Any] = []
+    opened: list[Any] = []
+    fetches.before = opened.append
+    with reader_of(bucket, PLACE, tiered_storage_on_data_loss="report", loss_cb=lost.append) as consumer:
+        given = offsets_of(until(consumer, lambda given: bool(given) and given[-1].offset() == 209))
+    assert [offset for one in lost for offset in range(one.start, one.stop)] == sorted({*range(210)} - {*given})
+    assert len(opened) == 3  # the log twice, then the next one
+
+
 # ---- damage in the bucket, but records at the broker
 
 
@@ -328,6 +345,24 @@ def test_the_records_of_damaged_batches_that_the_broker_has_are_read_there(
         assert offsets_of(read(consumer, 30 + 80 - begins)) == [*range(30), *range(begins, 80)]
         assert consumer.tiered_stats()[ORDERS]["position"] == 80
     assert [offset for one in lost for offset in range(one.start, one.stop)] == list(range(30, begins))
+
+
+@pytest.mark.parametrize("wrong", [5, 45, 1000])
+def test_a_damaged_batch_with_a_damaged_offset_is_a_loss(bucket: Bucket, wrong: int) -> None:
+    """No checksum covers the offset. The batch of offset 20 names a wrong one, and its records are damaged too."""
+    damaged = bucket.write(60)
+    bucket.write(10)
+    path = next(path for path, _ in _objects(bucket, damaged) if path.suffix == ".log")
+    content = path.read_bytes()
+    at = content.index((20).to_bytes(8, "big"))
+    behind = content.index((30).to_bytes(8, "big"))
+    path.write_bytes(
+        content[:at] + wrong.to_bytes(8, "big") + content[at + 8 : behind - 3] + bytes(3) + content[behind:]
+    )
+    lost: list[Any] = []
+    with reader_of(bucket, PLACE, tiered_storage_on_data_loss="report", loss_cb=lost.append) as consumer:
+        assert offsets_of(read(consumer, 60)) == [*range(20), *range(30, 70)]
+    assert [(one.start, one.stop) for one in lost] == [(20, 30)]
 
 
 def test_damaged_batches_are_lost_up_to_the_next_record(bucket: Bucket) -> None:

@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.log_sections import offset_index_of
-from tieredstore.errors import CorruptDataError, TieredStoreError, UnknownKeyError, WrongKeyError
+from tieredstore.errors import (
+    CorruptDataError,
+    ObjectNotFoundError,
+    RangeNotSatisfiableError,
+    TieredStoreError,
+    UnknownKeyError,
+    WrongKeyError,
+)
 from tieredstore.records.columns import int64_values
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets
@@ -268,8 +275,10 @@ class StoredStreams:
                     noted = _note_skipped(stream, read, offsets, noted)
                     stream.position = offsets[-1] + 1
                     yield records
-            except CorruptDataError:
-                if self._settings.on_corrupt == "skip" and stream.position < stream.stop:
+            except CorruptDataError as error:
+                # If the log's object is missing or too short, nothing after the damage is readable.
+                is_cut = isinstance(error.__cause__, ObjectNotFoundError | RangeNotSatisfiableError)
+                if self._settings.on_corrupt == "skip" and stream.position < stream.stop and not is_cut:
                     stream.readable_at = self._find_readable(stream)
                 raise
             report = read.report
@@ -293,6 +302,8 @@ class StoredStreams:
             chunk_bytes = self._source.fetch_manifest(span.segment).chunk_index.original_chunk_size
             ends = IndexedEnds(span.segment, offset_index_of(self._source, span.segment))
             for end in (ends[number] for number in range(1, len(ends) - 1)):
+                if stream.turn is Turn.DROPPED:
+                    break
                 # An entry has the last offset of an append, and the append's position. So read from the next offset on.
                 start, chunk = end.high + 1, end.position // chunk_bytes
                 if end.low > stream.position and start < min(span.stop, stream.stop) and chunk > tried:
@@ -315,14 +326,16 @@ def _note_skipped(stream: StoredStream, read: PartitionRead, offsets: Sequence[i
     waiting = 0
     for skipped in reversed(read.report.skipped[noted:]):
         segment, first = skipped.segment, skipped.batch.base_offset
-        # The read begins one batch early, and without an earlier batch, ``follows`` is -1.
-        least = min(max(segment.start_offset, read.start, skipped.batch.follows + 1), segment.end_offset)
-        first = first if least <= first <= segment.end_offset else least
-        waiting += first >= offsets[-1]
-        if first not in known and first < following:
-            stop = min(offsets[bisect_left(offsets, first)], segment.end_offset + 1, following)
-            if first < stop:
-                found.append(LostOffsets(segment.topic_id_partition, first, stop))
-                following = first
+        # All records after the batch have these offsets. The read begins one batch early, and without an earlier batch,
+        # ``follows`` is -1.
+        least = max(segment.start_offset, read.start, skipped.batch.follows + 1)
+        if least > offsets[-1]:
+            waiting += 1
+            continue
+        stop = min(offsets[bisect_left(offsets, least)], segment.end_offset + 1, following)
+        first = first if least <= first < stop else least
+        if first < stop and first not in known:
+            found.append(LostOffsets(segment.topic_id_partition, first, stop))
+            following = first
     stream.skipped += reversed(found)
     return len(read.report.skipped) - waiting
