@@ -128,6 +128,32 @@ def test_a_broker_that_refuses_an_offset_that_it_claims_to_have(bucket: Bucket, 
         assert offsets_of(read_patiently(consumer, 20)) == list(range(20))
 
 
+def test_an_offset_that_is_refused_once_after_an_outage_is_no_error(bucket: Bucket) -> None:
+    """The pauses of the outage are longer than the time after which refusals are an error."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(10, 20)})
+
+    class Claims(ScriptedCluster):
+        def earliest_offsets(self, wheres: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+            super().earliest_offsets(wheres)
+            broker.logs[ORDERS].start = next(starts, 0)
+            return dict.fromkeys(wheres, 0)
+
+    starts = iter([10])
+    broker.failures = 30
+    makers = {"cluster": lambda *_, **__: Claims(broker), "first_pause_s": 1e-6}
+    errors: list[str] = []
+    with broker.consumer(bucket, ORDERS, makers=makers, timeout_ms=200) as (consumer, _):
+        messages: list[Any] = []
+        end = time.monotonic() + DEADLINE_S
+        while len(messages) < 20 and time.monotonic() < end:
+            try:
+                messages += consumer.consume(100, 0.05)
+            except BrokerUnavailableError as error:
+                errors.append(str(error))
+    assert offsets_of(messages) == list(range(20))
+    assert not [error for error in errors if "cannot be read from offset" in error]
+
+
 @pytest.mark.parametrize("policy", ["fail", "report"])
 def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> None:
     """The consumer passes a leader epoch to librdkafka, which needs it to detect the unclean election."""

@@ -262,13 +262,14 @@ class Core:
             # have the records that the broker has replaced.
             partition.at, partition.left_at = at, at.offset
         # After the first failure, look up at once; after further failures, look up after a pause.
-        tries = partition.retry.tries
-        if tries == 0:
-            partition.retry.tries = 1
+        retry = partition.retry
+        retry.refusals = 1 if was_cut else retry.refusals + 1
+        if retry.tries == 0:
+            retry.tries = 1
             self._look(partition)
         else:
             error = BrokerUnavailableError(f"{partition} cannot be read from offset {partition.position}: {reason}")
-            self._back_off(partition, error, sum(map(self.policy.pause_s, range(1, tries + 1))))
+            self._back_off(partition, error, sum(map(self.policy.pause_s, range(1, retry.refusals))))
 
     @contextlib.contextmanager
     def _try_again(self, partition: Partition) -> Generator[None]:

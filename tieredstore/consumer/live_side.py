@@ -156,7 +156,7 @@ class LiveSide:
 
     def hear(self, partition: Partition, live: Live) -> None:
         """Record that the client has returned a message of a partition."""
-        live.link, partition.retry.tries = Link.HEARD, 0
+        live.link, partition.retry.tries, partition.retry.refusals = Link.HEARD, 0, 0
         self.unheard.discard(partition.where)
 
     def locate(self) -> None:

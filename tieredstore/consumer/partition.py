@@ -180,10 +180,13 @@ class Commit:
 
 @dataclass(slots=True)
 class Retry:
-    """Failures since the last success: their number, and the time when the first failed look-up or read began."""
+    """Failures since the last success: their number, the time when the first failed look-up or read began, and how many
+    of them were refusals of the broker to send records of an offset that its log should have.
+    """
 
     tries: int = 0
     since: float | None = None
+    refusals: int = 0
 
 
 @dataclass(slots=True)
