@@ -134,7 +134,8 @@ def test_an_archived_manifest_is_a_problem_and_the_rest_is_read() -> None:
         catalog = load_catalog(manager)
     assert extents(catalog) == [(10, 20), (20, 30)]
     (problem,) = catalog.problems
-    assert (problem.is_loss, problem.detail) == (True, "get it: restore the object from the archive first")
+    assert (problem.kind, problem.is_loss) == (ProblemKind.ARCHIVED, True)
+    assert problem.detail == "get it: restore the object from the archive first"
 
 
 @pytest.mark.parametrize("suffix", [Suffix.LOG, Suffix.INDEXES])

@@ -180,6 +180,8 @@ def _read(
         return None
     except (CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError) as error:
         kind = ProblemKind.DAMAGED if isinstance(error, CorruptDataError) else ProblemKind.UNREADABLE
+        if isinstance(error, ObjectArchivedError):
+            kind = ProblemKind.ARCHIVED
         return Problem(kind, objects.segment_id, objects.start_offset, str(error))
 
 

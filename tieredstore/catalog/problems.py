@@ -16,10 +16,11 @@ class ProblemKind(enum.Enum):
 
     INCOMPLETE = "not all of its objects are there"
     DAMAGED = "its description is damaged"
-    UNREADABLE = "its description is archived or cannot be decrypted"
+    ARCHIVED = "its description is archived"
+    UNREADABLE = "its description cannot be decrypted"
 
 
-_HOLD_RECORDS: Final = (ProblemKind.DAMAGED, ProblemKind.UNREADABLE)
+_HOLD_RECORDS: Final = (ProblemKind.DAMAGED, ProblemKind.ARCHIVED, ProblemKind.UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)

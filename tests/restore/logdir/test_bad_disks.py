@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import pytest
 
 import tieredstore as ts
 from tests.restore.logdir.log_dirs import CLUSTER, NEW_ID, fresh_bucket, make_log_dir, prepared, restore, tree
-from tieredstore.errors import ConfigError, CorruptDataError, TieredStoreError
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.errors import ConfigError, CorruptDataError, ObjectArchivedError, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.restore.cli.logdir import _logs_of  # pyright: ignore[reportPrivateUsage]
 from tieredstore.restore.logdir.log_directory import MARKER, LogDirectory
@@ -218,6 +219,24 @@ def test_prepare_names_what_is_not_in_the_log(
     assert "orders-0: 1 segment incomplete or damaged, left out" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="orders has 1 partitions in the bucket: --partition-count 1 or more"):
         _logs_of(bucket, topic, 0)
+
+
+def test_prepare_leaves_out_no_segment_that_is_archived(
+    bucket: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_segment(tmp_path / "disk", [build_batch([Record(b"v")], 16)], partition=ORDERS, base_offset=16)
+    bucket.upload(tmp_path / "disk")
+    read = FilesystemObjectStore.get_small_batch
+
+    def answer(store: FilesystemObjectStore, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+        archived = ObjectArchivedError("restore the object from the archive first")
+        answers = read(store, keys, most)
+        return [archived if f"/{0:020}-" in key else one for key, one in zip(keys, answers, strict=True)]
+
+    monkeypatch.setattr(FilesystemObjectStore, "get_small_batch", answer)
+    (topic,) = bucket.topics("orders")
+    with pytest.raises(ObjectArchivedError, match="restore the object from the archive first"):
+        _logs_of(bucket, topic, None)
 
 
 def test_after_an_unclean_election_the_log_is_prepared_and_not_what_it_left_behind(

@@ -14,7 +14,7 @@ import typer
 from tieredstore.cli.app.options import Apply, Cluster, DryRun, FromTo, Json, Store
 from tieredstore.cli.app.outcomes import Teller, Words, carry_out, tell_all
 from tieredstore.cli.terminal.output import complain, counted, print_lines
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, ObjectArchivedError
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
@@ -156,14 +156,18 @@ def finish(
 
 def _logs_of(bucket: Bucket, topic: Topic, asked: int | None) -> list[tuple[int, int]]:
     """Return the start and the end of each partition's log in the bucket. Report segments that cannot be part of the
-    log."""
+    log. Raise ObjectArchivedError for an archived manifest, because its segment can be part of the log later."""
     from tieredstore.catalog.planning import load_catalog
+    from tieredstore.catalog.problems import ProblemKind
 
     stored = max(partition.number for partition in topic.partitions) + 1
     if asked is not None and asked < stored:
         raise ConfigError(f"{topic.name} has {stored} partitions in the bucket: --partition-count {stored} or more")
     logs = [(0, 0)] * (asked or stored)
     catalog = load_catalog(bucket.manager, topic=topic.name, topic_id=topic.topic_id)
+    for problem in catalog.problems:
+        if problem.kind is ProblemKind.ARCHIVED:
+            raise ObjectArchivedError(problem.detail)
     for partition in topic.partitions:
         if partition.end_offset is not None:
             # After an unclean election, the log may end before a segment of the leader that lost.
