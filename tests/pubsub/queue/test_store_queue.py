@@ -110,6 +110,30 @@ def test_a_new_writer_puts_no_entry_in_the_place_of_a_lost_one(gone: int) -> Non
     assert [entry.raw for entry in cursor.read()] == [b"new"]
 
 
+@pytest.mark.parametrize("end", [9_999, 12_004])
+def test_a_new_writer_of_a_long_queue_lists_little_of_it(end: int) -> None:
+    """Azure lists a prefix from its beginning."""
+    store = ScriptedStore(MemoryObjectStore())
+    queue_on(orders_on(store)).append(0, [b"v"], soon())
+    entry = store.get(f"{QUEUE}{0:020}")
+    for number in range(1, end + 2):
+        if number != end:  # this entry is lost
+            store.put(f"{QUEUE}{number:020}", entry)
+    store.reset()
+    assert queue_on(topics_on(store)).append(0, [b"new"], soon()) == [(end + 2) * 256]
+    listed = [len(list(store.inner.list(prefix))) for prefix in store.keys_of("list")]
+    assert sum(listed) <= 10_000
+
+
+def test_a_new_writer_finds_the_end_of_a_queue_that_has_lost_its_start() -> None:
+    store = MemoryObjectStore()
+    queue = queue_on(orders_on(store))
+    queue.append(0, [b"v"], soon())
+    store.put(f"{QUEUE}{30_000:020}", store.get(f"{QUEUE}{0:020}"))
+    store.delete([f"{QUEUE}{0:020}"])
+    assert queue_on(topics_on(store)).append(0, [b"new"], soon()) == [30_001 * 256]
+
+
 def test_a_writer_needs_no_listing() -> None:
     inner = MemoryObjectStore()
     queue_on(orders_on(inner)).append(0, [b"a"], soon())
@@ -227,6 +251,7 @@ def test_an_idle_reader_of_a_freed_place_hears_of_it_in_the_end() -> None:
         deque((cursor.read() for _ in range(20)), maxlen=0)
 
 
+@pytest.mark.usefixtures("inline_threads")  # nothing is hedged
 def test_requests_of_writers_and_readers() -> None:
     inner = MemoryObjectStore()
     orders_on(inner)

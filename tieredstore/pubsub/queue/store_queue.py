@@ -57,6 +57,9 @@ ENTRY_NOTIFICATIONS: Final = 256
 _NUMBER: Final = re.compile(r"[0-9]{20}")
 _MOST_ENTRY_BYTES: Final = 8 << 20
 _LOSSES_BEFORE_SEARCH: Final = 4
+# A writer lists the numbers that differ only in the last four digits, and at least the next thousand.
+_NEAR_DIGITS: Final = 4
+_NEAR: Final = 1000
 _FIRST_DELAY_S: Final = 0.1
 _MOST_DELAY_S: Final = 5.0
 # An idle reader asks for the next entry. Every ``_ASK_START_EVERY`` times it asks for the queue's start instead,
@@ -430,18 +433,31 @@ class _StoredPartition:
                 "are lost, or this is not the queue that was read before",
             )
 
-    def _entries_after(self, number: int) -> Iterator[int]:
-        """List the numbers of later entries."""
-        for info in self._store.list(self._beginning, self._key(number)):
+    def _entries_after(self, number: int, beginning: str | None = None) -> Iterator[int]:
+        """List the numbers of later entries; with ``beginning``, only of keys that begin with it."""
+        for info in self._store.list(beginning or self._beginning, self._key(number)):
             if _NUMBER.fullmatch(name := info.key.removeprefix(self._beginning)):
                 yield int(name)
 
     def _search_new(self, least: int) -> int:
-        """Return the number for a new entry, after all entries if they can be listed."""
+        """Return the number for a new entry: a free number after which no entry is listed, if entries can be listed.
+
+        If the search has found no entry, list all entries, because the queue's start may be lost. Otherwise list only
+        the next thousands, because a listing on Azure begins at its prefix, and a queue may have millions of entries.
+        """
         number = self._search_free(least)
         with contextlib.suppress(TieredStoreError):  # a writer's credentials may not allow listings
-            number = self.search_end(number)
+            while (last := self._last_listed(number, is_near=number > least)) is not None:
+                number = self._search_free(last + 1)
         return number
+
+    def _last_listed(self, number: int, *, is_near: bool) -> int | None:
+        """Return the last listed entry after ``number``, or None."""
+        near = (self._key(least)[:-_NEAR_DIGITS] for least in (number + _NEAR, number))
+        for beginning in dict.fromkeys(near) if is_near else [self._beginning]:
+            if later := deque(self._entries_after(number, beginning), maxlen=1):
+                return later[0]
+        return None
 
     def _search_free(self, least: int) -> int:
         if not self._exists(least):
