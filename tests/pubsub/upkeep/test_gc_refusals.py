@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 
@@ -22,10 +23,12 @@ from tieredstore.api.outcomes import Outcome
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.cli.upkeep import collect_garbage
 from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.errors import NotificationCorruptError
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
+from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection, plan_gc
 
@@ -118,3 +121,34 @@ def test_batches_of_a_lost_last_entry_are_kept_until_they_are_adopted(return_to_
     plan_gc(topics, adopt=True).apply()
     assert list(plan_gc(topics)) == []
     assert read_values(topics, 2) == [b"a", b"b"]
+
+
+def test_the_ends_of_queues_are_looked_up_once_for_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = orders_on(partitions=2)
+    publish(topics, [b"a"])
+    for group in ("one", "two", "three"):
+        with BatchConsumer(topics, "orders", group=group) as consumer:
+            assert values_of(consumer, at_least=1) == [b"a"]
+            consumer.commit()
+    asked, find_end = list[int](), StoreQueue.end
+
+    def end(queue: StoreQueue, partition: int) -> int:
+        asked.append(partition)
+        return find_end(queue, partition)
+
+    monkeypatch.setattr(StoreQueue, "end", end)
+    assert list(plan_gc(topics)) == []
+    assert sorted(asked) == [0, 0, 1, 1], "retention asks too"
+
+
+def test_warnings_are_shown_even_if_a_topic_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prod = topics_on(cluster="prod")
+    prod.create("a")
+    other = copy_definitions(prod, "test")
+    other.create("orders")
+    monkeypatch.setattr(StoreQueue, "forgets_ms", lambda _: 1)
+    with pytest.raises(ConfigError, match=r"prod/topics/a\.json defines"):
+        collect_garbage(other, [], timedelta(days=1), adopt=False, yes=False, as_json=True)
+    assert "the queue of orders forgets notifications after 1 ms" in capsys.readouterr().err

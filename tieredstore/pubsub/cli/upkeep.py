@@ -142,9 +142,11 @@ def collect_garbage(
     """Run ``gc``."""
     warnings: list[str] = []
     plan = plan_gc(topics, names, min_age=min_age, adopt=adopt, warn=warnings.append)
-    carry_out(plan, _WORDS, yes=yes, as_json=as_json, store=topics.store)
-    for warning in warnings:
-        complain(warning)
+    try:
+        carry_out(plan, _WORDS, yes=yes, as_json=as_json, store=topics.store)
+    finally:  # also if the plan raises the errors of refused topics at its end
+        for warning in warnings:
+            complain(warning)
 
 
 def _show_object(outcome: Outcome, verb: str) -> str:

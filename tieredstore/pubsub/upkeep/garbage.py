@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from pydantic import NonNegativeInt, TypeAdapter
@@ -108,9 +108,10 @@ class GarbageCollection:
         log = self.log
         if self.adopt or log.topic.queue != STORE:
             return
-        for group, states in log.topics.groups(log.topic).items():
+        groups, find_end = log.topics.groups(log.topic), cache(log.queue.end)  # a topic may have many groups
+        for group, states in groups.items():
             for state in states:
-                if state.position is not None and state.position.offset > (end := log.queue.end(state.partition)):
+                if state.position is not None and state.position.offset > (end := find_end(state.partition)):
                     state_folder = log.topics.folder.key("groups", group, log.topic.name)
                     raise DataLossError(
                         f"queue {log.topic.name}/{state.partition} ends at offset {end}, but group {group} has read up "
