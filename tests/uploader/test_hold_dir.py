@@ -272,11 +272,13 @@ def test_the_longest_topic_names_have_links(tmp_path: Path, hold_dir: Path, stor
     names = ("t" * 249, "t" * 248 + "u", "t" * 231, "t" * 232)
     disks = [BrokerDisk(log_dir, TopicIdPartition(Uuid.random(), name, 0), segments=4) for name in names]
     assert len(hold_only(disks[0], hold_dir)) == 12
-    aside = disks[0].folder.rename(tmp_path / "aside")
+    asides = [disk.folder.rename(tmp_path / f"aside {number}") for number, disk in enumerate(disks)]
     with uploader_of(log_dir, store, SaidSettling(high=0), hold_dir=str(hold_dir)) as shipping:
         shipping.sweep()
-        assert len(shipping.disk.partitions) == 3, "the topic's name is not known"
-    aside.rename(disks[0].folder)
+        found = {one.where for one in shipping.disk.partitions}
+        assert found == {disks[2].partition, disks[3].partition}, "cut names tell no topic"
+    for aside, disk in zip(asides, disks, strict=True):
+        aside.rename(disk.folder)
     for disk in disks:
         disk.delete(3)
     assert run_once(log_dir, store, hold_dir=str(hold_dir)) == []

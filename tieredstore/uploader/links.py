@@ -37,7 +37,10 @@ _GONE: Final = ".gone"
 _SEGMENT: Final = re.compile(r"(\d{20})-(\d{20})", re.ASCII)
 _TOPIC: Final = re.compile(r"(.+)-([A-Za-z0-9_-]{22})", re.ASCII)
 _LONGEST_TOPIC: Final = 232
-"""A folder's name has at most 255 characters, and a topic id with its dash 23. So longer topics' names are cut."""
+_CUT: Final = "~"
+"""A folder's name has at most 255 characters, and a topic id with its dash 23. So longer topics' names are cut, and end
+in a character that no topic's name has.
+"""
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
@@ -201,7 +204,7 @@ class Links:
             match = _TOPIC.fullmatch(parent.parent.name)
             if match is None or not parent.name.isdecimal() or Path(*parent.parts[-2:]) in here:
                 continue
-            if len(match[1]) == _LONGEST_TOPIC:
+            if match[1].endswith(_CUT):
                 continue  # the rest of the topic's name is unknown, so the links wait for the partition's folder
             if is_wanted(match[1]):
                 with contextlib.suppress(ConfigError):
@@ -232,7 +235,10 @@ class Links:
 
 
 def _partition_folder(root: Path, where: TopicIdPartition) -> Path:
-    return root / f"{where.topic[:_LONGEST_TOPIC]}-{where.topic_id}" / str(where.partition)
+    topic = where.topic
+    if len(topic) > _LONGEST_TOPIC:
+        topic = topic[: _LONGEST_TOPIC - len(_CUT)] + _CUT
+    return root / f"{topic}-{where.topic_id}" / str(where.partition)
 
 
 def _link(link: Link, segment: OpenSegment, epochs: LeaderEpochs) -> None:
@@ -285,9 +291,15 @@ def _segments(parent: Path, *, is_read_only: bool) -> Iterator[Link]:
 
 
 def hold_dir_of(text: str, log_dirs: Sequence[Path]) -> Path:
-    """Return a folder of ``uploader.hold.dir``; raise ConfigError if it is absent or inside a log directory."""
+    """Return a folder of ``uploader.hold.dir``; raise ConfigError if it is absent, on a failed disk, or inside a log
+    directory."""
     folder = Path(text).absolute()
-    if not folder.is_dir():
+    try:
+        is_there = folder.is_dir()
+    except OSError as error:
+        way = "repair its disk, or name another folder"
+        raise ConfigError(f"uploader.hold.dir: {folder} cannot be read: {error.strerror}; {way}") from error
+    if not is_there:
         raise ConfigError(f"uploader.hold.dir: {folder} does not exist or is not a directory: create it")
     real = folder.resolve()
     for log_dir in log_dirs:
