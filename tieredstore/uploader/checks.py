@@ -18,7 +18,7 @@ from tieredstore.live.broker_state import BrokerState
 from tieredstore.model import Uuid
 from tieredstore.ops.doctor.checkup import Check, Verdict, catch_errors
 from tieredstore.remote.stores import NamedStore
-from tieredstore.uploader.broker import BrokerEnvironment, broker_environment, check_log_dir
+from tieredstore.uploader.broker import BrokerEnvironment, broker_environment, check_log_dir, has_failed
 from tieredstore.uploader.links import check_is_covered, hold_dir_of
 from tieredstore.uploader.pins import free_percent
 from tieredstore.uploader.settings import UploaderSettings, uploader_settings_from
@@ -39,7 +39,8 @@ def checks(named: NamedStore) -> Iterator[Check]:
     yield check
     for log_dir in environment.log_dirs:
         yield from catch_errors("log_dir", partial(_of_log_dir, log_dir, environment.broker_id, cluster_id))
-    yield from catch_errors("hold_dir", partial(_of_hold_dirs, own, environment.log_dirs))
+    working = [log_dir for log_dir in environment.log_dirs if not has_failed(log_dir)]
+    yield from catch_errors("hold_dir", partial(_of_hold_dirs, own, working))
 
 
 def _of_broker(environment: BrokerEnvironment, *, needs_ids: bool) -> tuple[Check, str | None]:
@@ -97,7 +98,7 @@ def _of_hold_dirs(own: UploaderSettings, log_dirs: Sequence[Path]) -> Iterator[C
         yield Check("hold_dir", Verdict.WARN, sentence)
     for text in own.hold_dir:
         yield from catch_errors("hold_dir", partial(_of_hold_dir, text, own, log_dirs))
-    folders = [folder for folder in map(Path, own.hold_dir) if folder.is_dir()]
+    folders = [folder for folder in map(Path, own.hold_dir) if not has_failed(folder) and folder.is_dir()]
     for log_dir in log_dirs:
         if folders and log_dir.is_dir():
             check_is_covered(log_dir, folders)

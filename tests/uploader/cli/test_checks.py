@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -210,6 +211,32 @@ def test_a_broker_is_compared_with_the_disk(
     assert (code, rows["broker"][0][1]) == (2, f"{here} {words}")
     _, rows = of(disk, **own, layout="pinterest", **{"endpoint.cluster": "one"})
     assert rows["broker"] == [(Verdict.GOOD, f"broker 1 is running in {here}")], "the raw layout needs no topic ids"
+
+
+def test_a_failed_disk_is_named_and_the_others_are_checked(
+    disk: BrokerDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = [str(tmp_path / "failed logs"), str(tmp_path / "failed links")]
+    for folder in failed:
+        Path(folder).mkdir()
+
+    def fail(of_system: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **options: Any) -> Any:
+            if given and not isinstance(given[0], int) and str(given[0]) in failed:
+                raise OSError(errno.EIO, "Input/output error")
+            return of_system(*given, **options)
+
+        return call
+
+    for name in ("stat", "scandir"):
+        monkeypatch.setattr(os, name, fail(getattr(os, name)))
+    code, rows = of(
+        disk, broker_id="1", **{"log.dirs": f"{disk.log_dir},{failed[0]}", "hold.dir": f"{tmp_path}/held,{failed[1]}"}
+    )
+    assert code == 2
+    assert [outcome for outcome, _ in rows["log_dir"] + rows["hold_dir"]] == ["ok", "bad", "ok", "bad"]
+    for name, folder in zip(("log_dir", "hold_dir"), failed, strict=True):
+        assert f"{folder} cannot be read: Input/output error; repair its disk, or " in rows[name][1][1]
 
 
 def test_a_broker_that_does_not_answer_is_unavailable(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
