@@ -158,6 +158,20 @@ def test_one_partitions_archived_object_leaves_the_others_readable(suffix: Suffi
             assert extents(load_catalog(manager))[-1] == (20, 25)
 
 
+def test_one_partitions_archived_watermark_leaves_the_others_readable() -> None:
+    store = ScriptedStore(MemoryObjectStore())
+    MadeSegment(partition_of(partition=1), 0, 9).put(store)
+    # Both begin at offset 0, so the watermark decides which of the two logs is valid.
+    for number, epoch in ((0, 1), (9, 0)):
+        MadeSegment(EVENTS, 0, 9, ((epoch, 0),), number=number).put(store)
+    store.on(("get", "get_into"), watermark_key("", EVENTS), ObjectArchivedError("restore it"))
+    with manager_of(store) as manager:
+        catalog = load_catalog(manager)
+    assert extents(catalog, partition=1) == [(0, 10)]
+    with pytest.raises(ObjectArchivedError, match=r"the segments of the log of events-0 .*: restore it"):
+        catalog.lineage("events", 0)
+
+
 def test_a_manifest_that_ends_before_its_key_begins_is_a_problem(
     store: CountingStore, manager: RemoteStorageManager
 ) -> None:

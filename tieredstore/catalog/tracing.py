@@ -166,7 +166,13 @@ class _Tracing:
                 lineage, doubtful = _explain(ruler, error), [ruler]
             # This loop ends, because each segment's manifest is compared with the segment's contents at most once, and
             # the watermark is read at most once.
-            if not self._prove(doubtful) and not self._look_at_watermark(lineage):
+            if self._prove(doubtful):
+                continue
+            try:
+                has_other_ruler = self._look_at_watermark(lineage)
+            except ObjectArchivedError as error:
+                lineage, has_other_ruler = _explain(ruler, error), False
+            if not has_other_ruler:
                 segments = PartitionSegments.of(self._segments.values(), lineage)
                 known = history if isinstance(lineage, Lineage) else None
                 proven = tuple(self._segments[segment_id] for segment_id in self._proven & self._segments.keys())
