@@ -217,6 +217,11 @@ def test_prepare_names_what_is_not_in_the_log(
     (topic,) = bucket.topics("orders")
     assert _logs_of(bucket, topic, 2) == [(0, 16), (0, 0)]
     assert "orders-0: 1 segment incomplete or damaged, left out" in capsys.readouterr().err
+    (damaged,) = (tmp_path / "store").rglob("*00016-*.rsm-manifest")
+    damaged.write_bytes(b"{")
+    (topic,) = bucket.topics("orders")
+    _logs_of(bucket, topic, None)
+    assert "orders-0: 1 segment incomplete or damaged, left out" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="orders has 1 partitions in the bucket: --partition-count 1 or more"):
         _logs_of(bucket, topic, 0)
 

@@ -173,7 +173,7 @@ def _logs_of(bucket: Bucket, topic: Topic, asked: int | None) -> list[tuple[int,
             # After an unclean election, the log may end before a segment of the leader that lost.
             log = catalog.lineage(topic.name, partition.number, topic.topic_id)
             logs[partition.number] = (log.earliest_offset, log.end_offset)
-        if left_out := partition.incomplete + partition.damaged:
+        if left_out := partition.incomplete:
             complain(f"{topic.name}-{partition.number}: {counted(left_out, 'segment')} incomplete or damaged, left out")
     return logs
 
