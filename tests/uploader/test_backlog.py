@@ -17,6 +17,8 @@ from tests.support.uploader.uploader_disk import (
     SaidSettling,
     extents,
     run_once,
+    shipped_to,
+    still_clock,
     ticking_clock,
     uploader_of,
     watermark_of,
@@ -32,6 +34,7 @@ from tieredstore.uploader import Uploader, service
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.service import Pauses, uploader_service
 from tieredstore.uploader.settled import Settled
+from tieredstore.uploader.shipping import Step
 
 SEGMENTS = 40
 
@@ -225,3 +228,31 @@ def test_a_partition_whose_leader_answers_does_not_wait_for_that_of_a_dead_one(d
         settling.rounds.clear()
         ask(is_silent=False)
         assert settling.rounds == [{alive, dead}]
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_watermark_is_saved_though_truncation_removes_the_segments_left(
+    tmp_path: Path, store: MemoryObjectStore, steps: int
+) -> None:
+    """An unclean election truncates the log at offset 10."""
+    disk = BrokerDisk(tmp_path / "logs", segments=4)
+    with uploader_of(disk.log_dir, store, None, still_clock) as shipping:
+        shipping.sweep()
+        shipping.ask_leadership()
+        shipping.ask_topics()
+        shipping.ask_settled()
+        for _ in range(steps):
+            partition = shipping.schedule.take(0.0)
+            assert partition is not None
+            assert shipping.ship(partition) is Step.SHIPPED
+        assert shipped_to(store) == 0, "it is saved at most once a second"
+        disk.cut(10)
+        disk.lead(1)
+        disk.grow()
+        shipping.sweep()
+        assert [one.first for one in shipping.disk.partitions] == [None]
+        partition = shipping.schedule.take(0.0)
+        assert partition is not None
+        shipping.ship(partition)
+        assert shipping.schedule.take(0.0) is None
+    assert watermark_of(store).next_offset == 10

@@ -96,6 +96,11 @@ class Progress:
             return ProgressState.UNKNOWN
         return ProgressState.SAVED if self.unsaved_since_s is None else ProgressState.AHEAD
 
+    @property
+    def is_unsaved(self) -> bool:
+        """True if the watermark object in the store is behind the uploads, or may be."""
+        return self.state in (ProgressState.AHEAD, ProgressState.IN_DOUBT)
+
     def load(self, stored: StoredWatermark) -> None:
         """Record the watermark object that was just read."""
         self.value, self.stored = stored.value, stored

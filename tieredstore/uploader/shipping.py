@@ -36,7 +36,7 @@ from tieredstore.model import LogSegmentData, Uuid, human_bytes
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.page_cache import cache_as_it_was
-from tieredstore.uploader.partition import Partition, ProgressState
+from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.segment import Segment
 from tieredstore.uploader.settled import Standing, is_compacted
 from tieredstore.uploader.target import Target
@@ -174,9 +174,7 @@ class _Work:
         partition = self.partition
         if partition.progress.must_reload:
             partition.progress.distrust()
-        is_in_doubt = partition.progress.state is ProgressState.IN_DOUBT
-        if partition.first is None and not self.shipper.must_begin(partition) and not is_in_doubt:
-            self._catch_up()
+        if partition.first is None and not self.shipper.must_begin(partition) and not partition.progress.is_unsaved:
             return Step.IDLE
         watermark = self._know_progress()
         partition.ship_to(watermark.next_offset)

@@ -32,7 +32,7 @@ from tieredstore.uploader.hourly_snapshots import HourlySnapshots
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
 from tieredstore.uploader.links import Links, lock_folder
 from tieredstore.uploader.metrics import Counts, lag_by_partition, lag_by_topic, levels_of
-from tieredstore.uploader.partition import Partition, ProgressState, Role
+from tieredstore.uploader.partition import Partition, Role
 from tieredstore.uploader.pins import INCOMPLETE_S, FollowedPartitions, Held, Pins
 from tieredstore.uploader.retention import Expired, RemoteRetention
 from tieredstore.uploader.roles import Roles
@@ -469,8 +469,7 @@ class Uploader(Closing):
         """Return True if the partition has something to upload and this broker may upload it."""
         first = partition.first
         # Check first if the partition has any work, because most of thousands of partitions have none.
-        is_in_doubt = partition.progress.state is ProgressState.IN_DOUBT
-        if first is None and not is_in_doubt and not self._shipper.must_begin(partition):
+        if first is None and not partition.progress.is_unsaved and not self._shipper.must_begin(partition):
             return False
         # Wait for the partition's first listing, because segments that an earlier process linked may no longer be part
         # of the log.
@@ -491,7 +490,7 @@ class Uploader(Closing):
         some = (
             one
             for one in self.disk.partitions
-            if one.segments or one.progress.state is ProgressState.IN_DOUBT or (begins and one.progress.stored is None)
+            if one.segments or one.progress.is_unsaved or (begins and one.progress.stored is None)
         )
         return filter(self.may_ship, some)
 
