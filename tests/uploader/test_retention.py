@@ -17,11 +17,12 @@ from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import SegmentObjects, list_segments
-from tieredstore.errors import StoreUnavailableError
+from tieredstore.errors import BrokerUnavailableError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
-from tieredstore.model import RemoteLogSegmentId, Uuid
+from tieredstore.model import RemoteLogSegmentId, TopicPartition, Uuid
 from tieredstore.ops.garbage.holds import LegalHold, place_hold
 from tieredstore.testing.segments import PARTITION
+from tieredstore.uploader import Leadership, Uploader
 from tieredstore.uploader.retention import first_within
 
 ALL = [(0, 9), (10, 19), (20, 29), (30, 39)]
@@ -156,6 +157,46 @@ def test_nothing_goes_while_nobody_knows_who_leads(disk: BrokerDisk, store: Memo
         shipping.ask_leadership()
         assert [entry.segments for entry in shipping.expire()] == [3]
         assert (shipping.counts.expired_segments, shipping.counts.expired_bytes > 0) == (3, True)
+
+
+def test_a_run_and_a_plan_ask_for_the_leaders_again_for_retention(tmp_path: Path) -> None:
+    """A leader's answer is valid for half a minute. Each listing of this store takes longer."""
+    log_dir, store = tmp_path / "logs", ScriptedStore(MemoryObjectStore())
+    disks = [BrokerDisk(log_dir, replace(PARTITION, partition=number), segments=3) for number in range(2)]
+    run_once(log_dir, store)
+
+    def uploader() -> Uploader:
+        limits = {"retention_bytes": "0", "retention_dry_run": "false"}
+        return uploader_of(log_dir, store, None, lambda: 31.0 * store.requests["list"], **limits)
+
+    with uploader() as shipping:
+        assert sorted(one.partition or 0 for one in shipping.plan() if one.action == "remove") == [0, 1]
+    with uploader() as shipping:
+        assert shipping.run_once() == []
+    assert [extents(store, one.partition) for one in disks] == [[(10, 19)], [(10, 19)]]
+
+
+class Forgetful(Leadership):
+    """Leadership that answers only the first question."""
+
+    asked = 0
+
+    def led(self) -> set[TopicPartition]:
+        self.asked += 1
+        if self.asked > 1:
+            raise BrokerUnavailableError("nobody is there")
+        return {(PARTITION.topic, PARTITION.partition)}
+
+
+def test_a_run_that_loses_the_leaders_says_that_retention_stopped(
+    disk: BrokerDisk, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = ScriptedStore(store)
+    limits = {"retention_bytes": "0", "retention_dry_run": "false"}
+    leadership = f"{__name__}.{Forgetful.__name__}"
+    run_once(disk.log_dir, slow, None, lambda: 31.0 * slow.requests["list"], leadership=leadership, **limits)
+    assert extents(store) == ALL
+    assert caplog.text.count("retention of stored segments stopped early: the partitions' leaders are unknown") == 1
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])

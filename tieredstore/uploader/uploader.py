@@ -247,11 +247,20 @@ class Uploader(Closing):
 
         Skip topics that uploader.force.topics selects, because the broker may tier these topics with another retention.
         """
-        others = self.own.force_topics
-        led = (where for where, partition in self._known_partitions().items() if partition.role is Role.LED)
-        mine = (where for where in led if self.leadership.is_known and where.topic not in others)
         retention = replace(self.retention, dry_run=True) if dry_run else self.retention
-        return retention.apply(self.target, mine, self.counts)
+        return retention.apply(self.target, self._expirable(), self.counts)
+
+    def _expirable(self) -> Iterator[TopicIdPartition]:
+        """Yield the led partitions that the limits of uploader.retention concern."""
+        for where, partition in self._known_partitions().items():
+            # No thread asks for the leaders during a single run or a plan, so ask here before the last answer expires.
+            if self._service is None and self.leadership.was_ever_known and not self.leadership.is_new:
+                self.ask_leadership()
+            if not self.leadership.is_known:
+                _logger.warning("retention of stored segments stopped early: the partitions' leaders are unknown")
+                return
+            if partition.role is Role.LED and where.topic not in self.own.force_topics:
+                yield where
 
     def ship(self, partition: Partition) -> Step | None:
         """Make one step of a partition taken from the schedule; return None if the step failed."""
