@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.support.uploader.uploader_disk import (
     holes_of,
     logs_of,
     run_once,
+    still_clock,
     stored,
     uploader_of,
     watermark_of,
@@ -323,6 +325,70 @@ def test_where_links_are_refused_files_are_held_and_it_is_said_once(
     assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
     assert extents(store) == [(0, 9), (10, 19), (20, 29)]
     assert caplog.text.count("run the uploader as the broker's user") == 1
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder on another file system than ``tmp_path``."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no other file system")
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
+
+
+def links_of(hold_dir: Path, disk: BrokerDisk) -> int:
+    return len([*hold_dir.glob(f"*/{disk.partition.partition}/*")])
+
+
+def test_a_failed_disk_for_links_stops_no_links_on_other_disks(
+    tmp_path: Path, other_disk: Path, hold_dir: Path, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_dirs, other_hold_dir = (other_disk / "logs", tmp_path / "logs"), other_disk / "hold"
+    other_hold_dir.mkdir()
+    first, second = (
+        BrokerDisk(log_dir, replace(PARTITION, partition=number), segments=5) for number, log_dir in enumerate(log_dirs)
+    )
+    settings = {"log_dirs": ",".join(map(str, log_dirs)), "hold_dir": f"{hold_dir},{other_hold_dir}"}
+    with uploader_of(tmp_path, store, SaidSettling(high=0), still_clock, hold_max_files="10", **settings) as shipping:
+        other_hold_dir.rmdir()
+        other_hold_dir.touch()
+        shipping.ask_leadership()
+        for _ in range(3):
+            shipping.sweep()
+            assert links_of(hold_dir, second) == 4
+        assert caplog.text.count("cannot make links") == 1
+        other_hold_dir.unlink()
+        other_hold_dir.mkdir()
+        shipping.sweep()
+        shipping.sweep()
+        assert links_of(other_hold_dir, first) == 4
+
+
+def test_a_partition_on_another_disk_than_its_log_directory_stops_no_links_of_others(
+    tmp_path: Path, other_disk: Path, hold_dir: Path, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The folder of the first partition is a symbolic link."""
+    log_dir = tmp_path / "logs"
+    first, second = (BrokerDisk(log_dir, replace(PARTITION, partition=number), segments=5) for number in range(2))
+    shutil.copytree(first.folder, other_disk / "aside")
+    shutil.rmtree(first.folder)
+    first.folder.symlink_to(other_disk / "aside")
+    settling = SaidSettling(high=0)
+    with uploader_of(log_dir, store, settling, still_clock, hold_dir=str(hold_dir), hold_max_files="10") as shipping:
+        hold_dir.rmdir()
+        hold_dir.touch()
+        shipping.ask_leadership()
+        shipping.sweep()
+        hold_dir.unlink()
+        hold_dir.mkdir()
+        for _ in range(3):
+            shipping.sweep()
+        assert (links_of(hold_dir, first), links_of(hold_dir, second)) == (0, 4)
+        assert caplog.text.count("cannot make links") == 2
+        settling.high = 100
+        assert shipping.run_once() == []
+    assert extents(store, first.partition) == extents(store, second.partition) == [(0, 9), (10, 19), (20, 29), (30, 39)]
 
 
 @pytest.mark.parametrize("kind", ["absent", "inside", "the same", "by a link"])

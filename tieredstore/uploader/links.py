@@ -142,7 +142,8 @@ class Links:
         """
         self._devices = {log_dir: log_dir.stat().st_dev for log_dir in log_dirs}
         self._locks: list[int] = []
-        self._has_failed = False
+        self._failed: set[Path] = set()
+        """The folders that ``obstacle`` returns."""
         self.is_read_only = False
         usable = [hold_dir_of(text, log_dirs) for text in folders]
         self._by_device = {folder.stat().st_dev: folder for folder in reversed(usable)}
@@ -161,21 +162,32 @@ class Links:
         """True if there is a folder for links."""
         return bool(self._by_device) and not self.is_read_only
 
-    @property
-    def is_working(self) -> bool:
-        """True if there is a folder for links and the last attempt to link succeeded."""
-        return self.is_on and not self._has_failed
+    def is_working(self, directory: Path) -> bool:
+        """Return True if there is a folder for links, and no obstacle to links of segments in this partition's
+        folder."""
+        return self.is_on and self.obstacle(directory) is None
+
+    def obstacle(self, directory: Path) -> Path | None:
+        """Return the folder whose last link failed: this partition's folder if it is on another disk than its log
+        directory, otherwise the folder for links. Return None if the last link succeeded."""
+        folders = (directory, self._root_of(directory))
+        return next((folder for folder in folders if folder in self._failed), None)
+
+    def _root_of(self, directory: Path) -> Path | None:
+        device = self._devices.get(directory.parent)
+        return None if device is None else self._by_device.get(device)
 
     def make(self, where: TopicIdPartition, segment: OpenSegment, epochs: LeaderEpochs) -> Link | None:
-        """Link the open files of a segment; return None if that fails. The first failure is logged."""
+        """Link the open files of a segment; return None if that fails. The first failure of each obstacle is logged."""
         # The partition may have moved to another disk since its files were opened. So use the folder where they were
         # opened.
-        device = self._devices.get(segment.place.directory.parent)
-        if not self.is_on or device is None:
+        directory = segment.place.directory
+        root = self._root_of(directory)
+        if not self.is_on or root is None:
             return None
         next_offset = int(segment.producer_snapshot.path.name[:20])
         base_offset = segment.place.base_offset
-        folder = _partition_folder(self._by_device[device], where) / f"{base_offset:020d}-{next_offset:020d}"
+        folder = _partition_folder(root, where) / f"{base_offset:020d}-{next_offset:020d}"
         link = Link(folder, base_offset, next_offset)
         try:
             if folder.exists():
@@ -184,9 +196,12 @@ class Links:
                 link.remove()
             _link(link, segment, epochs)
         except OSError as error:
-            self._say_once(folder.parent, error)
+            # A partition's folder may be a symbolic link to another disk. The links of other partitions still work.
+            device = self._devices[directory.parent]
+            is_elsewhere = error.errno == errno.EXDEV and not _is_on_device(device, segment.log.descriptor)
+            self._fail(directory if is_elsewhere else root, folder.parent, error)
             return None
-        self._has_failed = False
+        self._failed -= {directory, root}
         return link
 
     def find(self, where: TopicIdPartition) -> list[Link]:
@@ -224,10 +239,10 @@ class Links:
             os.close(descriptor)
         self._locks.clear()
 
-    def _say_once(self, folder: Path, error: OSError) -> None:
-        if self._has_failed:
+    def _fail(self, obstacle: Path, folder: Path, error: OSError) -> None:
+        if obstacle in self._failed:
             return
-        self._has_failed = True
+        self._failed.add(obstacle)
         reason = error.strerror
         if error.errno == errno.EPERM:
             reason = "only their owner may link the broker's files: run the uploader as the broker's user"
@@ -274,6 +289,13 @@ def _is_same(path: Path, descriptor: int) -> bool:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except OSError:
         return False
+
+
+def _is_on_device(device: int, descriptor: int) -> bool:
+    try:
+        return os.fstat(descriptor).st_dev == device
+    except OSError:
+        return True
 
 
 def _segments(parent: Path, *, is_read_only: bool) -> Iterator[Link]:

@@ -82,15 +82,16 @@ class Pins:
         room: Iterator[_Entry] | None = None
         for partition, segment in new:
             if files + FILES_OF_A_SEGMENT > self._max_files:
-                if self._links.is_working:
+                if self._links.is_working(segment.place.directory):
                     self._only_link(partition, segment, now_s)
                     continue
                 if not segment.place.is_deleted:
-                    break
+                    continue
                 room = room or iter(sorted(entries, key=_turn, reverse=True))
                 files -= self._make_room(room)
                 if files + FILES_OF_A_SEGMENT > self._max_files:
-                    break
+                    room = iter(())  # close no more files, because that makes no room
+                    continue
             files += self._hold(partition, segment, now_s)
         if self._links.is_on:
             self._link_again(entries)
@@ -136,13 +137,18 @@ class Pins:
             segment.take_link(self._links.make(partition.where, segment.held, segment.epochs))
 
     def _link_again(self, entries: Iterable[_Entry]) -> None:
-        """Link open segments whose earlier link failed (a full disk, or a refusal). Stop at the first new failure."""
+        """Link open segments whose earlier link failed (a full disk, or a refusal). Try each obstacle once."""
+        met: set[Path] = set()
         for partition, segment in entries:
             if segment.held is not None and segment.link is None and segment.lost is None:
+                directory = segment.held.place.directory
+                if self._links.obstacle(directory) in met:
+                    continue
                 with partition.lock:
                     self._link(partition, segment)
-                if not self._links.is_working:
-                    return
+                obstacle = self._links.obstacle(directory)
+                if obstacle is not None:
+                    met.add(obstacle)
 
     def _only_link(self, partition: Partition, segment: Segment, now_s: float) -> None:
         """Link a segment and close its files, because the limit of open files is reached."""
