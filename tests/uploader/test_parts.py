@@ -66,6 +66,14 @@ def test_the_brokers_own_file_says_it_all(tmp_path: Path) -> None:
     assert environment.client == {"bootstrap.servers": "localhost:9092"}
 
 
+def test_a_log_directory_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "again").symlink_to("logs")
+    own = {"uploader.leadership": "static", "uploader.log.dirs": f"{tmp_path}/logs,{tmp_path}/again"}
+    with pytest.raises(ConfigError, match=r"logs and .*again are the same folder: name it only once"):
+        broker_environment(uploader_settings_from(own))
+
+
 def test_a_listener_is_chosen_by_the_clients_protocol(tmp_path: Path) -> None:
     chosen = settings(tmp_path, kafka_security_protocol="SSL")
     assert broker_environment(chosen).client["bootstrap.servers"] == "broker:9094"

@@ -121,7 +121,15 @@ def _log_dirs(settings: UploaderSettings, broker: Mapping[str, str]) -> tuple[Pa
         raise ConfigError(
             "no log directory is known: set uploader.log.dirs, or uploader.server.properties to a file with log.dirs"
         )
-    return tuple(dict.fromkeys(Path(text).absolute() for text in texts))
+    folders = tuple(dict.fromkeys(Path(text).absolute() for text in texts))
+    known: dict[str, Path] = {}
+    for folder in folders:
+        first = known.setdefault(os.path.realpath(folder), folder)
+        if first != folder:
+            raise ConfigError(
+                f"log directories {first} and {folder} are the same folder: name it only once in uploader.log.dirs"
+            )
+    return folders
 
 
 def check_log_dir(folder: Path) -> None:
