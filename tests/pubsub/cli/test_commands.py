@@ -108,6 +108,20 @@ def test_topics_are_shown_and_grow(tmp_path: Path) -> None:
     assert (absent.code, "no topic in cluster default matches 'x*'" in absent.stderr) == (3, True)
 
 
+def test_a_damaged_definition_hides_no_other_topic(tmp_path: Path) -> None:
+    topics, store = ("pubsub", "topics"), ("--store", tmp_path, "--json")
+    tieredstore(*topics, "orders", "others", "--create", *store)
+    (tmp_path / "!tieredstore/pubsub/default/topics/orders.json").write_text("{")
+    for names in ([], ["o*"], ["orders", "others"]):
+        shown = tieredstore(*topics, *names, *store)
+        assert ([row["topic"] for row in shown.rows[0]], shown.code) == (["others"], 4)
+        assert "topics/orders.json is not a valid pub/sub topic" in shown.stderr
+    for command in ((*topics, "orders"), ("pubsub", "gc"), ("pubsub", "gc", "--yes")):
+        refused = tieredstore(*command, *store)
+        assert (refused.code, "topics/orders.json is not a valid" in refused.stderr) == (4, True)
+    assert tieredstore(*topics, "orders", *store).text == ""
+
+
 def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = produce(monkeypatch, tmp_path, b"v\n")
     assert missing.code == 3

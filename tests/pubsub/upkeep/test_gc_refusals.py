@@ -21,7 +21,7 @@ from tests.support.pubsub.pubsub_topics import (
 from tests.support.stores.doubles import ScriptedStore
 from tieredstore.api.outcomes import Outcome
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, DataLossError
+from tieredstore.errors import ConfigError, CorruptDataError, DataLossError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.cli.upkeep import collect_garbage
 from tieredstore.pubsub.consume.consumer import BatchConsumer
@@ -101,6 +101,19 @@ def test_a_damaged_queue_stops_gc_of_no_other_topic(return_to_now: Callable[[], 
     return_to_now()
     with pytest.raises(NotificationCorruptError, match="queue a/0"):
         plan_gc(topics).apply()
+    assert batch_keys(topics) == []
+
+
+@pytest.mark.parametrize("names", [[], ["*"], ["z", "orders", "a"]])
+def test_a_damaged_definition_stops_gc_of_no_other_topic(return_to_now: Callable[[], None], names: list[str]) -> None:
+    topics = orders_on()
+    leave_orphan(topics)
+    for name in ("a", "z"):
+        topics.create(name)
+        topics.store.put(topics.folder.key("topics", f"{name}.json"), b"{")
+    return_to_now()
+    with pytest.raises(CorruptDataError, match=r"topics/[az]\.json .*; .*topics/[az]\.json"):
+        plan_gc(topics, names).apply()
     assert batch_keys(topics) == []
 
 

@@ -26,7 +26,7 @@ from tieredstore.cli.app.options import (
     SettingsFile,
     parse_time,
 )
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.pubsub.cli.options import BatchStore, TopicName, TopicNames
 from tieredstore.query.positions import duration_of
 
@@ -82,11 +82,15 @@ def topics(
                 opened.create(name, read_partitions or 1)
             else:
                 opened.grow(name, read_partitions or 1)
-        chosen = opened.select(topics.names)
-        if prices is not None:
-            show_costs(opened, chosen, prices, output)
-        else:
-            show_topics(opened, chosen, output, with_groups=bool(topics.names) and not is_change)
+        damaged: list[CorruptDataError] = []
+        chosen = opened.select(topics.names, damaged.append)
+        if chosen or not damaged:  # if all are damaged, do not say that there are no topics
+            if prices is not None:
+                show_costs(opened, chosen, prices, output)
+            else:
+                show_topics(opened, chosen, output, with_groups=bool(topics.names) and not is_change)
+        if damaged:
+            raise CorruptDataError("; ".join(map(str, damaged)))
 
 
 @app.command()

@@ -128,7 +128,7 @@ class Topics:
         if self._configured is not None and self._configured.name == name:
             return self._configured
         try:
-            return self._check(self.folder.read(self._key(name), TOPIC, _TOPIC), name)
+            return self._read(name)
         except ObjectNotFoundError:
             raise TopicNotFoundError(
                 f"there is no topic {name} in cluster {self.batches.cluster}: create it "
@@ -156,23 +156,29 @@ class Topics:
             return False
         return True
 
-    def list(self) -> Iterator[Topic]:
-        """Yield all topics in the order of names. Raise CorruptDataError for a damaged definition."""
-        for name in self.names():
-            yield self._check(self.folder.read(self._key(name), TOPIC, _TOPIC), name)
-
-    def select(self, names: Sequence[str]) -> Sequence[Topic]:
+    def select(
+        self, names: Sequence[str], on_damage: Callable[[CorruptDataError], None] | None = None
+    ) -> Sequence[Topic]:
         """Return the topics that match names or globs, or all. Raise TopicNotFoundError for a name that matches no
-        topic."""
-        if not names:
-            return [*self.list()]
-        chosen: dict[str, None] = {}
+        topic.
+
+        Call ``on_damage`` with the error of each damaged definition, and leave out its topic. Without ``on_damage``,
+        raise the error."""
+        chosen = {} if names else dict.fromkeys(self.names())
         for name in names:
             matching = sorted(fnmatch.filter(self.names(), name)) if is_glob(name) else [name]
             if not matching:
                 raise TopicNotFoundError(f"no topic in cluster {self.batches.cluster} matches {excerpt(name)!r}")
             chosen |= dict.fromkeys(matching)
-        return [self.get(name) for name in chosen]
+        found: list[Topic] = []
+        for name in chosen:
+            try:
+                found.append(self.get(name) if names else self._read(name))
+            except CorruptDataError as error:
+                if on_damage is None:
+                    raise
+                on_damage(error)
+        return found
 
     def names(self) -> Iterator[str]:
         """Yield the names of all topics, including topics with damaged definitions."""
@@ -268,6 +274,9 @@ class Topics:
 
     def _key(self, name: str) -> str:
         return self.folder.key("topics", f"{name}.json")
+
+    def _read(self, name: str) -> Topic:
+        return self._check(self.folder.read(self._key(name), TOPIC, _TOPIC), name)
 
     def _check(self, topic: Topic, name: str) -> Topic:
         if topic.name != name:

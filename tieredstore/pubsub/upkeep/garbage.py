@@ -323,10 +323,12 @@ def plan_gc(
 
     Raise ConfigError if ``min_age`` is so short that a writer may still append the notification of an orphan. The plan
     raises StoreError if the store's clock is so far ahead that new batches would look old. At its end, it raises the
-    errors of all topics that it refused, such as ConfigError if another cluster has a topic with the same objects.
+    errors of all topics that it refused, such as ConfigError if another cluster has a topic with the same objects, or
+    CorruptDataError for a damaged definition.
     """
     age_ms = int(min_age.total_seconds() * 1000)
-    chosen = topics.select(names)
+    damaged: list[TieredStoreError] = []
+    chosen = topics.select(names, damaged.append)
     least_ms = _DELIVERIES * topics.batches.delivery_timeout_ms
     if chosen and age_ms < least_ms:
         raise ConfigError(
@@ -335,7 +337,7 @@ def plan_gc(
         )
 
     def collect(dry_run: bool) -> Generator[outcomes.Outcome]:
-        refused: list[TieredStoreError] = []
+        refused = [*damaged]
         for topic in chosen:
             as_of_ms = trusted_time_ms(topics.store, age_ms, topics.batches.delivery_timeout_ms, young="new batches")
             try:
