@@ -21,7 +21,7 @@ from tests.support.pipelines.pipeline_runs import (
     run_once,
     verify_output,
 )
-from tests.support.records.small_segments import ENC
+from tests.support.records.small_segments import ENC, KEYS, memory_settings
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tests.support.stores.doubles import Moment
@@ -44,6 +44,7 @@ from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.inspection import losses_of
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.reading.survey import survey_logs
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 
 SMALL = pipeline_of(secor__max__file__size__bytes="30000")
@@ -252,6 +253,31 @@ def test_records_before_an_archived_object_are_written(topic: StoredTopic, store
         with pytest.raises(TieredStoreError, match=f"{key}: restore the object from the archive first"):
             run_once(topic, store, SMALL)
         assert (written(store), written(store, OTHER.partition)) == (list(range(100)), list(range(50)))
+
+
+@pytest.mark.parametrize("id_of_other", ["key1", "key2"])
+def test_records_before_a_segment_of_another_key_are_written(
+    tmp_path: Path, store: ObjectStore, id_of_other: str
+) -> None:
+    """The segment's key is not on the ring, or the ring has another key of this id."""
+    files = {
+        f"encryption.key.pairs.{id_of_other}.{kind}.key.file": str(KEYS / f"key2.{kind}.pem")
+        for kind in ("public", "private")
+    }
+    ring = {"encryption.key.pair.id": id_of_other, "encryption.key.pairs": id_of_other, **files}
+    with closing(StoredTopic(tmp_path / "logs", mode=ENC)) as topic:
+        topic.copy_plain(0, 100)
+        topic.copy(0, [plain_batch(range(50))], partition=OTHER)
+        mine = topic.manager
+        settings = memory_settings(16 * 1024, mode={"encryption.enabled": "true", **ring})
+        with closing(RemoteStorageManager(settings, store=topic.store)) as topic.manager:
+            topic.copy_plain(100, 100)
+        topic.manager = mine
+        topic.copy_plain(200, 100)
+        for _ in range(2):
+            with pytest.raises(TieredStoreError, match=id_of_other):
+                run_once(topic, store, SMALL)
+            assert (written(store), written(store, OTHER.partition)) == (list(range(100)), list(range(50)))
 
 
 PLACES = [(0, 0), (0, 50_000), (1, 20), (1, 99_000), (2, 40_000)]

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.errors import CorruptDataError, DataLossError, ObjectArchivedError, TieredStoreError
+from tieredstore.errors import (
+    CorruptDataError,
+    DataLossError,
+    ObjectArchivedError,
+    TieredStoreError,
+    UnknownKeyError,
+    WrongKeyError,
+)
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.files.container_formats import ParquetFile
 from tieredstore.pipelines.files.file_bodies import Bodies, FileBody
@@ -30,9 +37,9 @@ from tieredstore.process.thread_pool import ThreadPool
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
-UNREADABLE: Final = (CorruptDataError, DataLossError, ObjectArchivedError)
-"""Errors about lost, corrupt or archived records. A retry does not help, so the pipeline commits all records before the
-first such record, and stops.
+UNREADABLE: Final = (CorruptDataError, DataLossError, ObjectArchivedError, UnknownKeyError, WrongKeyError)
+"""Errors about lost, corrupt or archived records, and records without their key. A retry does not help, so the pipeline
+commits all records before the first such record, and stops.
 """
 
 _QUARANTINE_SCHEMA: Final = pa.schema([*ENVELOPE, pa.field("reason", pa.string())])
