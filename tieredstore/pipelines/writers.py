@@ -68,6 +68,35 @@ def find_undatable(records: pa.RecordBatch) -> dict[int, str]:
     return dict.fromkeys(rows.to_pylist(), "its timestamp is not within the years 1 to 9999")
 
 
+def find_undatable_values(column: pa.Array) -> dict[int, str]:
+    """Return the reason why rows of Python objects cannot hold a decoded value, by row number."""
+    faults: dict[int, str] = {}
+    for row in range(len(column)) if _has_undatable(column) else ():
+        try:
+            column[row].as_py()
+        except OverflowError:
+            faults[row] = "a time of its value is not within the years 1 to 9999"
+    return faults
+
+
+def _has_undatable(array: pa.Array) -> bool:
+    """Return True if Python's dates cannot hold a time of the array, at any depth."""
+    match array:
+        case pa.StructArray():
+            return any(map(_has_undatable, array.flatten()))
+        case pa.MapArray():
+            return _has_undatable(array.keys) or _has_undatable(array.items)
+        case pa.ListArray():
+            return _has_undatable(array.flatten())
+        case _:
+            try:
+                if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
+                    pc.min_max(array).as_py()
+            except OverflowError:
+                return True
+            return False
+
+
 _STREAM_ENDINGS: Final = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 
 

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pyarrow.orc as arrow_orc
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from tests.support.pipelines.pipeline_runs import pipeline_of, texts
 from tests.support.records.protobuf_messages import EVENT, descriptor_set, event
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, RegistryUnavailableError
-from tieredstore.pipelines.files.columns import Columns, OfOneSchema, OfRegistry
+from tieredstore.pipelines.files.columns import Columns, FrameColumns, OfOneSchema, OfRegistry
 from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
 from tieredstore.pipelines.filing.naming import Naming, Places
 from tieredstore.pipelines.filing.schemas import Schemas
@@ -274,6 +275,30 @@ def test_columns_are_read_by_others_and_back(inner: Format) -> None:
         assert [row["offset"] for row in records] == [0, 1, 2, 3]
         assert [row["timestamp"] for row in records] == [1000, 1001, 1002, 1003]
     assert [json.loads(row["value"])["id"] for row in records] == [0, 1, 2, 3]
+
+
+OUT_OF_RANGE = "a time of its value is not within the years 1 to 9999"
+
+
+@pytest.mark.parametrize("inner", INNER, ids=lambda inner: inner.name)
+def test_a_message_with_a_time_that_the_format_cannot_hold_is_bad(inner: Format) -> None:
+    how = json_columns(inner, "at TIMESTAMP, who STRUCT<born: DATE>, times ARRAY<TIMESTAMP>")
+    good = b'{"at": "9999-12-31T23:59:59Z", "who": {"born": -719162}, "times": [null, "0001-01-01T00:00:00Z"]}'
+    odd = [
+        b'{"at": "9999-12-31T23:59:59-05:00"}',
+        b'{"who": {"born": 2932897}}',
+        b'{"times": ["2000-01-01T00:00:00Z", "0000-06-01T00:00:00Z"]}',
+    ]
+    _, reasons = data_and_reasons(how, [good, *odd, good])
+    assert reasons == dict.fromkeys((1, 2, 3) if inner.name in ("avro", "json") else (), OUT_OF_RANGE)
+
+
+@pytest.mark.parametrize("inner", INNER, ids=lambda inner: inner.name)
+def test_a_frames_row_with_a_time_that_the_format_cannot_hold_is_bad(inner: Format) -> None:
+    own = pa.schema([pa.field("seen", pa.map_(pa.string(), pa.timestamp("us", "UTC")))])
+    seen = pa.array([[("a", 0)], None, [("a", 0), ("b", 2**60)]], own.field("seen").type)
+    _, faults = FrameColumns(inner, own).decode(values([b"1", b"2", b"3"]).append_column("seen", seen))
+    assert faults == ({2: OUT_OF_RANGE} if inner.name in ("avro", "json") else {})
 
 
 def test_messages_of_protobuf() -> None:

@@ -16,7 +16,16 @@ import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError, InvalidValueError, SchemaNotFoundError, quoted
 from tieredstore.pipelines.filing.schemas import Schemas
-from tieredstore.pipelines.writers import DECODED, ENVELOPE, KAFKA, FileWriter, Format, GroupedFile, find_undatable
+from tieredstore.pipelines.writers import (
+    DECODED,
+    ENVELOPE,
+    KAFKA,
+    FileWriter,
+    Format,
+    GroupedFile,
+    find_undatable,
+    find_undatable_values,
+)
 from tieredstore.values.avro import Avro, SchemaLookup, arrow_type_of, is_framed, parse_schema, schema_id
 from tieredstore.values.avro_bounds import AvroType
 from tieredstore.values.avro_union import CannotUniteError, unite_schemas
@@ -62,9 +71,12 @@ class Columns(Format):
         """True if the inner format's writer only appends to the file."""
         return self.inner.writes_forward
 
-    def faults(self, records: pa.RecordBatch) -> dict[int, str]:
-        """Return the rows whose timestamp is not a date, if the inner format writes rows of Python objects."""
-        return find_undatable(records) if self.inner.name in ("avro", "json") else {}
+    def faults(self, records: pa.RecordBatch, column: pa.Array | None = None) -> dict[int, str]:
+        """Return the rows whose timestamp, or a time in the decoded ``column``, is not a date, if the inner format
+        writes rows of Python objects."""
+        if self.inner.name not in ("avro", "json"):
+            return {}
+        return find_undatable(records) | ({} if column is None else find_undatable_values(column))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +113,7 @@ class OfOneSchema(Columns):
         assert self.value_type is not None
         values = records.column("value")
         column = self.value_type.convert(values, _place)
-        faults = self.faults(records) | dict.fromkeys(
+        faults = self.faults(records, column) | dict.fromkeys(
             _find_lost(values, column), f"its value does not match the topic's {_NAMES[self.kind]} schema"
         )
         if self.rest is None:
@@ -370,7 +382,8 @@ class FrameColumns(Columns):
         """Return the columns that the ``frame`` function added, as one column of structs."""
         fields = list(self.own)
         arrays = [records.column(field.name) for field in fields]
-        return pa.StructArray.from_arrays(arrays, fields=fields), self.faults(records)
+        column = pa.StructArray.from_arrays(arrays, fields=fields)
+        return column, self.faults(records, column)
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  no sidecar
         """Return a writer of the added columns and the struct ``kafka``."""
