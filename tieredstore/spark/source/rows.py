@@ -294,13 +294,12 @@ class _Shape:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def of(self, batch: object) -> pa.RecordBatch:
-        """Return a batch as Spark needs it. Raise ConfigError if its columns or their types do not fit the schema."""
+        """Return a batch as Spark needs it. Raise ConfigError if its columns, their types or nulls do not fit the
+        schema."""
         with one_sentence():
             if not isinstance(batch, pa.RecordBatch):
                 raise ConfigError(f"the function yielded {type(batch).__name__}, but must yield pyarrow.RecordBatch")
-            if batch.schema.equals(self._schema):
-                return batch
-            return self._convert(batch)
+            return _check_nulls(batch if batch.schema.equals(self._schema) else self._convert(batch))
 
     def _convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         wanted, given = self._schema.names, batch.schema.names
@@ -319,6 +318,20 @@ class _Shape:
                     f"{column_field.type}"
                 ) from None
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _check_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch. Raise ConfigError for a null in a NOT NULL column; Spark's own error names no column."""
+    for column_field, column in zip(batch.schema, batch.columns, strict=True):
+        if not column_field.nullable and column.null_count:
+            row: int = pc.indices_nonzero(column.is_null())[0].as_py()
+            given = [name for name in ("topic", "partition", "offset") if name in batch.schema.names]
+            place = ", ".join(f"{name} {batch.column(name)[row]}" for name in given) or f"row {row} of a batch"
+            raise ConfigError(
+                f"the function yielded null in the column {column_field.name} ({place}), but the schema has NOT NULL: "
+                "allow null in the schema, or let the function leave out such rows"
+            )
+    return batch
 
 
 def _parse_ddl(words: str) -> StructType:

@@ -74,6 +74,16 @@ def test_what_is_not_of_the_schema_is_one_sentence(batch: Any, sentence: str) ->
         given(giving(iter([batch])))
 
 
+def test_a_null_that_the_schema_forbids_is_one_sentence_with_its_place() -> None:
+    n, offset = StructField("n", LongType(), nullable=False), StructField("offset", LongType())
+    rows = pa.RecordBatch.from_pydict({"n": [1, None], "offset": [7, 8]})
+    with pytest.raises(ConfigError, match=r"null in the column n \(offset 8\), but the schema has NOT NULL: allow"):
+        given(giving(iter([rows])), StructType([offset, n]))
+    with pytest.raises(ConfigError, match=r"null in the column n \(row 1 of a batch\), but the schema has NOT NULL"):
+        given(giving(iter([rows.select(["n"])])), StructType([n]))
+    assert given(identity, StructType([n]))[0].to_pydict() == {"n": [1, 2]}
+
+
 @pytest.mark.parametrize(
     ("result", "sentence"),
     [(None, "returned NoneType, not an iterator"), (ROWS, "returned RecordBatch"), (5, "returned int")],
