@@ -84,7 +84,10 @@ class Broker:
         return any(event.where in self.positions for event in self.events)
 
     def poll(self, timeout_s: float) -> LiveEvent | None:
-        return self.events.pop(0) if self.is_ready else None
+        event = self.events.pop(0) if self.is_ready else None
+        if event is not None and event.records is None:
+            self.remove([event.where])
+        return event
 
     def wait(self, timeout_s: float) -> None: ...
 
@@ -328,6 +331,38 @@ def test_a_place_that_only_the_client_doubts_is_followed_unchecked(bucket: Bucke
         assert tail.poll(0) is None
         clock.now += 20
         assert [given.next_offset for given in all_of(tail)] == [62]
+
+
+def test_an_offset_that_the_broker_refuses_for_long_is_an_error(bucket: Bucket, broker: type[Broker]) -> None:
+    """For example, a broker with tiered storage that cannot find its remote segment."""
+    broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 20)}
+    broker.events = [LiveEvent(ORDERS, None, 10)] * 1000
+    clock = Clock()
+    with LogTail(bucket.manager, LIVE, {ORDERS: 10}, settings=SETTINGS, clock=clock) as tail:
+        for _ in range(2):
+            poll_for(tail, clock, 50)
+            with pytest.raises(BrokerUnavailableError, match="orders-0 cannot be read from offset 10: the broker has"):
+                poll_for(tail, clock, 15)
+        records: Any = pa.RecordBatch.from_pydict({"offset": list(range(10, 20))})
+        broker.events = [LiveEvent(ORDERS, records, 20)]
+        clock.now += 20
+        assert [offsets_of(given) for given in all_of(tail)] == [list(range(10, 20))]
+
+
+def test_an_offset_that_is_refused_once_after_an_outage_is_no_error(bucket: Bucket, broker: type[Broker]) -> None:
+    broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 20)}
+    clock = Clock()
+    with LogTail(bucket.manager, LIVE, {ORDERS: 10}, settings=SETTINGS, clock=clock) as tail:
+        for outage in (100, 0):
+            broker.events = [LiveEvent(ORDERS, None, 10)]
+            poll_for(tail, clock, 1)
+            assert not broker.events
+            broker.leaderless = frozenset({ORDERS})
+            for _ in range(outage):
+                with pytest.raises(BrokerUnavailableError, match="a partition has no leader"):
+                    tail.poll(0)
+                clock.now += 20
+            broker.leaderless = frozenset()
 
 
 def test_a_tail_that_puts_up_with_losses_goes_on_at_the_cut(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 
 import pyarrow as pa
 
-from tieredstore.errors import AlreadyClosedError, CorruptDataError
+from tieredstore.errors import AlreadyClosedError, BrokerUnavailableError, CorruptDataError
 from tieredstore.model import TopicPartition, Uuid, name_of
 from tieredstore.partitions.life import contradict
 from tieredstore.partitions.log import PartitionLog
@@ -130,6 +130,8 @@ class _Followed:
     identified_at: float = -math.inf
     refused: int | None = None
     """The epoch of the leader that refused this position, None if no leader did."""
+    refusals: tuple[int, int] = (-1, 0)
+    """An offset that the broker refused, and the number of further refusals after look-ups that found the offset."""
     damaged_at: int | None = None
     """The offset of damaged records in the bucket, from which the broker was read instead."""
     lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
@@ -504,7 +506,24 @@ class LogTail(Closing):
         followed = self._followed[event.where]
         followed.refused = followed.phase.leader if isinstance(followed.phase, _Live) else None
         self._look_at_soon(event.where)
+        self._count_refusal(event.where, followed)
         return None
+
+    def _count_refusal(self, where: TopicPartition, followed: _Followed) -> None:
+        """Raise BrokerUnavailableError if the broker refuses an offset for the query's timeout, although each look-up
+        finds the offset in the broker's log.
+        """
+        offset, count = followed.refusals
+        count = count + 1 if offset == followed.offset else 0
+        followed.refusals = followed.offset, count
+        # Count look-ups instead of time, because the broker may be unavailable between two refusals.
+        timeout_s = self._sources.query.timeout_s
+        if count * max(_PAUSE_S, min(_LOOK_AGAIN_S, self._looks.pause_s)) >= timeout_s:
+            followed.refusals = followed.offset, 0
+            raise BrokerUnavailableError(
+                f"{name_of(where)} cannot be read from offset {followed.offset}: the broker has refused this offset "
+                f"for {timeout_s:g} s, although its log should have it"
+            )
 
     def _give(self, where: TopicPartition, records: pa.RecordBatch) -> TailRecords:
         followed = self._followed[where]
