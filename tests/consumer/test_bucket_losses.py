@@ -62,6 +62,27 @@ def test_a_hole_is_told_of_where_losses_are_reported(bucket: Bucket, caplog: pyt
     assert caplog.text.count("offsets 20 to 29 of orders-0") == 1
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_segment_that_has_lost_its_log_is_named(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    """At the log's beginning, it is no loss, because retention may be deleting it. At the log's end, it is a loss once
+    a later segment shows where it ended.
+    """
+    segments = [bucket.write(20) for _ in range(3)]
+    next(path for path, _ in _objects(bucket, segments[number]) if path.suffix == ".log").unlink()
+    lost: list[Any] = []
+    reporting = {"tiered_storage_on_data_loss": "report", "loss_cb": lost.append}
+    with caplog.at_level(logging.WARNING), reader_of(bucket, PLACE, **reporting) as consumer:
+        offsets = offsets_of(read(consumer, 40))
+        bucket.write(20)
+        offsets += offsets_of(read(consumer, 20))
+    gone = range(20 * number, 20 * number + 20)
+    assert offsets == sorted({*range(80)} - {*gone})
+    assert [(extent.start, extent.stop) for extent in lost] == ([(gone.start, gone.stop)] if number else [])
+    assert f"at offset {gone.start} is ignored: it has no .log" in caplog.text
+
+
 def test_a_copy_that_comes_late_fills_a_hole(bucket: Bucket) -> None:
     late = bucket.write(20)
     bucket.write(20)

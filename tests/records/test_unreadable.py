@@ -106,6 +106,32 @@ def test_a_last_segment_that_has_lost_an_object_is_lost_data(topic: StoredTopic,
     assert topic.offsets(REPORT) == topic.offsets(FAIL, None, 300) == list(range(300))
 
 
+@pytest.mark.parametrize("suffix", [".log", ".indexes"])
+def test_a_time_within_a_middle_segment_that_has_lost_an_object_is_lost_data(topic: StoredTopic, suffix: str) -> None:
+    """The look-up of the time does not see the segment, so the read begins right behind the gap."""
+    four_segments(topic)
+    topic.store.delete(topic.keys(suffix)[1:2])
+    with pytest.raises(DataLossError, match=rf"at offset 100 is ignored: it has no {suffix}"):
+        topic.offsets(FAIL, AtTime(150))
+    with pytest.raises(DataLossError, match=rf"at offset 100 is ignored: it has no {suffix}"):
+        read_topic(topic.manager, "events", start=AtTime(150)).close()
+    assert topic.offsets(REPORT, AtTime(150)) == topic.offsets(FAIL, 200) == list(range(200, 400))
+    assert topic.offsets(FAIL, AtTime(250)) == list(range(250, 400))
+    with pytest.raises(DataLossError, match=r"offsets 100 to 199 of .* are in no segment"):
+        topic.offsets(FAIL)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_filter_may_exclude_an_unreadable_segment_right_before_the_rest(
+    topic: StoredTopic, *, is_damaged: bool
+) -> None:
+    four_segments(topic, *([1] if is_damaged else []))
+    if not is_damaged:
+        topic.store.delete(topic.keys(".log")[1:2])
+    with read_topic(topic.manager, "events", filter=ds.field("offset") >= 200) as read:
+        assert sum(batch.num_rows for batch in read) == 200
+
+
 def test_a_copy_that_is_under_way_and_a_first_segment_that_is_being_deleted_are_none(topic: StoredTopic) -> None:
     four_segments(topic)
     manifests = topic.keys(".rsm-manifest")

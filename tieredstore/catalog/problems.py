@@ -65,15 +65,16 @@ def unreadable_between(
     A look-up does not see the records of an unreadable segment. So the result includes a problem right outside such a
     border.
 
-    A segment that lost objects is included only at the log's end. Elsewhere, retention may be deleting the segment, or
-    the read reports the segment's offsets as a gap.
+    A segment that lost objects is included only at the log's end, or right before the window. Elsewhere, the read
+    reports the segment's offsets as a gap. Before the log's first readable offset, retention may be deleting it.
     """
     for problem in problems:
         first = problem.start_offset
         if not problem.is_loss or any(low <= first < high for low, high in readable):
             continue
         end = min((low for low, _ in readable if low > first), default=MAX_OFFSET)
-        if problem.has_manifest and end < MAX_OFFSET:
+        is_first = not any(low < first for low, _ in readable)
+        if problem.has_manifest and end < MAX_OFFSET and (is_first or start != end):
             continue
         is_within = first < stop and start < end
         is_before = not starts_there and end == start

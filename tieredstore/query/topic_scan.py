@@ -166,9 +166,12 @@ def begin_read(
         left_out=left_out,
     ).narrow(windows)  # fmt: skip
     wanted = {where: (of_log[0][0], of_log[-1][1]) for where, of_log in scan.windows.items() if of_log}
-    # If the condition shortens a window, do not require offsets beyond the window's new end to be readable.
+    # If the condition shortens a window, do not require offsets outside of the shorter window to be readable.
+    begins = {
+        where: start if start > windows[where][0] else place_of(starts, where) for where, (start, _) in wanted.items()
+    }
     ends = {where: stop if stop < windows[where][1] else place_of(stops, where) for where, (_, stop) in wanted.items()}
-    lookup.check_readable(wanted, starts, ends)
+    lookup.check_readable(wanted, begins, ends)
     if reader.query.fails_on_loss:
         # Check for data loss here only if it must fail the read. Otherwise, each part of the read logs its losses
         # later.
