@@ -15,6 +15,7 @@ from tests.support.stores.doubles import CountingStore, Moment, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, skipping_uploader
 from tieredstore.api.outcomes import Outcome
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, SegmentConflictError
@@ -30,16 +31,16 @@ from tieredstore.uploader.settings import uploader_settings_from
 FOLDER = "p/kafkaCluster1/events-0/"
 
 
-def run_once(disk: BrokerDisk, store: object, bits: int = 0) -> list[str]:
+def run_once(disk: BrokerDisk, store: ObjectStore, bits: int = 0) -> list[str]:
     return [str(left.reason) for left in what_is_left(disk, store, bits)]
 
 
-def what_is_left(disk: BrokerDisk, store: object, bits: int = 0) -> list[Outcome]:
+def what_is_left(disk: BrokerDisk, store: ObjectStore, bits: int = 0) -> list[Outcome]:
     own = {"leadership": "static", "log.dirs": str(disk.log_dir), "broker.id": "1"}
     texts = {f"uploader.{name}": text for name, text in own.items()}
     settings = raw_settings(bits)
-    places: Any = place_store(store, settings)  # type: ignore[arg-type]
-    with skipping_uploader(settings, uploader_settings_from(texts), places, SaidSettling()) as running:
+    places, uploader = place_store(store, settings), uploader_settings_from(texts)
+    with skipping_uploader(settings, uploader, places, SaidSettling()) as running:
         return running.run_once(tries=3)
 
 
