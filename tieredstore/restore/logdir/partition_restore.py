@@ -30,19 +30,25 @@ from tieredstore.kafka.checkpoints import (
     format_producer_snapshot,
     parse_producer_snapshot,
 )
-from tieredstore.kafka.end_markers import TransactionStep, format_end_marker, play_markers
-from tieredstore.kafka.indexes import IndexBuilder, format_txn_index
+from tieredstore.kafka.end_markers import format_end_marker
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
 from tieredstore.model import TopicIdPartition, human_bytes
 from tieredstore.process.whole_files import sync_folder
 from tieredstore.restore.logdir.log_directory import replace_file, take_owner
 from tieredstore.restore.logdir.planning import producers_at_end
 from tieredstore.restore.logdir.producers import Producers
-from tieredstore.restore.logdir.segment_copy import DRAFT, check_log, copy_span, draft_files, is_intact
+from tieredstore.restore.logdir.segment_copy import (
+    DRAFT,
+    build_indexes,
+    copy_span,
+    draft_files,
+    open_after_copy,
+    read_copy,
+)
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
-    from tieredstore.kafka.checkpoints import ProducerState
+    from tieredstore.kafka.batches import BatchHeader
     from tieredstore.remote.source import SegmentSource
 
 
@@ -75,22 +81,16 @@ class AbortMarkers:
             for offset, state in enumerate(self.opened, self.start)
         )  # fmt: skip
 
-    def indexes(self) -> Mapping[str, bytes]:
-        """Return the segment's indexes by their suffixes."""
-        built = IndexBuilder(self.start)
-        for header in read_batch_headers(self.log):
-            built.add(header.position, header.size_in_bytes, header.last_offset, header.max_timestamp)
-        began = {state.producer_id: state.current_txn_first_offset for state in self.opened}
-        steps = (TransactionStep(producer, offset, aborts=True) for offset, producer in enumerate(began, self.start))
-        aborted, _ = play_markers(steps, began)
-        return {
-            "index": bytes(built.offset_index), "timeindex": built.close(), "txnindex": format_txn_index(aborted),
-        }  # fmt: skip
+    def batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Yield the batches with their headers."""
+        log = memoryview(self.log)
+        for header in read_batch_headers(log):
+            yield header, log[header.position : header.position + header.size_in_bytes]
 
     def end_transactions(self, producers: Producers) -> None:
         """Update ``producers`` as if the abort markers were the next batches of the log."""
-        for header in read_batch_headers(self.log):
-            producers.append(header, self.log[header.position : header.position + header.size_in_bytes])
+        for header, batch in self.batches():
+            producers.append(header, batch)
 
 
 _LOG: Final = re.compile(r"(\d{20})\.log")
@@ -158,7 +158,8 @@ class PartitionRestore:
         for span in written if found else ():
             path = self.folder / f"{span.start:020d}.log"
             try:
-                check_log(span, path)
+                for _ in read_copy(span, path):
+                    pass
             except BatchCorruptError as error:
                 raise BatchCorruptError(f"{path}: {error}; restore into a new topic") from error
         path = self.folder / f"{self.markers.start:020d}.log"
@@ -201,18 +202,22 @@ class PartitionRestore:
         for path in self.folder.glob(f"*{DRAFT}"):
             path.unlink()
         producers = Producers()
+        opened: Mapping[int, int] = {}
         for span in self.spans:
             if producer_states == "keep":
                 producers = producers_at_end(source, [span], producers.states)
             snapshot = format_producer_snapshot(producers.states)
-            if span.start not in there or not is_intact(span, self.folder, snapshot):
-                self._place(copy_span(source, span, self.folder, snapshot))
+            after = open_after_copy(span, self.folder, snapshot, opened) if span.start in there else None
+            if after is None:
+                drafts, after = copy_span(source, span, self.folder, snapshot, opened)
+                self._place(drafts)
+            opened = after
             yield span
         if self.markers.opened:
             if producer_states == "keep":
                 self.markers.end_transactions(producers)
-            contents = {**self.markers.indexes(), "snapshot": format_producer_snapshot(producers.states)}
-            contents["log"] = self.markers.log
+            contents, _ = build_indexes(self.markers.start, self.markers.batches(), opened)
+            contents |= {"snapshot": format_producer_snapshot(producers.states), "log": self.markers.log}
             self._place(draft_files(self.folder, self.markers.start, self.markers.stop, contents))
             yield from self.markers.opened
         self._close()

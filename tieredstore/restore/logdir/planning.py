@@ -62,11 +62,6 @@ def plan_spans(
         return ()
     if gaps := lineage.gaps_between(spans[0].start, spans[-1].stop):
         raise DataLossError("; ".join(map(str, gaps)))
-    if source.layout.raw_cluster is not None:
-        # In the raw layout, each segment's snapshot of producers must be computed from the previous segment's snapshot.
-        # Compute all snapshots now, because a restore that continues after a stop copies only the missing segments.
-        for span in spans:
-            stored_producers(source, span)
     while spans and open_transactions != "abort" and (first := _first_open(source, spans)) is not None:
         if open_transactions == "fail":
             raise ConfigError(
@@ -84,22 +79,17 @@ def log_size(source: SegmentSource, span: Span) -> int:
     return sum(len(batch) for _, batch in batches_in(source, span))
 
 
-def producers_at_end(
-    source: SegmentSource, spans: Sequence[Span], before: Sequence[ProducerState] = (), *, has_epochs: bool = True
-) -> Producers:
+def producers_at_end(source: SegmentSource, spans: Sequence[Span], before: Sequence[ProducerState] = ()) -> Producers:
     """Return the producers at the end of the spans, from the last stored snapshot and the batches after it.
 
     A snapshot has the producers at the end of a segment, so it is useless for a span that ends earlier. ``before`` has
-    the producers at the beginning of the spans.
-
-    In the raw layout, snapshots are computed, with the open transactions but without producer epochs. Use them only if
-    the caller needs no epochs (``has_epochs`` is False).
+    the producers at the beginning of the spans. In the raw layout, all batches are read, because its computed snapshots
+    lack the producers' epochs.
     """
-    may_serve = not has_epochs or source.layout.raw_cluster is None
     later: list[Span] = []
     known: Sequence[ProducerState] | None = None
     for span in reversed(spans):
-        if may_serve and span.stop == span.segment.end_offset + 1:
+        if source.layout.raw_cluster is None and span.stop == span.segment.end_offset + 1:
             known = stored_producers(source, span)
         if known is not None:
             break
@@ -114,7 +104,7 @@ def producers_at_end(
 def _first_open(source: SegmentSource, spans: Sequence[Span]) -> int | None:
     """Return the first offset of the oldest transaction that is open at the end of the spans; None if no transaction is
     open."""
-    still_open = producers_at_end(source, spans, has_epochs=False).in_transactions
+    still_open = producers_at_end(source, spans).in_transactions
     return still_open[0].current_txn_first_offset if still_open else None
 
 

@@ -9,19 +9,16 @@ log would be ahead of its leader. Followers would then truncate it (KIP-101). Ba
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from tieredstore.catalog.lineage import Span
-from tieredstore.catalog.transactions import parse_aborted
-from tieredstore.errors import BatchCorruptError, IndexesCorruptError
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import FRAME_SIZE, BatchHeader, check_batch_crc, first_batch_size, next_batch_header
-from tieredstore.kafka.end_markers import TransactionStep, transaction_steps
-from tieredstore.kafka.indexes import AbortedTransaction, IndexBuilder, format_txn_index
-from tieredstore.model import IndexType
+from tieredstore.kafka.end_markers import play_markers, transaction_steps
+from tieredstore.kafka.indexes import IndexBuilder, format_txn_index
 from tieredstore.restore.logdir.producers import marker_of
 
 if TYPE_CHECKING:
@@ -33,115 +30,73 @@ _EPOCH: Final = slice(12, 16)
 _WRITE_SIZE: Final = 1 << 20
 
 
-def copy_span(source: SegmentSource, span: Span, folder: Path, snapshot: bytes) -> dict[Path, Path]:
+def copy_span(
+    source: SegmentSource, span: Span, folder: Path, snapshot: bytes, opened: Mapping[int, int]
+) -> tuple[dict[Path, Path], Mapping[int, int]]:
     """Write the files of the span's segment as drafts (unfinished files), and sync them. Return each draft with its
-    final name; the log comes last.
+    final name, and the transactions that are open at the span's end. The log comes last.
 
-    A broker ignores a segment until the segment's log exists. The indexes of offsets and times are built from the
-    batches. Stored indexes have no checksum, and with a wrong index a broker would skip records. ``snapshot`` is the
-    snapshot of producers at the span's end. Memory holds at most the largest batch, one chunk and the indexes.
+    ``snapshot`` is the snapshot of producers at the span's end. ``opened`` maps producer ids to the first offsets of
+    transactions that are open at the span's start. Memory holds at most the largest batch, one chunk and the indexes.
 
-    Raise BatchCorruptError for a damaged batch, and for a batch that crosses the span's start or end. Raise
-    IndexesCorruptError for a transaction index that does not match the batches.
+    Raise BatchCorruptError for a damaged batch, and for a batch that crosses the span's start or end.
     """
-    path, indexes, aborted = folder / f"{span.start:020d}.log", IndexBuilder(span.start), _find_aborted(source, span)
-    batch = memoryview(b"")
+    path = folder / f"{span.start:020d}.log"
+    with _draft(path).open("wb", buffering=_WRITE_SIZE) as log:
+        indexes, opened = build_indexes(span.start, _copy_batches(source, span, log), opened)
+        sync(log)
+    drafts = draft_files(folder, span.start, span.stop, {**indexes, "snapshot": snapshot})
+    return {**drafts, _draft(path): path}, opened
 
-    def copy_batches(log: BinaryIO) -> Iterator[BatchHeader]:
-        nonlocal batch
-        position = 0
-        for header, batch in batches_in(source, span):
-            if header.base_offset < span.start or header.last_offset >= span.stop:
-                cut = span.start if header.base_offset < span.start else span.stop
-                raise BatchCorruptError(
-                    f"{span.segment} is cut at offset {cut}, inside the batch of offsets {header.base_offset} to "
-                    f"{header.last_offset}"
-                )
-            if header.magic == 2 and header.partition_leader_epoch:
-                log.write(batch[: _EPOCH.start])
-                log.write(bytes(4))
-                log.write(batch[_EPOCH.stop :])
-            else:
-                log.write(batch)
-            indexes.add(position, len(batch), header.last_offset, header.max_timestamp)
+
+def _copy_batches(source: SegmentSource, span: Span, log: BinaryIO) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Write each batch to the log, then yield it."""
+    for header, batch in batches_in(source, span):
+        if header.base_offset < span.start or header.last_offset >= span.stop:
+            cut = span.start if header.base_offset < span.start else span.stop
+            raise BatchCorruptError(
+                f"{span.segment} is cut at offset {cut}, inside the batch of offsets {header.base_offset} to "
+                f"{header.last_offset}"
+            )
+        if header.magic == 2 and header.partition_leader_epoch:
+            log.write(batch[: _EPOCH.start])
+            log.write(bytes(4))
+            log.write(batch[_EPOCH.stop :])
+        else:
+            log.write(batch)
+        yield header, batch
+
+
+def build_indexes(
+    base_offset: int, batches: Iterable[tuple[BatchHeader, memoryview]], opened: Mapping[int, int]
+) -> tuple[dict[str, bytes], Mapping[int, int]]:
+    """Return the indexes of a segment with these batches, by their suffixes, and the transactions that are open at its
+    end. ``opened`` has those at its start.
+
+    Stored indexes have no checksum. With a wrong index, a broker would skip records, or return aborted records.
+    """
+    built, position, batch = IndexBuilder(base_offset), 0, memoryview(b"")
+
+    def add_batches() -> Iterator[BatchHeader]:
+        nonlocal position, batch
+        for header, batch in batches:
+            built.add(position, len(batch), header.last_offset, header.max_timestamp)
             position += len(batch)
             yield header
 
-    with _draft(path).open("wb", buffering=_WRITE_SIZE) as log:
-        stable = _check_aborted(span, aborted, transaction_steps(copy_batches(log), lambda _: marker_of(batch)))
-        sync(log)
-    contents = {"index": bytes(indexes.offset_index), "timeindex": indexes.close(), "snapshot": snapshot}
-    if aborted:
-        # A broker creates this file only with its first entry.
-        contents["txnindex"] = format_txn_index(
-            replace(entry, last_stable_offset=min(entry.last_stable_offset, stable)) for entry in aborted
-        )
-    return {**draft_files(folder, span.start, span.stop, contents), _draft(path): path}
+    aborted, opened = play_markers(transaction_steps(add_batches(), lambda _: marker_of(batch)), opened)
+    indexes = {"index": bytes(built.offset_index), "timeindex": built.close()}
+    # A broker creates the transaction index only with its first entry.
+    return indexes | ({"txnindex": format_txn_index(aborted)} if aborted else {}), opened
 
 
-def _find_aborted(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
-    stored = source.fetch_indexes(span.segment, (IndexType.TRANSACTION,))
-    aborted = parse_aborted(stored[IndexType.TRANSACTION].read(), span.segment) if stored else ()
-    # An entry belongs to the segment that contains the transaction's abort marker. The marker is at the entry's
-    # ``last_offset``.
-    return [entry for entry in aborted if span.start <= entry.last_offset < span.stop]
-
-
-def _check_aborted(span: Span, aborted: Iterable[AbortedTransaction], steps: Iterable[TransactionStep]) -> int:
-    """Return the last stable offset at the span's end, as far as its batches tell.
-
-    Raise IndexesCorruptError unless the aborted transactions are those of the span's batches. With a wrong index, a
-    broker would return aborted records to ``read_committed`` consumers, or hide committed records.
-    """
-    known = {(entry.producer_id, entry.last_offset): entry for entry in aborted}
-    stable = max((entry.last_stable_offset for entry in aborted), default=-1)
-    opened, ended = dict[int, int](), dict[int, int]()
-    for step in steps:
-        producer = step.producer_id
-        if step.aborts is None:
-            opened[producer] = step.offset
-            continue
-        entry, first = known.pop((producer, step.offset), None), opened.pop(producer, None)
-        before, ended[producer] = ended.get(producer, -1), step.offset
-        if entry is None:
-            # Kafka does not index a marker without records before it.
-            is_right = not step.aborts or first is None
-        else:
-            # If the transaction's records are in an earlier segment, these batches do not tell where it began.
-            is_right = step.aborts and before < entry.first_offset <= (step.offset if first is None else first)
-        if not is_right:
-            raise _mismatch(span, producer, step.offset)
-    for producer, offset in known:
-        raise _mismatch(span, producer, offset)
-    if stable > span.segment.end_offset + 1:
-        raise IndexesCorruptError(
-            f"the transaction index of {span.segment} has a wrong last stable offset, {stable}: {_way_out(span)}"
-        )
-    # A broker does not look for aborted transactions beyond an entry's last stable offset. But a follower that appends
-    # several batches at once writes the beginning of another producer's later transaction there. The span may end
-    # before that offset, or the same producer's next transaction may begin before it.
-    return min(opened.values(), default=span.stop)
-
-
-def _mismatch(span: Span, producer: int, offset: int) -> IndexesCorruptError:
-    return IndexesCorruptError(
-        f"the transaction index of {span.segment} does not match the log, where a transaction of producer {producer} "
-        f"ends at offset {offset}: {_way_out(span)}"
-    )
-
-
-def _way_out(span: Span) -> str:
-    return f"end the restore before this segment (--to {span.start}), or begin after it (--from {span.stop})"
-
-
-def check_log(span: Span, path: Path) -> IndexBuilder:
-    """Read the copy of the span's log, and return the indexes that belong to it.
+def read_copy(span: Span, path: Path) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield the batches of the copy of the span's log.
 
     A failing disk may have changed a file without changing its size.
 
     Raise BatchCorruptError if the file has a damaged batch, or a batch that is not the span's.
     """
-    indexes = IndexBuilder(span.start)
     with path.open("rb", buffering=0) as log:
         chunks = (memoryview(chunk) for chunk in iter(partial(log.read, _WRITE_SIZE), b""))
         for header, batch in whole_batches(chunks, path.stat().st_size):
@@ -150,21 +105,20 @@ def check_log(span: Span, path: Path) -> IndexBuilder:
                     f"the record batch at byte {header.position} has the offsets {header.base_offset} to "
                     f"{header.last_offset}, outside of the segment"
                 )
-            indexes.add(header.position, len(batch), header.last_offset, header.max_timestamp)
-    return indexes
+            yield header, batch
 
 
-def is_intact(span: Span, folder: Path, snapshot: bytes) -> bool:
-    """Return True if the folder has an undamaged copy of the span's log, the indexes that belong to it, and the
-    ``snapshot`` of producers."""
+def open_after_copy(span: Span, folder: Path, snapshot: bytes, opened: Mapping[int, int]) -> Mapping[int, int] | None:
+    """Return the transactions that are open at the span's end, as :func:`copy_span` does. Return None unless the folder
+    has an undamaged copy of the span's log, the indexes that belong to it, and the ``snapshot`` of producers."""
     path = folder / f"{span.start:020d}.log"
-    paths = path.with_suffix(".index"), path.with_suffix(".timeindex"), folder / f"{span.stop:020d}.snapshot"
     try:
-        indexes = check_log(span, path)
-        stored = [each.read_bytes() for each in paths]
+        indexes, opened = build_indexes(span.start, read_copy(span, path), opened)
+        stored = {suffix: path.with_suffix(f".{suffix}").read_bytes() for suffix in indexes}
+        is_intact = (stored, (folder / f"{span.stop:020d}.snapshot").read_bytes()) == (indexes, snapshot)
     except (BatchCorruptError, FileNotFoundError):
-        return False
-    return stored == [bytes(indexes.offset_index), indexes.close(), snapshot]
+        return None
+    return opened if is_intact else None
 
 
 def draft_files(folder: Path, start: int, stop: int, contents: Mapping[str, bytes]) -> dict[Path, Path]:
