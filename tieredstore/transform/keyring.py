@@ -74,6 +74,17 @@ class KeyRing:
         # time than RSA.
         return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
 
+    def wrap_and_prove(self, data_key: bytes) -> bytes:
+        """Encrypt ``data_key`` with the active pair, decrypt it again, and compare. Raise WrongKeyError if the two
+        differ."""
+        wrapped = self.wrap(data_key)
+        if self.unwrap(self.active_id, wrapped) != data_key:
+            raise WrongKeyError(
+                f"the active key pair {self.active_id!r} cannot decrypt a data key that it has just encrypted: check "
+                "that its two files belong together"
+            )
+        return wrapped
+
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
         """Decrypt a data key. Raise UnknownKeyError if the ring lacks the pair, and WrongKeyError if the pair cannot
         decrypt the key.

@@ -154,14 +154,7 @@ class Recoding:
                 f"the data key is wrapped by key pair {excerpt(wrapped.key_id)!r}, and the source's settings have no "
                 "key ring"
             )
-        data_key = self.source_ring.unwrap(wrapped.key_id, wrapped.wrapped)
-        rewrapped = ring.wrap(data_key)
-        if ring.unwrap(ring.active_id, rewrapped) != data_key:
-            raise WrongKeyError(
-                f"the active key pair {ring.active_id!r} cannot decrypt a data key that it has just encrypted: check "
-                "that its two files belong together"
-            )
-        return ring.active_id, rewrapped
+        return ring.active_id, ring.wrap_and_prove(self.source_ring.unwrap(wrapped.key_id, wrapped.wrapped))
 
     def options_of(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> WriteOptions:
         """Return the options for writing a transcoded segment."""

@@ -145,7 +145,8 @@ class Rotation:
         if wrapped.key_id == self.key_ring.active_id:
             return RotationStep(one.item, Outcome.ACTIVE, key_id=wrapped.key_id)
         try:
-            changed = change(self.key_ring.active_id, self._rewrap(wrapped))
+            data_key = self.key_ring.unwrap(wrapped.key_id, wrapped.wrapped)
+            changed = change(self.key_ring.active_id, self.key_ring.wrap_and_prove(data_key))
         except (UnknownKeyError, WrongKeyError, CorruptDataError) as error:
             return RotationStep(one.item, _outcome_of(error), f"{one.name}: {error}", wrapped.key_id)
         if not self.dry_run:
@@ -153,17 +154,6 @@ class Rotation:
                 self.notes.before_write(wrapped.key_id)
             self._replace(one.key, changed, etag)
         return RotationStep(one.item, Outcome.ROTATED, key_id=wrapped.key_id)
-
-    def _rewrap(self, old: WrappedDataKey) -> bytes:
-        data_key = self.key_ring.unwrap(old.key_id, old.wrapped)
-        rewrapped = self.key_ring.wrap(data_key)
-        # Check that the new wrapping, which replaces the old one, unwraps to the same data key.
-        if self.key_ring.unwrap(self.key_ring.active_id, rewrapped) != data_key:
-            raise WrongKeyError(
-                f"the active key pair {self.key_ring.active_id!r} cannot decrypt a data key that it has just "
-                "encrypted: check that its two files belong together; nothing was changed"
-            )
-        return rewrapped
 
     def _replace(self, key: str, changed: bytes, etag: str | None) -> None:
         if etag is None:
