@@ -75,7 +75,7 @@ class MetadataTopic:
         self._read_up_to = ends
 
 
-class BrokersSegments:
+class BrokersSegments(Closing):
     """The state of each segment, from the records of the metadata topic. Not thread-safe.
 
     A temporary file holds the segments, because there may be millions. :meth:`close` removes the file.
@@ -122,9 +122,9 @@ class BrokersSegments:
         self._opened.close()
 
 
-class BrokersView(Closing):
+class BrokersView(BrokersSegments):
     """The brokers' metadata records, for tools that delete segments. Look up a segment's record only after the segment
-    was seen in the store. The caller closes the view.
+    was seen in the store.
 
     A broker writes a segment's record before it uploads the segment. So the metadata topic must be read after the
     manifest was seen. If it then has no record of the segment, no broker owns the segment. If the topic was read
@@ -136,8 +136,8 @@ class BrokersView(Closing):
     def __init__(self, read_on: Callable[[], Iterable[tuple[int, int, bytes]]], *, at_once: int = _AT_ONCE) -> None:
         """Create the view. ``read_on`` returns new records, as ``MetadataTopic.read_on`` does, and is called for each
         ``at_once`` items of a listing."""
+        super().__init__()
         self._read_on, self._at_once = read_on, at_once
-        self._segments = BrokersSegments()
 
     def read_behind(self, seen: Iterable[SeenT]) -> Iterator[SeenT]:
         """Yield the items of ``seen``, which come from a listing of the store.
@@ -148,7 +148,7 @@ class BrokersView(Closing):
         while piece := list(islice(seen, self._at_once)):
             for partition, offset, value in self._read_on():
                 try:
-                    self._segments.take(value)
+                    self.take(value)
                 except CorruptDataError as error:
                     raise CorruptDataError(
                         f"the brokers' record at offset {offset} of {METADATA_TOPIC}-{partition} cannot be read, so it "
@@ -158,16 +158,8 @@ class BrokersView(Closing):
 
     def state_of(self, segment_id: RemoteLogSegmentId) -> SegmentState | None:
         """Return the segment's state according to the records read so far; None without a record."""
-        row = self._segments.row_of(segment_id)
+        row = self.row_of(segment_id)
         return None if row is None else SegmentState(row[0])
-
-    def knows_topic(self, where: TopicIdPartition) -> bool:
-        """Return True if the records read so far name a segment of the topic with this id, in any partition."""
-        return self._segments.knows_topic(where)
-
-    def close(self) -> None:
-        """Remove the temporary file."""
-        self._segments.close()
 
 
 def segment_key(segment_id: RemoteLogSegmentId) -> tuple[str, bytes, int, bytes]:
