@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.damage.planted_bucket import CHUNK, PlantedBucket
+from tieredstore.api.verifying import convert_finding
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.format.keys import Suffix
-from tieredstore.ops.verification.findings import finding_row
 from tieredstore.ops.verification.selection import Selection
 from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import verify as verify_bucket
@@ -35,12 +36,14 @@ def damaged(tmp_path: Path) -> PlantedBucket:
 def test_the_rows_are_what_the_command_finds(spark: SparkSession, damaged: PlantedBucket, tmp_path: Path) -> None:
     rows = verify(spark, settings_of(tmp_path), level="data", segments_per_task=1).collect()
     whole = verify_bucket(damaged.bucket, selection=Selection(Level.DATA))
-    expected = [finding_row(finding) for checked in whole for finding in checked.findings]
+    found = [convert_finding(finding) for checked in whole for finding in checked.findings]
+    expected = [{each.name: str(getattr(one, each.name)) for each in fields(one)} for one in found]
+    actual = [{name: str(value) for name, value in row.asDict().items()} for row in rows]
 
     def place(row: dict[str, Any]) -> tuple[Any, ...]:
         return row["base_offset"], row["kind"]
 
-    assert sorted((row.asDict() for row in rows), key=place) == sorted(expected, key=place)
+    assert sorted(actual, key=place) == sorted(expected, key=place)
     assert {row["kind"] for row in expected} >= {"batch-crc", "manifest-damaged"}
     assert verify(spark, settings_of(tmp_path), topic="other").count() == 0
 

@@ -173,7 +173,7 @@ def verify_segments(
     seen = Verification(depth.level, severities=severities)
 
     def tell(found: Iterable[Found]) -> None:
-        for finding in map(_finding, found):
+        for finding in map(convert_finding, found):
             severities[finding.severity] += 1
             (on_finding or seen.findings.append)(finding)
 
@@ -232,7 +232,8 @@ def _open_brokers(client: Mapping[str, str] | None) -> Generator[_Brokers | None
         yield _Brokers(MetadataTopic(reader), belief)
 
 
-def _finding(found: Found) -> Finding:
+def convert_finding(found: Found) -> Finding:
+    """Return a finding of the checks in the form of the API."""
     where = found.partition
     first_byte, stop_byte = (None, None) if (span := found.byte_range) is None else (span.start, span.stop)
     first_offset, last_offset = found.offsets or (None, None)

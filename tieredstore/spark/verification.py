@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_type_hints
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from tieredstore.api.verifying import Finding, convert_finding
 from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import open_bucket
-from tieredstore.ops.verification.findings import ROW_COLUMNS, finding_row
 from tieredstore.ops.verification.selection import Sample, Selection
 from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verify_parts import VerifyPart, plan_parts, verify_part
@@ -25,8 +25,9 @@ from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence,
 _MOST_TASKS: Final = 10_000
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
+_IS_NUMBER: Final = {name: kind in (int, int | None) for name, kind in get_type_hints(Finding).items()}
 _FINDINGS: Final = StructType(
-    [StructField(name, StringType() if kind is str else LongType()) for name, kind in ROW_COLUMNS.items()]
+    [StructField(name, LongType() if is_number else StringType()) for name, is_number in _IS_NUMBER.items()]
 )
 
 
@@ -78,7 +79,7 @@ def _task(source: StoreSource, selection: Selection, parallel: int) -> Callable[
 
 
 def _verify_parts(source: StoreSource, selection: Selection, parallel: int, batches: _Batches) -> _Batches:
-    schema = pa.schema([(name, pa.string() if kind is str else pa.int64()) for name, kind in ROW_COLUMNS.items()])
+    schema = pa.schema([(name, pa.int64() if is_number else pa.string()) for name, is_number in _IS_NUMBER.items()])
     for packed in (packed for batch in batches for packed in batch.column(0).to_pylist()):
         part: VerifyPart = unpack(packed)
         found = list(part.known)
@@ -86,4 +87,9 @@ def _verify_parts(source: StoreSource, selection: Selection, parallel: int, batc
         # connections open meanwhile.
         with open_bucket(source.load()) as bucket:
             found += verify_part(bucket, part, selection, parallel=parallel)
-        yield pa.RecordBatch.from_pylist([finding_row(finding) for finding in found], schema=schema)
+        yield pa.RecordBatch.from_pylist([_row(convert_finding(finding)) for finding in found], schema=schema)
+
+
+def _row(finding: Finding) -> dict[str, object]:
+    row = {name: getattr(finding, name) for name in _IS_NUMBER}
+    return {name: str(value) if isinstance(value, Uuid) else value for name, value in row.items()}

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -269,31 +268,3 @@ class Finding:
     object_key: str | None = None
     byte_range: ByteRange | None = None
     offsets: tuple[int, int] | None = None
-
-
-_FIELDS: Final[Mapping[str, tuple[type[str | int], Callable[[Finding], str | int | None]]]] = {
-    "severity": (str, lambda finding: finding.kind.severity.value),
-    "kind": (str, lambda finding: finding.kind.value),
-    "topic": (str, lambda finding: finding.partition.topic),
-    "topic_id": (str, lambda finding: str(finding.partition.topic_id)),
-    "partition": (int, lambda finding: finding.partition.partition),
-    "base_offset": (int, lambda finding: finding.start_offset),
-    "segment_id": (str, lambda finding: None if finding.segment_id is None else str(finding.segment_id)),
-    "object": (str, lambda finding: finding.object_key),
-    "first_byte": (int, lambda finding: None if finding.byte_range is None else finding.byte_range.start),
-    "stop_byte": (int, lambda finding: None if finding.byte_range is None else finding.byte_range.stop),
-    "first_offset": (int, lambda finding: finding.offsets and finding.offsets[0]),
-    "last_offset": (int, lambda finding: finding.offsets and finding.offsets[1]),
-    "detail": (str, lambda finding: finding.detail),
-    "meaning": (str, lambda finding: finding.kind.meaning),
-    "advice": (str, lambda finding: finding.kind.advice),
-}
-"""The fields of a finding's row: the type of each value (or None), and how to get it."""
-
-ROW_COLUMNS: Final[Mapping[str, type[str | int]]] = {name: kind for name, (kind, _) in _FIELDS.items()}
-"""The columns of a finding's row, with their types."""
-
-
-def finding_row(finding: Finding) -> dict[str, str | int | None]:
-    """Return a finding as a row, for JSON and tables."""
-    return {name: value_of(finding) for name, (_, value_of) in _FIELDS.items()}
