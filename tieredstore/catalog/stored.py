@@ -228,12 +228,20 @@ def look_again(store: ObjectStore, prefix: str, objects: SegmentObjects) -> Segm
     A listing takes many requests, and a segment may be committed between two of them. Then the listing has the
     manifest, but lacks the objects that come before it in key order.
     """
-    found = dict(objects.objects)
-    for suffix in objects.missing:
+    found = dict(objects.objects) | look_up(store, prefix, objects.main_path, objects.missing)
+    return replace(objects, objects=tuple(found.items()))
+
+
+def look_up(
+    store: ObjectStore, prefix: str, main_path: str, suffixes: Iterable[Suffix] = Suffix
+) -> dict[Suffix, ObjectInfo]:
+    """Return a segment's objects that exist. Each takes one request."""
+    found: dict[Suffix, ObjectInfo] = {}
+    for suffix in suffixes:
         # A store in a folder raises InvalidKeyError for a special file, which no reader opens.
         with contextlib.suppress(ObjectNotFoundError, InvalidKeyError):
-            found[suffix] = store.head(object_key(prefix, objects.main_path, suffix))
-    return replace(objects, objects=tuple(found.items()))
+            found[suffix] = store.head(object_key(prefix, main_path, suffix))
+    return found
 
 
 def manifest_size(objects: SegmentObjects) -> int:

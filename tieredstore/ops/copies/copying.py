@@ -28,6 +28,7 @@ from tieredstore.catalog.stored import (
     StoredSegment,
     known_segment,
     look_again,
+    look_up,
     manifest_info,
     manifest_size,
 )
@@ -109,7 +110,8 @@ class VerbatimCopies:
             try:
                 return self._write(segment, standing)
             except PreconditionFailedError:
-                standing = self._look_again(segment)
+                target = self._route.target
+                standing = look_up(target.store, target.prefix, segment.stored.objects.main_path)
         raise LeftAloneError(
             f"{segment.stored.objects.main_path} is being written and deleted by other processes; copy it again"
         )
@@ -251,16 +253,6 @@ class VerbatimCopies:
                     f"{self._show(segment, suffix)} was deleted from the target before its manifest was written; copy "
                     "again, and find out what deletes young objects there (a clean-up, or a rule of the bucket)"
                 )
-
-    def _look_again(self, segment: VerbatimSegment) -> dict[Suffix, ObjectInfo]:
-        """List the segment's objects in the target again."""
-        standing: dict[Suffix, ObjectInfo] = {}
-        for suffix in Suffix:
-            try:
-                standing[suffix] = self._route.target.store.head(self._target_key(segment, suffix))
-            except ObjectNotFoundError:
-                continue
-        return standing
 
     def _source_key(self, segment: VerbatimSegment, suffix: Suffix) -> str:
         return object_key(self._route.source.prefix, segment.stored.objects.main_path, suffix)

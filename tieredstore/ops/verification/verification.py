@@ -19,6 +19,7 @@ from tieredstore.catalog.stored import (
     MAX_MANIFESTS_IN_FLIGHT,
     StoredSegment,
     known_segment,
+    look_up,
     manifest_info,
     manifest_size,
 )
@@ -26,7 +27,6 @@ from tieredstore.catalog.transactions import end_markers, find_open_at_end
 from tieredstore.catalog.watermark import read_watermark
 from tieredstore.errors import (
     CorruptDataError,
-    InvalidKeyError,
     ManifestCorruptError,
     ObjectArchivedError,
     ObjectNotFoundError,
@@ -36,7 +36,7 @@ from tieredstore.errors import (
     WrongKeyError,
 )
 from tieredstore.format.json_object import JsonObject
-from tieredstore.format.keys import Suffix, main_path, object_key
+from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.format.manifest_rules import ManifestRules
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
@@ -53,7 +53,6 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text
 
 if TYPE_CHECKING:
-    from tieredstore.backends.base import ObjectInfo
     from tieredstore.ops.bucket import Bucket
     from tieredstore.ops.verification.state import VerifyState
     from tieredstore.remote import RemoteStorageManager
@@ -418,18 +417,11 @@ class SegmentCheck:
 
     def _look_again(self, subject: Subject) -> Subject:
         """Look up the objects again, because the segment may have been committed during the long listing."""
-        prefix, path = subject.prefix, subject.objects.main_path
-        infos: list[tuple[Suffix, ObjectInfo]] = []
-        for suffix in Suffix:
-            try:
-                infos.append((suffix, self._store.head(object_key(prefix, path, suffix))))
-            # A store in a folder raises InvalidKeyError for a special file, which no reader opens.
-            except (ObjectNotFoundError, InvalidKeyError) as error:
-                if suffix is Suffix.MANIFEST:
-                    raise SegmentNotFoundError(f"{path} was deleted while it was listed") from error
         objects = subject.objects
-        fresh = SegmentObjects(objects.segment_id, objects.start_offset, tuple(infos), path)
-        return dataclasses.replace(subject, objects=fresh)
+        found = look_up(self._store, subject.prefix, objects.main_path)
+        if Suffix.MANIFEST not in found:
+            raise SegmentNotFoundError(f"{objects.main_path} was deleted while it was listed")
+        return dataclasses.replace(subject, objects=dataclasses.replace(objects, objects=tuple(found.items())))
 
     def _deeper(self, subject: Subject, stored: StoredSegment, known: set[FindingKind]) -> CheckedSegment:
         """Check at the levels index and data. Do not read objects that are missing or have a wrong size."""
