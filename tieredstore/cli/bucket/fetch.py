@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Generator
+from collections.abc import Iterator
 from typing import Annotated, BinaryIO, Final
 
 import typer
@@ -15,7 +14,6 @@ from tieredstore.cli.bucket.decoded_indexes import IndexName
 from tieredstore.cli.terminal.output_file import output_to, refuse_binary
 from tieredstore.cli.terminal.progress import progress
 from tieredstore.errors import ConfigError
-from tieredstore.ops.log_ranges import range_of_slice, read_range
 
 _RANGE: Final = re.compile(r"([+-]?\d{1,40})?:([+-]?\d{1,40})?", re.ASCII)
 
@@ -51,11 +49,12 @@ def fetch(
             with target as file:
                 file.write(content)
             return
-        inside = range_of_slice(bounds, segment.size or 0)
+        start, stop, _ = bounds.indices(segment.size or 0)
         assert segment.stored is not None  # ``inspect`` always sets ``stored``
         with target as file:
-            if inside:  # an empty range needs no data, so do not read key files
-                _copy(read_range(bucket.manager, segment.stored, inside), len(inside), file)
+            if start < stop:  # an empty range needs no data, so do not read key files
+                with bucket.manager.fetch_log_segment(segment.stored.metadata, start, stop - 1) as stream:
+                    _copy(stream.chunks(), stop - start, file)
 
 
 def parse_range(text: str) -> slice:
@@ -66,8 +65,8 @@ def parse_range(text: str) -> slice:
     return slice(*(None if bound is None else int(bound) for bound in match.groups()))
 
 
-def _copy(pieces: Generator[memoryview], size: int, file: BinaryIO) -> None:
-    with progress("fetch", size) as advance, contextlib.closing(pieces):
-        for piece in pieces:
-            file.write(piece)
-            advance(len(piece))
+def _copy(chunks: Iterator[memoryview], size: int, file: BinaryIO) -> None:
+    with progress("fetch", size) as advance:
+        for chunk in chunks:
+            file.write(chunk)
+            advance(len(chunk))
