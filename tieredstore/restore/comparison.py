@@ -51,6 +51,9 @@ _logger: Final = logging.getLogger(__name__)
 _AT_ONCE: Final = 4
 """Number of partitions to compare in parallel. Each partition takes a few batches of 4 MiB in memory."""
 
+_SETTLES_S: Final = 60.0
+"""The longest time to wait for the transaction of a running restore."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPartition:
@@ -188,10 +191,9 @@ class Comparison:
     """Comparison of a bucket's topics with a cluster's topics. ``properties`` configure the Kafka client for the
     cluster."""
 
-    def __init__(self, bucket: SegmentSource, properties: Mapping[str, str], *, timeout_s: float = 60.0) -> None:
+    def __init__(self, bucket: SegmentSource, properties: Mapping[str, str]) -> None:
         self._bucket = bucket
         self._properties = properties
-        self._timeout_s = timeout_s
 
     def same_offsets(
         self, topics: Mapping[str, str], start: int | AtTime | None = None, stop: int | AtTime | None = None
@@ -284,16 +286,16 @@ class Comparison:
         return BucketTopics(self._bucket, options)
 
     def _position(self, run: str) -> RunPosition | None:
-        with LiveReader(self._properties, isolation="read_committed", timeout_s=self._timeout_s) as reader:
+        with LiveReader(self._properties, isolation="read_committed") as reader:
             if CONTROL_TOPIC not in reader.cluster.describe([CONTROL_TOPIC]):
                 return None
-            return ControlTopic(reader, run, settles_s=self._timeout_s).newest_position()
+            return ControlTopic(reader, run, settles_s=_SETTLES_S).newest_position()
 
     def _compare(
         self, source: SourceTopics, topics: Mapping[str, str], work: Sequence[_Work]
     ) -> Generator[ComparedPartition]:
         with (
-            LiveReader(self._properties, isolation="read_committed", timeout_s=self._timeout_s) as target,
+            LiveReader(self._properties, isolation="read_committed") as target,
             ThreadPool(_AT_ONCE, "tieredstore-compare") as pool,
         ):
             for topic in topics.values():

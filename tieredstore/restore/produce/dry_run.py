@@ -85,18 +85,6 @@ class SourceTopic:
         return max(self.partitions, default=-1) + 1
 
     @property
-    def size(self) -> int:
-        """The size of the records in bytes. Without a scan, the size of the segments."""
-        segments = (span.segment for spans in self.partitions.values() for span in spans)
-        return self.scanned.size if self.scanned else sum(each.segment_size_in_bytes for each in segments)
-
-    @property
-    def records(self) -> int:
-        """The number of records. Without a scan, the number of offsets, which is at least as large."""
-        spans = (span for spans in self.partitions.values() for span in spans)
-        return self.scanned.records if self.scanned else sum(span.stop - span.start for span in spans)
-
-    @property
     def times_ms(self) -> tuple[int, int] | None:
         """The earliest and the latest known time of records; None if no time is known. Without a scan, these are the
         latest times of segments."""
@@ -295,9 +283,7 @@ _HEADER_BYTES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """The result of an examination. ``records`` and ``size`` are exact if the records were scanned. Otherwise,
-    ``records`` is the number of offsets, and ``size`` the bytes of the segments.
-    """
+    """The result of an examination. ``records`` and ``size`` count the scanned records and their bytes."""
 
     checks: Sequence[Check]
     records: int
@@ -337,7 +323,6 @@ def examine(
     """
     options, is_rehashed, now_ms = topics.options, topics.options.partitioner != "keep", int(time.time() * 1000)
     checks = [Check("source", Verdict.WARN, sentence) for sentence in topics.lacks]
-    sources: list[SourceTopic] = []
     missing: dict[str, NewTopic] = {}
     losses: Sequence[tuple[TopicPartition, OffsetSpan]] = ()
     with TargetCluster(properties) as cluster:
@@ -352,7 +337,6 @@ def examine(
         for topic, name in options.topics.items():
             partitions = {number: each for (of, number), each in spans.items() if of == topic}
             source = SourceTopic(topic, partitions, scanned.get(topic), is_backup=topics.is_backup)
-            sources.append(source)
             if (target := cluster.target(name)) is not None:
                 checks += check_target(source, target, is_rehashed=is_rehashed, now_ms=now_ms)
                 continue
@@ -371,7 +355,7 @@ def examine(
             checks.append(_check_missing(name, created, source.partition_count, is_rehashed=is_rehashed))
         needed_ms = int(properties.get("transaction.timeout.ms", TRANSACTION_MS))
         checks += [check_transactions(needed_ms, cluster.longest_transaction_ms()), *warn_of_unknown(options.run)]
-    records, size = sum(each.records for each in sources), sum(each.size for each in sources)
+    records, size = sum(each.records for each in scanned.values()), sum(each.size for each in scanned.values())
     return DryRun(checks, records, size, missing, losses)
 
 

@@ -64,7 +64,6 @@ _TURN_RECORDS: Final = 20_000
 fewer offset runs. With a lower number, groups read fewer records a second time.
 """
 
-_CALL_S: Final = 60.0
 _GIVE_UP_S: Final = 300.0
 _PAUSE_S: Final = 1.0
 
@@ -108,8 +107,8 @@ class ProduceRun:
     """One run of ``restore produce`` in this process. ``properties`` are the properties of the target cluster's
     clients.
 
-    ``timeout_s`` is the longest time that a call waits for the brokers without progress. A transaction ends at the end
-    of a batch, once it has at least ``most_records`` records or is ``most_s`` old. It may also end earlier.
+    A transaction ends at the end of a batch, once it has at least ``most_records`` records or is ``most_s`` old. It may
+    also end earlier.
     """
 
     def __init__(
@@ -119,7 +118,6 @@ class ProduceRun:
         *,
         on_progress: OnProgress | None = None,
         on_step: OnStep | None = None,
-        timeout_s: float = _CALL_S,
         give_up_s: float = _GIVE_UP_S,
         most_records: int = _MOST_RECORDS,
         most_s: float = _MOST_S,
@@ -129,7 +127,6 @@ class ProduceRun:
         self._options = source.options
         self._on_progress: OnProgress = on_progress or (lambda _records, _size: None)
         self._on_step: OnStep = on_step or (lambda _: None)
-        self._timeout_s = timeout_s
         self._give_up_s = give_up_s
         self._most_records, self._most_s = most_records, most_s
         self._committed_at = time.monotonic()
@@ -172,16 +169,14 @@ class ProduceRun:
 
     def _attempt(self) -> RunPosition:
         """Produce the remaining records, and return the position after them."""
-        properties, options, timeout_s = self._properties, self._options, self._timeout_s
+        properties, options = self._properties, self._options
         with ExitStack() as stack:
-            cluster = stack.enter_context(TargetCluster(properties, timeout_s=timeout_s))
-            reader = stack.enter_context(LiveReader(properties, isolation="read_committed", timeout_s=timeout_s))
+            cluster = stack.enter_context(TargetCluster(properties))
+            reader = stack.enter_context(LiveReader(properties, isolation="read_committed"))
             targets = [cluster.existing_target(topic) for topic in options.topics.values()]
             most = min(int(each.settings["max.message.bytes"]) for each in (*targets, cluster.control_topic()))
             control = ControlTopic(reader, options.run, settles_s=SETTLES_S)
-            transactions = stack.enter_context(
-                Transactions(properties, options.run, most_batch_bytes=most, timeout_s=timeout_s)
-            )
+            transactions = stack.enter_context(Transactions(properties, options.run, most_batch_bytes=most))
             transactions.start()
             self._on_step("resume")
             position = control.newest_position()

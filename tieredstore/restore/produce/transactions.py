@@ -70,7 +70,9 @@ class Transactions(Closing):
     no progress for ``timeout_s``.
     """
 
-    def __init__(self, properties: Mapping[str, str], run: str, *, most_batch_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self, properties: Mapping[str, str], run: str, *, most_batch_bytes: int, timeout_s: float = 60.0
+    ) -> None:
         self._run = run
         self._timeout_s = timeout_s
         self._is_open = False
