@@ -88,7 +88,7 @@ class BrokersSegments(Closing):
             self.database.executescript(_TABLES)
             self._opened = opened.pop_all()
 
-    def take(self, value: bytes) -> None:
+    def apply(self, value: bytes) -> None:
         """Apply the value of the next record. Raise CorruptDataError if the value is not a metadata record of Kafka."""
         record = parse_metadata_record(value)
         if isinstance(record, SegmentRecord):
@@ -148,7 +148,7 @@ class BrokersView(BrokersSegments):
         while piece := list(islice(seen, self._at_once)):
             for partition, offset, value in self._read_on():
                 try:
-                    self.take(value)
+                    self.apply(value)
                 except CorruptDataError as error:
                     raise CorruptDataError(
                         f"the brokers' record at offset {offset} of {METADATA_TOPIC}-{partition} cannot be read, so it "

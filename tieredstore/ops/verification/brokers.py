@@ -12,7 +12,6 @@ from tieredstore.format.keys import Suffix, main_path, object_key
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tieredstore.ops.brokers import METADATA_TOPIC, BrokersSegments, segment_key
 from tieredstore.ops.verification.findings import Finding, FindingKind
-from tieredstore.process.closing import Closing
 
 if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
@@ -32,19 +31,17 @@ _WORDS: Final = {
 }
 
 
-class BrokersBelief(Closing):
+class BrokersBelief(BrokersSegments):
     """The segments that the brokers list, according to their metadata topic. Not thread-safe.
 
-    A temporary file holds the segments, because there may be millions. :meth:`close` removes the file. First
-    :meth:`take` all records. Then :meth:`compare` each segment of a run. At the end, take the new records, and ask for
-    the :meth:`rest`. In this order, segments that are copied or deleted during the run cause no findings.
+    First :meth:`take` all records. Then :meth:`compare` each segment of a run. At the end, take the new records, and
+    ask for the :meth:`rest`. In this order, segments that are copied or deleted during the run cause no findings.
     """
 
     def __init__(self, topic: str = METADATA_TOPIC) -> None:
+        super().__init__()
         self._topic = topic
-        self._segments = BrokersSegments()
-        self._database = self._segments.database
-        self._database.execute(_DOUBTFUL)
+        self.database.execute(_DOUBTFUL)
 
     def take(self, records: Iterable[tuple[int, int, bytes]]) -> Iterator[Finding]:
         """Take records (partition, offset, value) of the topic. Yield a finding for each record that Kafka cannot have
@@ -52,7 +49,7 @@ class BrokersBelief(Closing):
         """
         for partition, offset, value in records:
             try:
-                self._segments.take(value)
+                self.apply(value)
             except CorruptDataError as error:
                 where = TopicIdPartition(_NO_ID, self._topic, partition)
                 yield Finding(FindingKind.BROKERS_RECORD, where, str(error), offsets=(offset, offset))
@@ -65,12 +62,12 @@ class BrokersBelief(Closing):
         if objects.find(Suffix.MANIFEST) is None:
             return
         key = segment_key(objects.segment_id)
-        row = self._segments.row_of(objects.segment_id)
+        row = self.row_of(objects.segment_id)
         if row is None or row[0] != _FINISHED:
-            self._database.execute("INSERT INTO doubtful VALUES (?, ?, ?, ?, ?)", (*key, objects.start_offset))
+            self.database.execute("INSERT INTO doubtful VALUES (?, ?, ?, ?, ?)", (*key, objects.start_offset))
         if row is None:
             return
-        self._database.execute(_SEE, key)
+        self.database.execute(_SEE, key)
         if row[0] == _FINISHED and (difference := _difference(checked, *row[1:])) is not None:
             yield _finding(FindingKind.BROKERS_DIFFER, objects.segment_id, objects.start_offset, difference)
 
@@ -83,22 +80,18 @@ class BrokersBelief(Closing):
         Report a segment that only the brokers have if it is in one of the scopes. ``has_offsets`` must also accept its
         first and last offset.
         """
-        for *ids, start in self._database.execute("SELECT * FROM doubtful"):
+        for *ids, start in self.database.execute("SELECT * FROM doubtful"):
             segment_id = _segment_id(*ids)
-            row = self._segments.row_of(segment_id)
+            row = self.row_of(segment_id)
             state = None if row is None else row[0]
             if state != _FINISHED and _exists(bucket, segment_id, start):
                 yield _finding(FindingKind.UNKNOWN_TO_BROKERS, segment_id, start, _WORDS[state])
-        for *ids, start, end in self._database.execute(_UNSEEN, (_FINISHED,)):
+        for *ids, start, end in self.database.execute(_UNSEEN, (_FINISHED,)):
             segment_id = _segment_id(*ids)
             is_asked = has_offsets(start, end) and any(one.holds(segment_id, start) for one in scopes)
             if is_asked and not _exists(bucket, segment_id, start):
                 detail = f"the brokers list offsets {start} to {end}, but there is no manifest"
                 yield _finding(FindingKind.NOT_IN_BUCKET, segment_id, start, detail, (start, end))
-
-    def close(self) -> None:
-        """Remove the temporary file."""
-        self._segments.close()
 
 
 def _segment_id(topic: str, topic_id: bytes, partition: int, segment_id: bytes) -> RemoteLogSegmentId:
