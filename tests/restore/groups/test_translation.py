@@ -10,9 +10,9 @@ import pytest
 from tieredstore.api.outcomes import run
 from tieredstore.errors import BrokerError, BrokerUnavailableError, ConfigError, PartlyDoneError, ResourceNotFoundError
 from tieredstore.format.cluster_snapshot import ClusterSnapshot, CommittedOffset, GroupOffsets, NotHeld
-from tieredstore.live.cluster import GroupCommit
+from tieredstore.live.cluster import GroupCommit, LiveTopic
 from tieredstore.live.cluster_state import ClusterState, LiveGroup
-from tieredstore.model import Isolation, TopicPartition
+from tieredstore.model import Isolation, TopicPartition, Uuid
 from tieredstore.restore.groups import (
     GroupOutcome,
     SourceGroups,
@@ -45,6 +45,9 @@ class ScriptedCluster(ClusterState):
 
     def list_groups(self) -> dict[str, LiveGroup]:
         return self._listed
+
+    def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
+        return {topic: LiveTopic(topic, Uuid(bytes(16)), (0, 1)) for topic in topics}
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, self._begin)
