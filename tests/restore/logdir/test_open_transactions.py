@@ -14,7 +14,7 @@ from tests.restore.logdir.test_real_broker import records
 from tests.support.cli.cli_process import tieredstore
 from tests.support.servers.kafka_cluster import KAFKA, KAFKA_39, start_kafka_cluster
 from tests.support.waiting import wait_until
-from tieredstore.errors import BatchCorruptError
+from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
@@ -103,6 +103,24 @@ def test_the_transaction_index_of_a_later_segment_is_not_restored(tmp_path: Path
     for base in (0, 2):
         (entry,) = read_txn_index((log_dir / "orders-0" / f"{base:020d}.txnindex").read_bytes(), base)
         assert entry == AbortedTransaction(1001, base, base + 1, base + 2)
+
+
+def test_a_transaction_that_the_last_broker_does_not_know_is_open(tmp_path: Path) -> None:
+    """Its log begins in the middle of the transaction, so its snapshots lack it."""
+    state = ProducerState(1001, 3, 0, 1, 0, T0 + 1, -1, 1)
+    write_segment(tmp_path / "one", [at(0, b"plain"), at(1, b"open", ONE)], partition=ORDERS, producers=[state])
+    later = [at(offset, b"plain") for offset in (2, 3)]
+    for offset, batch in enumerate(later, 2):
+        write_segment(tmp_path / "two", [batch], partition=ORDERS, base_offset=offset, leader_epochs=((1, 2),))
+    with fresh_bucket(tmp_path / "store", [tmp_path / "one", tmp_path / "two"]) as bucket:
+        log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+        with pytest.raises(ConfigError, match=r"open at the end \(4\), the first since offset 1\."):
+            restore(bucket, log_dir, prepared(ORDERS))
+        assert restore(bucket, log_dir, prepared(ORDERS), RestoreOptions(open_transactions="abort"))[-1] == (
+            "aborted", 4, 4
+        )  # fmt: skip
+    aborted = read_txn_index((log_dir / "orders-0" / f"{4:020d}.txnindex").read_bytes(), 4)
+    assert aborted == (AbortedTransaction(1001, 1, 4, 5),)
 
 
 def test_a_cut_by_hand_is_aborted_too(bucket: ts.Bucket, tmp_path: Path) -> None:

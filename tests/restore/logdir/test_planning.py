@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.catalog.lineage import Lineage, Span
-from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
+from tieredstore.kafka.checkpoints import ProducerState, format_leader_epochs, format_producer_snapshot
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.source import SegmentSource
@@ -63,6 +63,10 @@ class Stored:
             return {}
         states = [ProducerState(one, 0, 0, first, 0, 0, -1, first) for one, first in since]
         return {IndexType.PRODUCER_SNAPSHOT: io.BytesIO(format_producer_snapshot(states))}
+
+    def fetch_index(self, _: object, kind: IndexType) -> io.BytesIO:
+        assert kind is IndexType.LEADER_EPOCH
+        return io.BytesIO(format_leader_epochs(((0, 0),)))
 
     def bounds(self, stop: int | AtTime | None) -> tuple[int, int] | None:
         source = cast("SegmentSource", self)

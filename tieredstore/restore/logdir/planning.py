@@ -7,15 +7,22 @@ This module is separate from ``restoring``, because this module only reads the b
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tieredstore.catalog.lineage import Gap, Lineage, Span
-from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError
+from tieredstore.errors import (
+    BatchCorruptError,
+    ConfigError,
+    DataLossError,
+    IndexesCorruptError,
+    IndexNotRecordedError,
+)
 from tieredstore.kafka.checkpoints import parse_producer_snapshot
 from tieredstore.model import AtTime, IndexType
+from tieredstore.records.transactions import PendingTransactions
 from tieredstore.restore.logdir.producers import Producers
 from tieredstore.restore.logdir.segment_copy import batches_in, is_whole
 
@@ -62,7 +69,8 @@ def plan_spans(
         return ()
     if gaps := lineage.gaps_between(spans[0].start, spans[-1].stop):
         raise DataLossError("; ".join(map(str, gaps)))
-    while spans and open_transactions != "abort" and (first := _first_open(source, spans)) is not None:
+    while open_transactions != "abort" and (still_open := open_at_end(source, spans)):
+        first = still_open[0].current_txn_first_offset
         if open_transactions == "fail":
             raise ConfigError(
                 f"{lineage.partition}: transactions are open at the end ({spans[-1].stop}), the first since offset "
@@ -94,18 +102,33 @@ def producers_at_end(source: SegmentSource, spans: Sequence[Span], before: Seque
         if known is not None:
             break
         later.insert(0, span)
-    producers = Producers(before if known is None else known)
-    for span in later:
+    return _append_all(source, later, before if known is None else known)
+
+
+def open_at_end(source: SegmentSource, spans: Sequence[Span]) -> tuple[ProducerState, ...]:
+    """Return the producers of the transactions that are open at the end of the spans, the oldest transaction first.
+
+    If a broker's log begins in the middle of a transaction, its snapshots lack the transaction. Then the snapshot
+    before the transaction, and all later batches, give the producers.
+    """
+    begun = len(spans)
+    if source.layout.tells_transactions:
+        unknown = PendingTransactions(source, spans, spans[0].start if spans else 0)
+        try:
+            unknown.find_ended(len(spans) - 1)
+            begun = sum(span.stop <= min(unknown.pending.values(), default=span.stop) for span in spans)
+        except (IndexesCorruptError, IndexNotRecordedError) as error:
+            _logger.warning("%s; all batches are read instead", error)
+            begun = 0
+    return _append_all(source, spans[begun:], producers_at_end(source, spans[:begun]).states).in_transactions
+
+
+def _append_all(source: SegmentSource, spans: Sequence[Span], before: Iterable[ProducerState]) -> Producers:
+    producers = Producers(before)
+    for span in spans:
         for header, batch in batches_in(source, span):
             producers.append(header, batch)
     return producers
-
-
-def _first_open(source: SegmentSource, spans: Sequence[Span]) -> int | None:
-    """Return the first offset of the oldest transaction that is open at the end of the spans; None if no transaction is
-    open."""
-    still_open = producers_at_end(source, spans).in_transactions
-    return still_open[0].current_txn_first_offset if still_open else None
 
 
 def stored_producers(source: SegmentSource, span: Span) -> tuple[ProducerState, ...] | None:
