@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -260,6 +261,24 @@ def test_the_cut_is_that_of_a_search_by_hand(steps: list[Step], share: int) -> N
         finally:
             bucket.close()
         assert found == search_by_hand(model.logs, moment)
+
+
+def test_a_transaction_that_a_later_broker_does_not_know_is_left_out(tmp_path: Path) -> None:
+    """That broker's log begins in the middle of the transaction, so its snapshots lack it."""
+    bucket, where, one = (
+        Bucket(tmp_path),
+        TopicIdPartition(FIRST_ID, "orders", 0),
+        Producer(1, 0, 0, transactional=True),
+    )
+    records = [build_batch([Record(b"v", None, 10 + 20 * at)], at) for at in range(4)]
+    sent = build_batch([Record(b"v", None, 30)], 1, producer=one)
+    bucket.copy(where, [records[0], sent], range(2), producers=[ProducerState(1, 0, 0, 1, 0, 30, 0, 1)])
+    bucket.copy(where, [records[2]], range(2, 3), epochs=((1, 2),))
+    marker = build_end_marker(4, one, commit=True, timestamp_ms=90)
+    bucket.copy(where, [records[3], marker], range(3, 5), epochs=((1, 2),))
+    with closing(bucket), BucketTopics(bucket.manager, ProduceOptions(topics={"orders": "orders"})) as topics:
+        (cut,) = topics.find_cut(60).partitions
+    assert (cut.stop, cut.left_out, cut.open_transactions) == (3, ((1, 2),), 1)
 
 
 def test_a_cut_is_kept_in_a_file(tmp_path: Path) -> None:

@@ -91,13 +91,12 @@ def producers_at_end(source: SegmentSource, spans: Sequence[Span], before: Seque
     """Return the producers at the end of the spans, from the last stored snapshot and the batches after it.
 
     A snapshot has the producers at the end of a segment, so it is useless for a span that ends earlier. ``before`` has
-    the producers at the beginning of the spans. In the raw layout, all batches are read, because its computed snapshots
-    lack the producers' epochs.
+    the producers at the beginning of the spans. In the raw layout, all batches are read.
     """
     later: list[Span] = []
     known: Sequence[ProducerState] | None = None
     for span in reversed(spans):
-        if source.layout.raw_cluster is None and span.stop == span.segment.end_offset + 1:
+        if source.layout.tells_transactions and span.stop == span.segment.end_offset + 1:
             known = stored_producers(source, span)
         if known is not None:
             break
@@ -106,21 +105,27 @@ def producers_at_end(source: SegmentSource, spans: Sequence[Span], before: Seque
 
 
 def open_at_end(source: SegmentSource, spans: Sequence[Span]) -> tuple[ProducerState, ...]:
-    """Return the producers of the transactions that are open at the end of the spans, the oldest transaction first.
+    """Return the producers of the transactions that are open at the end of the spans, the oldest transaction first."""
+    known = known_until(source, spans)
+    return _append_all(source, spans[known:], producers_at_end(source, spans[:known]).states).in_transactions
 
-    If a broker's log begins in the middle of a transaction, its snapshots lack the transaction. Then the snapshot
-    before the transaction, and all later batches, give the producers.
+
+def known_until(source: SegmentSource, spans: Sequence[Span]) -> int:
+    """Return the number of spans until which snapshots of producers tell all transactions that are open at the end of
+    ``spans``. Only the batches of later spans tell the others.
+
+    If a broker's log begins in the middle of a transaction, the broker's snapshots lack the transaction. In the raw
+    layout, snapshots are computed, and lack the producers' epochs.
     """
-    begun = len(spans)
-    if source.layout.tells_transactions:
-        unknown = PendingTransactions(source, spans, spans[0].start if spans else 0)
-        try:
-            unknown.find_ended(len(spans) - 1)
-            begun = sum(span.stop <= min(unknown.pending.values(), default=span.stop) for span in spans)
-        except (IndexesCorruptError, IndexNotRecordedError) as error:
-            _logger.warning("%s; all batches are read instead", error)
-            begun = 0
-    return _append_all(source, spans[begun:], producers_at_end(source, spans[:begun]).states).in_transactions
+    if not spans or not source.layout.tells_transactions:
+        return 0
+    unknown = PendingTransactions(source, spans, spans[0].start)
+    try:
+        unknown.find_ended(len(spans) - 1)
+    except (IndexesCorruptError, IndexNotRecordedError) as error:
+        _logger.warning("%s; all batches are read instead", error)
+        return 0
+    return sum(span.stop <= min(unknown.pending.values(), default=span.stop) for span in spans)
 
 
 def _append_all(source: SegmentSource, spans: Sequence[Span], before: Iterable[ProducerState]) -> Producers:

@@ -41,7 +41,7 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.process.whole_files import read_named
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
-from tieredstore.restore.logdir.planning import stored_producers
+from tieredstore.restore.logdir.planning import known_until, stored_producers
 from tieredstore.versions import RESTORE_CUT
 
 if TYPE_CHECKING:
@@ -278,12 +278,8 @@ class TransactionSearch:
 
     def _states_before(self, number: int) -> tuple[int, tuple[ProducerState, ...]]:
         """Find the last segment up to ``number`` for which the producers at its start are known. Return the segment's
-        index and these producers.
-
-        The raw layout does not store the producers' epochs. So in this layout, the result is always index 0, without
-        producers.
-        """
-        for end in range(number if self._source.layout.raw_cluster is None else 0, 0, -1):
+        index and these producers."""
+        for end in range(known_until(self._source, self._spans[:number]), 0, -1):
             span = self._spans[end - 1]
             if span.stop == span.segment.end_offset + 1:
                 states = stored_producers(self._source, span)
