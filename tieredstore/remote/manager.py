@@ -18,7 +18,7 @@ from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadat
 from tieredstore.places.opening import open_places
 from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
-from tieredstore.remote.copy.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions
+from tieredstore.remote.copy.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions, count_threads
 from tieredstore.remote.fetch.cached_loads import CachedLoads
 from tieredstore.remote.fetch.fetcher import Fetcher
 from tieredstore.remote.fetch.indexes import Indexes
@@ -107,10 +107,9 @@ class RemoteStorageManager(Closing):
             self._owns_store = owns_store
             self.store: ObjectStore = ManagedStore(store, self._calls)
             """The store, usable while the manager is open."""
-            threads = settings.transform_thread_pool_size or os.cpu_count() or 1
             if pools is None:
                 pools = Pools.of_threads(
-                    transform=threads,
+                    transform=count_threads(settings),
                     fetch=settings.fetch.parallelism,
                     lookup=settings.fetch.manifest_cache.thread_pool_size,
                 )
@@ -132,7 +131,7 @@ class RemoteStorageManager(Closing):
                 self._indexes = RawIndexes(self._fetcher.indexes, self._fetcher.logs.open, self._fetcher.manifests)
             opened.callback(self._fetcher.close)
             opened.callback(self._fetcher.export())
-            options = WriteOptions.of_settings(settings, self.key_ring, threads)
+            options = WriteOptions.of_settings(settings, self.key_ring)
             pool = pools.transform
             self._writer = SegmentWriter(store, self.layout, options, pool=pool, random_bytes=random_bytes)
             self._opened = opened.pop_all()

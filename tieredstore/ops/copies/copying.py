@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -340,9 +339,8 @@ class BucketCopy:
         source, target = self.source, self.target
         require_target(source, target, "mirror")
         _refuse_joined_prefixes(source, target)
-        threads = target.settings.transform_thread_pool_size or os.cpu_count() or 1
         recoding = Recoding.between(
-            source.settings, target.settings, threads, decrypt=self.decrypt, new_data_keys=self.new_data_keys
+            source.settings, target.settings, decrypt=self.decrypt, new_data_keys=self.new_data_keys
         )
         store = (ProvenStore if self.read_back else TargetStore)(target.store)
         route = Route(source, target, recoding, store, self.clock)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, Topi
 from tieredstore.ops.inspection import inspect_objects
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.copy.content import InOrder, SegmentContent
-from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions
+from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions, count_threads
 from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.remote.layout import KeyLayout
 
@@ -86,7 +85,7 @@ class Recoding:
 
     @classmethod
     def between(
-        cls, source: Settings, target: Settings, threads: int, *, decrypt: bool = False, new_data_keys: bool = False
+        cls, source: Settings, target: Settings, *, decrypt: bool = False, new_data_keys: bool = False
     ) -> Recoding:
         """Compare the settings of source and target. Read key files only if the settings differ.
 
@@ -105,7 +104,7 @@ class Recoding:
         changes_encryption = source.encryption != target.encryption
         needs_keys = changes_chunks or changes_compression or changes_encryption or new_data_keys
         return cls(
-            WriteOptions.of_settings(target, key_ring_of(target) if needs_keys else None, threads),
+            WriteOptions.of_settings(target, key_ring_of(target) if needs_keys else None),
             key_ring_of(source) if needs_keys else None,
             changes_chunks,
             changes_compression,
@@ -209,7 +208,7 @@ class Transcoder:
         self._lock = threading.Lock()
         self._opened = contextlib.ExitStack()
         self._manager: RemoteStorageManager | None = None
-        threads = route.target.settings.transform_thread_pool_size or os.cpu_count() or 1
+        threads = count_threads(route.target.settings)
         self._pool = self._opened.enter_context(ThreadPool(threads, "tieredstore-transcode"))
 
     def close(self) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final
@@ -301,7 +300,7 @@ class _Repairing:
         return with_data_key(raw, *recoding.rewrap(wrapped), self.source.bucket.manifest_rules)
 
     def _recoding(self) -> Recoding:
-        options = WriteOptions.of_settings(self.target.bucket.settings, self.target.ring, os.cpu_count() or 1)
+        options = WriteOptions.of_settings(self.target.bucket.settings, self.target.ring)
         return Recoding(options, self.source.ring)
 
     def _prove(self, objects: SegmentObjects, good: _GoodCopy) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.format.keys import Suffix
 from tieredstore.ops.cost.usage import Usage, UsageBy, UsageKey
 
 if TYPE_CHECKING:
@@ -107,8 +106,6 @@ class CostSums:
     def add(self, segment: ListedSegment, now_ms: int, sizes: RequestSizes) -> None:
         """Count a segment. Take the time of its newest record as the time of its upload."""
         self.all.add(segment)
-        if segment.objects.find(Suffix.MANIFEST) is None:
-            return
         if segment.stored is None:
             return
         index = segment.stored.manifest.chunk_index

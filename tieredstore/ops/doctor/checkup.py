@@ -324,7 +324,7 @@ def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
 
 def _of_reading(store: ObjectStore, manifests: Sequence[str]) -> Iterator[Check]:
     # Limit the size, because an object that is named like a manifest may be large.
-    times = [_measure_s(lambda: store.get_small(manifests[0], MAX_MANIFEST_SIZE)) for _ in range(_TRIES)]
+    times = [_measure_ms(lambda: store.get_small(manifests[0], MAX_MANIFEST_SIZE)) for _ in range(_TRIES)]
     plural = "s" if len(manifests) > 1 else ""
     yield Check(
         "read",
@@ -440,7 +440,7 @@ def _of_unfinished(store: ObjectStore, prefix: str, upload_max_age_ms: int) -> I
 def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
     body = os.urandom(_PROBE_BYTES)
     with _remove_again(store, place):
-        put_ms = statistics.median(_measure_s(partial(store.put, f"{place}/{n}", body)) for n in range(_TRIES))
+        put_ms = statistics.median(_measure_ms(partial(store.put, f"{place}/{n}", body)) for n in range(_TRIES))
         if store.get(f"{place}/0") != body:
             yield Check("write", Verdict.BAD, "the store returned other bytes than were written", exit_code=4)
             return
@@ -478,7 +478,7 @@ def _remove_again(store: ObjectStore, place: str) -> Generator[None]:
         store.delete([info.key for info in store.list(f"{place}/")])
 
 
-def _measure_s(call: Callable[[], object]) -> float:
+def _measure_ms(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     call()
     return _ms_since(started)

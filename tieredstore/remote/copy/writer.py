@@ -53,8 +53,8 @@ class WriteOptions:
     max_age_s: float = 43200.0
 
     @classmethod
-    def of_settings(cls, settings: Settings, key_ring: KeyRing | None, threads: int) -> Self:
-        """Make the options from the settings, for ``threads`` transform threads."""
+    def of_settings(cls, settings: Settings, key_ring: KeyRing | None) -> Self:
+        """Make the options from the settings."""
         return cls(
             chunk_size=settings.chunk_size,
             compression_level=settings.compression_level if settings.compression_enabled else None,
@@ -62,9 +62,14 @@ class WriteOptions:
             key_ring=key_ring,
             # Keep more chunks in flight than there are threads, so that the threads stay busy while the store takes a
             # chunk.
-            chunks_in_flight=threads + 2,
+            chunks_in_flight=count_threads(settings) + 2,
             max_age_s=settings.upload_max_age_ms / 1000,
         )
+
+
+def count_threads(settings: Settings) -> int:
+    """Return the number of threads that compress and encrypt."""
+    return settings.transform_thread_pool_size or os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
