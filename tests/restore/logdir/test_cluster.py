@@ -19,6 +19,16 @@ def test_prepare_says_that_no_broker_answers() -> None:
         cluster.within(1.0).prepare({"orders": ("", [(0, 1)])}, replication_factor=1, on_topic=print)
 
 
+class _OldCluster(RestoreCluster):
+    def broker_settings(self, broker: int) -> dict[str, str]:
+        return {"transactional.id.expiration.ms": f"{broker}000"}
+
+
+def test_brokers_before_kafka_3_4_remember_a_producer_like_its_transactional_id() -> None:
+    with _OldCluster(NOWHERE) as cluster:
+        assert cluster.producer_expiration_ms(7) == 7000
+
+
 def test_a_target_says_that_no_broker_answers() -> None:
     with (
         TargetCluster(NOWHERE, timeout_s=1.0) as cluster,

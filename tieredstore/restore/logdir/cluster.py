@@ -83,7 +83,9 @@ class RestoreCluster(LiveCluster):
 
     def producer_expiration_ms(self, broker: int) -> int:
         """Return how many milliseconds the broker remembers an idempotent producer after the producer's last record."""
-        return int(self.broker_settings(broker)["producer.id.expiration.ms"])
+        settings = self.broker_settings(broker)
+        # Before Kafka 3.4 (KIP-854), the time of transactional ids applies.
+        return int(settings.get("producer.id.expiration.ms") or settings["transactional.id.expiration.ms"])
 
     def release(self, topic: str, settings: Mapping[str, str], *, dry_run: bool) -> None:
         """Remove the settings of the restore from the topic, and set ``settings``. With ``dry_run``, the brokers only
