@@ -387,6 +387,12 @@ class Values(Group):
     ] = "fail"
 
 
+OnLoss: TypeAlias = Annotated[
+    Literal["fail", "report"],
+    typer.Option("--on-loss", help="If offsets are in no segment: fail, or report them and continue."),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Records(Group):
     """The records to read."""
@@ -395,10 +401,7 @@ class Records(Group):
     isolation: Annotated[
         Isolation, typer.Option("--isolation", help="read_uncommitted also shows aborted and open transactions.")
     ] = DEFAULT_ISOLATION
-    on_loss: Annotated[
-        Literal["fail", "report"],
-        typer.Option("--on-loss", help="If offsets are in no segment: fail, or report them and continue."),
-    ] = "fail"
+    on_loss: OnLoss = "fail"
 
 
 ToFile: TypeAlias = Annotated[

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from tieredstore.cli.app.options import BACKUP, Cluster, DryRun, End, Json, Store
+from tieredstore.cli.app.options import BACKUP, Cluster, DryRun, End, Json, OnLoss, Store
 from tieredstore.cli.app.outcomes import Teller, Words, tell_all
 from tieredstore.cli.terminal.output import JsonValue, complain, counted, human_count, print_json_line, print_lines
 from tieredstore.cli.terminal.rows import Row, attributes
@@ -63,10 +63,7 @@ def produce(
             "--cut-file", metavar="FILE", help="With --to, write the end offsets to FILE; else read them from FILE."
         ),
     ] = None,
-    on_loss: Annotated[
-        Literal["fail", "report"],
-        typer.Option("--on-loss", help="If offsets are in no segment: fail, or report them and continue."),
-    ] = "fail",
+    on_loss: OnLoss = "fail",
     create_with: Annotated[
         str | None,
         typer.Option(
