@@ -76,7 +76,7 @@ def test_a_date_of_toml_is_one(tmp_path: Path) -> None:
         ("", "name", "x" * 201, "not a text of at most 200 characters"),
         ("", "as_of", 2024, "as_of is 2024, not a text"),
         ("", "assumptions", "none", "assumptions is 'none', not a list of sentences"),
-        ("", "assumptions", [1], "assumptions is [1], not a list of sentences"),
+        ("", "assumptions", [1], "assumptions.0 is 1, not a text"),
     ],
 )
 def test_each_wrong_thing_is_told(table: str, name: str, value: object, sentence: str, tmp_path: Path) -> None:
