@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.catalog.lineage import Lineage, Span
+from tieredstore.errors import IndexesCorruptError
 from tieredstore.kafka.checkpoints import ProducerState, format_leader_epochs, format_producer_snapshot
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.remote.layout import KeyLayout
@@ -126,6 +127,19 @@ LATER = [at(offset, 0) for offset in (2, 3)]
 def test_a_transaction_is_open_although_the_last_segment_has_none_of_it(parts: list[Part]) -> None:
     stored = Stored([*parts[:-1], Part(2, 4, LATER, open_since=None)])
     assert stored.bounds(None) is None
+
+
+class _Unreadable(Stored):
+    def fetch_indexes(self, segment: RemoteLogSegmentMetadata, _: object) -> dict[IndexType, io.BytesIO]:
+        raise IndexesCorruptError(f"the indexes of {segment} cannot be decrypted")
+
+
+def test_batches_tell_what_is_open_if_no_index_can_be_read() -> None:
+    """Nothing else of the indexes is needed, so a restore does without them."""
+    assert _Unreadable([Part(0, 2, [at(0, 0), at(1, 0)]), SECOND]).bounds(None) == (0, 4)
+    assert _Unreadable([Part(0, 2, [at(0, 0), build_batch([Record(b"v")], 1, producer=ONE)]), SECOND]).bounds(None) == (
+        0, 1
+    )  # fmt: skip
 
 
 @given(

@@ -140,12 +140,12 @@ def stored_producers(source: SegmentSource, span: Span) -> tuple[ProducerState, 
     """Return the producers at the end of the span's segment; None if the segment was stored without a snapshot of
     producers. Log a damaged snapshot, and return None, because the batches since an earlier snapshot give the same
     producers."""
-    stored = source.fetch_indexes(span.segment, (IndexType.PRODUCER_SNAPSHOT,))
-    if IndexType.PRODUCER_SNAPSHOT not in stored:
-        return None
     try:
+        stored = source.fetch_indexes(span.segment, (IndexType.PRODUCER_SNAPSHOT,))
+        if IndexType.PRODUCER_SNAPSHOT not in stored:
+            return None
         states = parse_producer_snapshot(stored[IndexType.PRODUCER_SNAPSHOT].read())
-    except BatchCorruptError as error:
+    except (BatchCorruptError, IndexesCorruptError) as error:
         _logger.warning("%s: %s; its batches are read instead", span.segment, error)
         return None
     # Without this check, the snapshot of a later segment would hide transactions that are open at the end of this one.
