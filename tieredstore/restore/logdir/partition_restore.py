@@ -40,9 +40,9 @@ from tieredstore.restore.logdir.producers import Producers
 from tieredstore.restore.logdir.segment_copy import (
     DRAFT,
     build_indexes,
+    check_copy,
     copy_span,
     draft_files,
-    open_after_copy,
     read_copy,
 )
 
@@ -207,7 +207,7 @@ class PartitionRestore:
             if producer_states == "keep":
                 producers = producers_at_end(source, [span], producers.states)
             snapshot = format_producer_snapshot(producers.states)
-            after = open_after_copy(span, self.folder, snapshot, opened) if span.start in there else None
+            after = check_copy(span, self.folder, snapshot, opened) if span.start in there else None
             if after is None:
                 drafts, after = copy_span(source, span, self.folder, snapshot, opened)
                 self._place(drafts)

@@ -16,6 +16,7 @@ from tieredstore.catalog.lineage import Gap, Lineage, Span
 from tieredstore.errors import (
     BatchCorruptError,
     ConfigError,
+    CorruptDataError,
     DataLossError,
     IndexesCorruptError,
     IndexNotRecordedError,
@@ -69,7 +70,7 @@ def plan_spans(
         return ()
     if gaps := lineage.gaps_between(spans[0].start, spans[-1].stop):
         raise DataLossError("; ".join(map(str, gaps)))
-    while open_transactions != "abort" and (still_open := open_at_end(source, spans)):
+    while open_transactions != "abort" and (still_open := find_open_at_end(source, spans)):
         first = still_open[0].current_txn_first_offset
         if open_transactions == "fail":
             raise ConfigError(
@@ -104,13 +105,13 @@ def producers_at_end(source: SegmentSource, spans: Sequence[Span], before: Seque
     return _append_all(source, later, before if known is None else known)
 
 
-def open_at_end(source: SegmentSource, spans: Sequence[Span]) -> tuple[ProducerState, ...]:
+def find_open_at_end(source: SegmentSource, spans: Sequence[Span]) -> tuple[ProducerState, ...]:
     """Return the producers of the transactions that are open at the end of the spans, the oldest transaction first."""
-    known = known_until(source, spans)
+    known = count_known(source, spans)
     return _append_all(source, spans[known:], producers_at_end(source, spans[:known]).states).in_transactions
 
 
-def known_until(source: SegmentSource, spans: Sequence[Span]) -> int:
+def count_known(source: SegmentSource, spans: Sequence[Span]) -> int:
     """Return the number of spans until which snapshots of producers tell all transactions that are open at the end of
     ``spans``. Only the batches of later spans tell the others.
 
@@ -122,7 +123,7 @@ def known_until(source: SegmentSource, spans: Sequence[Span]) -> int:
     unknown = PendingTransactions(source, spans, spans[0].start)
     try:
         unknown.find_ended(len(spans) - 1)
-    except (IndexesCorruptError, IndexNotRecordedError) as error:
+    except (CorruptDataError, IndexNotRecordedError) as error:
         _logger.warning("%s; all batches are read instead", error)
         return 0
     return sum(span.stop <= min(unknown.pending.values(), default=span.stop) for span in spans)

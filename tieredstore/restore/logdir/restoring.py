@@ -31,7 +31,7 @@ from tieredstore.restore.logdir.partition_restore import (
     empty,
     logs_in,
 )
-from tieredstore.restore.logdir.planning import OpenTransactions, log_size, open_at_end, plan_spans
+from tieredstore.restore.logdir.planning import OpenTransactions, find_open_at_end, log_size, plan_spans
 from tieredstore.versions import fault_in
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def _plan_topic(
         yield from _report_omitted(lineage.partition, log, spans)
         sizes = tuple(log_size(source, span) for span in spans)
         is_aborting = options.open_transactions == "abort"
-        opened = open_at_end(source, spans) if is_aborting else ()
+        opened = find_open_at_end(source, spans) if is_aborting else ()
         markers = AbortMarkers(spans[-1].stop if spans else log.stop, opened)
         plan = PartitionRestore(lineage.partition, spans, sizes, target.path / name, markers)
         # ``is_complete`` refuses a folder with another log. Call it even if nothing is restored into the folder,

@@ -108,7 +108,7 @@ def read_copy(span: Span, path: Path) -> Iterator[tuple[BatchHeader, memoryview]
             yield header, batch
 
 
-def open_after_copy(span: Span, folder: Path, snapshot: bytes, opened: Mapping[int, int]) -> Mapping[int, int] | None:
+def check_copy(span: Span, folder: Path, snapshot: bytes, opened: Mapping[int, int]) -> Mapping[int, int] | None:
     """Return the transactions that are open at the span's end, as :func:`copy_span` does. Return None unless the folder
     has an undamaged copy of the span's log, the indexes that belong to it, and the ``snapshot`` of producers."""
     path = folder / f"{span.start:020d}.log"

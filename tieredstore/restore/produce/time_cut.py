@@ -41,7 +41,7 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.process.whole_files import read_named
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
-from tieredstore.restore.logdir.planning import known_until, stored_producers
+from tieredstore.restore.logdir.planning import count_known, stored_producers
 from tieredstore.versions import RESTORE_CUT
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class TransactionSearch:
     def _states_before(self, number: int) -> tuple[int, tuple[ProducerState, ...]]:
         """Find the last segment up to ``number`` for which the producers at its start are known. Return the segment's
         index and these producers."""
-        for end in range(known_until(self._source, self._spans[:number]), 0, -1):
+        for end in range(count_known(self._source, self._spans[:number]), 0, -1):
             span = self._spans[end - 1]
             if span.stop == span.segment.end_offset + 1:
                 states = stored_producers(self._source, span)
