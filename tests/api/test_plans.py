@@ -132,7 +132,7 @@ class Plans(RuleBasedStateMachine):
         may_go = {
             place
             for place, written_ms in self.written.items()
-            if written_ms <= self.made_ms and self.allows(place) and place != self.held
+            if written_ms <= self.made_ms and self.allows(place) and not self.is_held(place)
         }
         assert gone <= may_go
         if not is_done:
@@ -141,6 +141,12 @@ class Plans(RuleBasedStateMachine):
             assert gone == may_go
         for place in gone:
             del self.written[place]
+
+    def is_held(self, place: Place) -> bool:
+        """Return True for the last segment that may have the held offsets. No checksum protects a segment's end."""
+        held = self.held
+        before = [one for one in self.written if held is not None and one[0] == held[0] and one <= held]
+        return place == max(before, default=None)
 
     def run(self, act: Callable[[Plan], object]) -> bool:
         """Return True if ``act`` ran, or False if it was refused for an offset beyond the end of the remaining log."""
