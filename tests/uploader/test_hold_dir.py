@@ -380,6 +380,25 @@ def test_a_partition_on_another_disk_than_its_log_directory_stops_no_links_of_ot
     assert extents(store, first.partition) == extents(store, second.partition) == [(0, 9), (10, 19), (20, 29), (30, 39)]
 
 
+def test_a_partition_whose_links_fail_stops_no_links_of_others(
+    tmp_path: Path, hold_dir: Path, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_dir, obstacle = tmp_path / "logs", hold_dir / f"{PARTITION.topic}-{PARTITION.topic_id}" / "0"
+    obstacle.parent.mkdir()
+    obstacle.touch()
+    first, second = (BrokerDisk(log_dir, replace(PARTITION, partition=number), segments=5) for number in range(2))
+    settling = SaidSettling(high=0)
+    with uploader_of(log_dir, store, settling, still_clock, hold_dir=str(hold_dir), hold_max_files="10") as shipping:
+        shipping.ask_leadership()
+        for _ in range(3):
+            shipping.sweep()
+            assert (links_of(hold_dir, first), links_of(hold_dir, second)) == (0, 4)
+        assert caplog.text.count("cannot make links") == 1
+        obstacle.unlink()
+        shipping.sweep()
+        assert links_of(hold_dir, first) == 4
+
+
 @pytest.mark.parametrize("kind", ["absent", "inside", "the same", "by a link"])
 def test_a_folder_that_cannot_be_one_is_refused(
     disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore, kind: str

@@ -140,16 +140,17 @@ class Links:
 
         Raise ConfigError for a folder that is absent, inside a log directory, or in use by another uploader.
         """
-        self._devices = {log_dir: log_dir.stat().st_dev for log_dir in log_dirs}
         self._locks: list[int] = []
-        self._failed: set[Path] = set()
-        """The folders that ``obstacle`` returns."""
+        self._failed: dict[Path, tuple[Path, str]] = {}
+        """The partitions' folders whose last link failed, each with the folder for links and the reason."""
         self.is_read_only = False
         usable = [hold_dir_of(text, log_dirs) for text in folders]
-        self._by_device = {folder.stat().st_dev: folder for folder in reversed(usable)}
+        by_device = {folder.stat().st_dev: folder for folder in reversed(usable)}
         for log_dir in log_dirs if usable else ():
             check_is_covered(log_dir, usable)
-        for folder in self._by_device.values():
+        self._folders = tuple(by_device.values())
+        self._folder_by_log_dir = {log_dir: by_device[log_dir.stat().st_dev] for log_dir in log_dirs if usable}
+        for folder in self._folders:
             try:
                 otherwise = f"another uploader uses {folder} (uploader.hold.dir): give each uploader a separate folder"
                 self._locks.append(lock_folder(folder, otherwise))
@@ -160,30 +161,17 @@ class Links:
     @property
     def is_on(self) -> bool:
         """True if there is a folder for links."""
-        return bool(self._by_device) and not self.is_read_only
-
-    def is_working(self, directory: Path) -> bool:
-        """Return True if there is a folder for links, and no obstacle to links of segments in this partition's
-        folder."""
-        return self.is_on and self.obstacle(directory) is None
-
-    def obstacle(self, directory: Path) -> Path | None:
-        """Return the folder whose last link failed: this partition's folder if it is on another disk than its log
-        directory, otherwise the folder for links. Return None if the last link succeeded."""
-        folders = (directory, self._root_of(directory))
-        return next((folder for folder in folders if folder in self._failed), None)
-
-    def _root_of(self, directory: Path) -> Path | None:
-        device = self._devices.get(directory.parent)
-        return None if device is None else self._by_device.get(device)
+        return bool(self._folders) and not self.is_read_only
 
     def make(self, where: TopicIdPartition, segment: OpenSegment, epochs: LeaderEpochs) -> Link | None:
-        """Link the open files of a segment; return None if that fails. The first failure of each obstacle is logged."""
+        """Link the open files of a segment; return None if that fails. Log a failure, unless links of another
+        partition in the same folder fail for the same reason.
+        """
         # The partition may have moved to another disk since its files were opened. So use the folder where they were
         # opened.
         directory = segment.place.directory
-        root = self._root_of(directory)
-        if not self.is_on or root is None:
+        root = self._folder_by_log_dir.get(directory.parent)
+        if self.is_read_only or root is None:
             return None
         next_offset = int(segment.producer_snapshot.path.name[:20])
         base_offset = segment.place.base_offset
@@ -196,17 +184,21 @@ class Links:
                 link.remove()
             _link(link, segment, epochs)
         except OSError as error:
-            # A partition's folder may be a symbolic link to another disk. The links of other partitions still work.
-            device = self._devices[directory.parent]
-            is_elsewhere = error.errno == errno.EXDEV and not _is_on_device(device, segment.log.descriptor)
-            self._fail(directory if is_elsewhere else root, folder.parent, error)
+            reason = error.strerror or str(error)
+            if error.errno == errno.EPERM:
+                reason = "only their owner may link the broker's files: run the uploader as the broker's user"
+            if (root, reason) not in self._failed.values():
+                _logger.error(  # noqa: TRY400
+                    "cannot make links in %s, so files are held only while the uploader runs: %s", folder.parent, reason
+                )
+            self._failed[directory] = root, reason
             return None
-        self._failed -= {directory, root}
+        self._failed.pop(directory, None)
         return link
 
     def find(self, where: TopicIdPartition) -> list[Link]:
         """Return the links to a partition's segments, in offset order."""
-        parents = [_partition_folder(folder, where) for folder in self._by_device.values()]
+        parents = [_partition_folder(folder, where) for folder in self._folders]
         listed = [entry for parent in parents for entry in _segments(parent, is_read_only=self.is_read_only)]
         return sorted(listed, key=lambda entry: entry.base_offset)
 
@@ -215,7 +207,7 @@ class Links:
         here = {_partition_folder(Path(), where) for where in known}
         excluded: set[str] = set()
         orphans: dict[TopicIdPartition, None] = {}
-        for parent in [path for root in self._by_device.values() for path in root.glob("*/*/")]:
+        for parent in [path for root in self._folders for path in root.glob("*/*/")]:
             match = _TOPIC.fullmatch(parent.parent.name)
             if match is None or not parent.name.isdecimal() or Path(*parent.parts[-2:]) in here:
                 continue
@@ -238,15 +230,6 @@ class Links:
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()
-
-    def _fail(self, obstacle: Path, folder: Path, error: OSError) -> None:
-        if obstacle in self._failed:
-            return
-        self._failed.add(obstacle)
-        reason = error.strerror
-        if error.errno == errno.EPERM:
-            reason = "only their owner may link the broker's files: run the uploader as the broker's user"
-        _logger.error("cannot make links in %s, so files are held only while the uploader runs: %s", folder, reason)
 
 
 def _partition_folder(root: Path, where: TopicIdPartition) -> Path:
@@ -289,13 +272,6 @@ def _is_same(path: Path, descriptor: int) -> bool:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except OSError:
         return False
-
-
-def _is_on_device(device: int, descriptor: int) -> bool:
-    try:
-        return os.fstat(descriptor).st_dev == device
-    except OSError:
-        return True
 
 
 def _segments(parent: Path, *, is_read_only: bool) -> Iterator[Link]:

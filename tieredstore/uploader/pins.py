@@ -66,10 +66,13 @@ class Pins:
         self._links, self._has_changed = links, has_changed
         self._max_files = max(FILES_OF_A_SEGMENT, min(max_files, _raise_limit(max_files)))
         self._min_free_percent = min_free_percent
+        self._unlinked: set[Path] = set()
+        """The partitions' folders whose links fail in this round. Links are not tried again until the next round."""
         self._log = LogOnce(_logger)
 
     def renew(self, partitions: Iterable[Partition], now_s: float) -> Held:
         """Pin closed segments within the limits, beginning with those that the broker is about to delete."""
+        self._unlinked.clear()
         entries = [
             (partition, segment)
             for partition in partitions
@@ -82,10 +85,7 @@ class Pins:
         room: Iterator[_Entry] | None = None
         for partition, segment in new:
             if files + FILES_OF_A_SEGMENT > self._max_files:
-                if self._links.is_working(segment.place.directory):
-                    self._only_link(partition, segment, now_s)
-                    continue
-                if not segment.place.is_deleted:
+                if self._only_link(partition, segment, now_s) or not segment.place.is_deleted:
                     continue
                 room = room or iter(sorted(entries, key=_turn, reverse=True))
                 files -= self._make_room(room)
@@ -93,8 +93,11 @@ class Pins:
                     room = iter(())  # close no more files, because that makes no room
                     continue
             files += self._hold(partition, segment, now_s)
-        if self._links.is_on:
-            self._link_again(entries)
+        # Link open segments whose earlier link failed (a full disk, or a refusal).
+        for partition, segment in entries if self._links.is_on else ():
+            if segment.held is not None and segment.link is None and segment.lost is None:
+                with partition.lock:
+                    self._link(partition, segment)
         ours = [entry for entry in entries if entry[1].place.is_deleted and entry[1].is_only_ours]
         # On a full disk, first drop segments of partitions that other brokers lead and can upload.
         self._spare_disks(sorted(ours, key=lambda entry: (entry[0].role is Role.LED, _turn(entry))))
@@ -133,28 +136,24 @@ class Pins:
             return len(held.files)
 
     def _link(self, partition: Partition, segment: Segment) -> None:
-        if segment.held is not None and segment.link is None and partition.has(segment):
-            segment.take_link(self._links.make(partition.where, segment.held, segment.epochs))
+        held = segment.held
+        if held is None or segment.link is not None or not partition.has(segment):
+            return
+        if held.place.directory not in self._unlinked:
+            segment.take_link(self._links.make(partition.where, held, segment.epochs))
+        if segment.link is None:
+            self._unlinked.add(held.place.directory)
 
-    def _link_again(self, entries: Iterable[_Entry]) -> None:
-        """Link open segments whose earlier link failed (a full disk, or a refusal). Try each obstacle once."""
-        met: set[Path] = set()
-        for partition, segment in entries:
-            if segment.held is not None and segment.link is None and segment.lost is None:
-                directory = segment.held.place.directory
-                if self._links.obstacle(directory) in met:
-                    continue
-                with partition.lock:
-                    self._link(partition, segment)
-                obstacle = self._links.obstacle(directory)
-                if obstacle is not None:
-                    met.add(obstacle)
-
-    def _only_link(self, partition: Partition, segment: Segment, now_s: float) -> None:
-        """Link a segment and close its files, because the limit of open files is reached."""
+    def _only_link(self, partition: Partition, segment: Segment, now_s: float) -> bool:
+        """Link a segment and close its files, because the limit of open files is reached. Return False if links are off
+        or fail."""
+        directory = segment.place.directory
+        if not self._links.is_on or directory in self._unlinked:
+            return False
         with partition.lock:
             if segment.link is None and self._hold(partition, segment, now_s):
                 segment.close()
+        return directory not in self._unlinked
 
     def _make_room(self, newest_first: Iterator[_Entry]) -> int:
         """Close the newest segment that the broker is not deleting; return the number of files closed."""
