@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -397,6 +397,30 @@ def test_a_partition_whose_links_fail_stops_no_links_of_others(
         obstacle.unlink()
         shipping.sweep()
         assert links_of(hold_dir, first) == 4
+
+
+@pytest.mark.parametrize("depth", [2, 3], ids=["partition", "segment"])
+def test_links_that_cannot_be_read_are_no_hole(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    hold_only(disk, hold_dir)
+    disk.delete(3)
+    disk.grow(2)
+    real = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path.is_relative_to(hold_dir) and len(path.relative_to(hold_dir).parts) == depth:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "iterdir", iterdir)
+        (reason,) = run_once(disk.log_dir, store, hold_dir=str(hold_dir))
+    assert "Input/output error" in reason
+    assert extents(store) == []
+    assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
+    assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39), (40, 49)]
+    assert holes_of(store) == []
 
 
 @pytest.mark.parametrize("kind", ["absent", "inside", "the same", "by a link"])

@@ -227,9 +227,13 @@ class Disk:
         if self.failed or awaited == self._awaited:
             return
         self._awaited = awaited
-        for where in self._links.orphans(self._partitions, self._is_wanted):
-            if (where.topic, where.partition) not in awaited:
-                self._add(where, None)
+        try:
+            for where in self._links.orphans(self._partitions, self._is_wanted):
+                if (where.topic, where.partition) not in awaited:
+                    self._add(where, None)
+        except OSError as error:
+            stays = "stay as they are until the uploader is restarted"
+            _logger.error("links of partitions without a folder cannot be read, and %s: %s", stays, error)  # noqa: TRY400
 
     def _locate(self) -> None:
         """Find the new folder of each partition whose folder is gone or now belongs to a re-created topic.

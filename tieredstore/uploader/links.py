@@ -74,12 +74,12 @@ class Link:
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """The partition's leader epochs when the links were made. Empty if unreadable; the uploader then takes the
-        epochs in the record batches.
+        """The partition's leader epochs when the links were made. Empty if absent or damaged; the uploader then takes
+        the epochs in the record batches.
         """
         try:
             return parse_leader_epochs((self.folder / LEADER_EPOCH_CHECKPOINT).read_bytes())
-        except (OSError, TieredStoreError):
+        except (FileNotFoundError, TieredStoreError):
             return ()
 
     @property
@@ -197,7 +197,10 @@ class Links:
         return link
 
     def find(self, where: TopicIdPartition) -> list[Link]:
-        """Return the links to a partition's segments, in offset order."""
+        """Return the links to a partition's segments, in offset order.
+
+        Raise OSError if a folder cannot be read, because segments that only its links keep would count as lost.
+        """
         parents = [_partition_folder(folder, where) for folder in self._folders]
         listed = [entry for parent in parents for entry in _segments(parent, is_read_only=self.is_read_only)]
         return sorted(listed, key=lambda entry: entry.base_offset)
@@ -277,12 +280,12 @@ def _is_same(path: Path, descriptor: int) -> bool:
 def _segments(parent: Path, *, is_read_only: bool) -> Iterator[Link]:
     try:
         names = [entry.name for entry in parent.iterdir()]
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
         match = _SEGMENT.fullmatch(name)
         link = None if match is None else Link(parent / name, int(match[1]), int(match[2]), is_read_only)
-        if link is not None and link.log.exists():
+        if link is not None and link.log in link.folder.iterdir():
             yield link
         elif not is_read_only and (link is not None or name.endswith((_PART, _GONE))):
             shutil.rmtree(parent / name, ignore_errors=True)
