@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -421,6 +422,17 @@ def test_links_that_cannot_be_read_are_no_hole(
     assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
     assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39), (40, 49)]
     assert holes_of(store) == []
+
+
+def test_a_folder_that_cannot_be_locked_is_not_in_use(
+    disk: BrokerDisk, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ConfigError, match=r"logs cannot be locked: No locks available"):
+        uploader_of(disk.log_dir, store)
 
 
 @pytest.mark.parametrize("kind", ["absent", "inside", "the same", "by a link"])

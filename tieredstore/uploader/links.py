@@ -324,12 +324,15 @@ def check_is_covered(log_dir: Path, hold_dirs: Iterable[Path]) -> None:
 def lock_folder(folder: Path, otherwise: str) -> int:
     """Open and lock a folder; return the descriptor. Closing the descriptor releases the lock.
 
-    Raise ConfigError with the text ``otherwise`` if another process holds the lock.
+    Raise ConfigError if the folder cannot be locked, with the text ``otherwise`` if another process holds the lock.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = -1
     try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(descriptor)
-        raise ConfigError(otherwise) from error
+        if descriptor >= 0:
+            os.close(descriptor)
+        is_taken = isinstance(error, BlockingIOError)
+        raise ConfigError(otherwise if is_taken else f"{folder} cannot be locked: {error.strerror}") from error
     return descriptor
