@@ -150,6 +150,30 @@ def test_a_damaged_segment_is_kept_aside_and_the_next_ones_are_shipped(
     assert (extents(store)[-1], len(watermark_of(store).holes)) == ((30, 39), 1)
 
 
+def test_of_a_segment_whose_index_the_disk_cannot_read_the_log_is_kept_aside(
+    disk: BrokerDisk, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = (disk.folder / f"{10:020d}.index").stat().st_ino
+    with uploader_of(disk.log_dir, store) as shipping:
+        shipping.ask_leadership()
+        shipping.sweep()
+        real = os.pread
+
+        def pread(descriptor: int, size: int, offset: int) -> bytes:
+            if os.fstat(descriptor).st_ino == bad:
+                raise OSError(errno.EIO, "Input/output error")
+            return real(descriptor, size, offset)
+
+        monkeypatch.setattr(os, "pread", pread)
+        assert shipping.run_once(tries=20) == []
+    assert extents(store) == [(0, 9), (20, 29)]
+    (hole,) = watermark_of(store).holes
+    assert (hole.first_offset, hole.last_offset, hole.quarantine) == (10, 19, QUARANTINE)
+    with RemoteStorageManager(settings_from(STORE | {"key.prefix": QUARANTINE}), store=store) as manager:
+        (kept,) = stored(store, prefix=QUARANTINE)
+        assert manager.open(kept.metadata).read() == (disk.folder / f"{10:020d}.log").read_bytes()
+
+
 def test_checksums_are_not_looked_at_where_the_settings_say_so(disk: BrokerDisk, store: MemoryObjectStore) -> None:
     damage(disk.folder / f"{10:020d}.log")
     assert run_once(disk.log_dir, store, check_crcs="false") == []

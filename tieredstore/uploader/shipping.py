@@ -541,24 +541,23 @@ class _Work:
         if not partition.has(segment):
             return self._wait_for(_TAKEN_BACK)
 
-        def keep_aside() -> str | None:
-            with contextlib.suppress(*LOST, OSError):
-                return self._keep_aside(segment, held)
-            return None
+        return self._pass_over(segment, reason, lambda: self._keep_aside(segment, held))
 
-        return self._pass_over(segment, reason, keep_aside)
+    def _keep_aside(self, segment: Segment, held: OpenSegment | None) -> str | None:
+        """Store the segment's files in quarantine; if a file other than the log is missing or unreadable, only the log.
+        Return None if the log is unreadable too.
+        """
+        epochs, nothing = format_leader_epochs(segment.epochs), Path(os.devnull)
+        with contextlib.suppress(*LOST, OSError):
+            held = held or self._open(segment)
+            return self._quarantine(segment, held.data(epochs), held.size_in_bytes)
+        with contextlib.suppress(*LOST, OSError):
+            path = segment.place.path("log") if segment.link is None else segment.link.log
+            log, size = (path, path.stat().st_size) if held is None else (held.log, held.size_in_bytes)
+            return self._quarantine(segment, LogSegmentData(log, nothing, nothing, None, nothing, epochs), size)
+        return None
 
-    def _keep_aside(self, segment: Segment, held: OpenSegment | None) -> str:
-        """Store the segment's files in quarantine. If files other than the log are missing, store only the log."""
-        epochs = format_leader_epochs(segment.epochs)
-        if held is None:
-            with contextlib.suppress(SegmentIncompleteError):
-                held = self._open(segment)
-        if held is not None:
-            files, size = held.data(epochs), held.size_in_bytes
-        else:
-            log, nothing = segment.place.path("log") if segment.link is None else segment.link.log, Path(os.devnull)
-            files, size = LogSegmentData(log, nothing, nothing, None, nothing, epochs), log.stat().st_size
+    def _quarantine(self, segment: Segment, files: LogSegmentData, size: int) -> str:
         partition, uploads = self.partition, self.shipper.uploads
         log_segment = LogSegment(
             partition.where.topic_id, *partition.name, segment.base_offset, segment.next_offset - 1, size, -1, (),
