@@ -63,7 +63,7 @@ class Life:
         uploader.ask_leadership()
         uploader.disk.touch(self.disk.folder)
         uploader.sweep()
-        uploader.inquiries._answers._answers.clear()  # pyright: ignore[reportPrivateUsage]
+        uploader.inquiries._answers.clear()  # pyright: ignore[reportPrivateUsage]
         uploader.ask_topics()
         uploader.ask_settled()
 

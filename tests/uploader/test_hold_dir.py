@@ -484,7 +484,7 @@ def test_a_link_that_is_made_after_the_answer_says_that_it_is_replicated(
         disk.grow()
         shipping.disk.touch(disk.folder)
         settling.high = 40
-        shipping.inquiries._answers._answers.clear()  # pyright: ignore[reportPrivateUsage]
+        shipping.inquiries._answers.clear()  # pyright: ignore[reportPrivateUsage]
         shipping.ask_settled()
         shipping.sweep()
     assert links(hold_dir) == named((0, 9), (10, 19), (20, 29), (30, 39))

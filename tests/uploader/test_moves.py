@@ -342,7 +342,7 @@ def test_a_partition_that_comes_back_is_led_with_what_was_held(
     look(run.uploader, back)
     assert only(run.uploader).role is Role.LED
     run.settling.high = 1000
-    run.uploader.inquiries._answers._answers.clear()  # pyright: ignore[reportPrivateUsage]
+    run.uploader.inquiries._answers.clear()  # pyright: ignore[reportPrivateUsage]
     assert run.uploader.run_once() == []
     assert extents(store) == [*WHOLE, (30, 39), (40, 49), (50, 59)]
     assert watermark_of(store).holes == ()

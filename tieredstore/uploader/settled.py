@@ -33,6 +33,9 @@ REPLICATION_CHECKPOINT: Final = "replication-offset-checkpoint"
 _CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 
 _NEW_S: Final = 5.0
+_OLD_S: Final = 60.0
+"""The leader epoch of an older answer may be out of date."""
+
 _SOON_S: Final = 1.0
 
 _LINE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249}) (\d{1,10}) (\d{1,19})", re.ASCII)
@@ -193,48 +196,6 @@ def _list(folder: Path) -> list[Path]:
         return []
 
 
-class Answers:
-    """The latest answer for each partition: its high watermark and last stable offset, and the time of the answer.
-
-    Topic ids distinguish the partitions, because an answer says nothing about a re-created topic.
-    """
-
-    def __init__(self, max_age_s: float = 60.0, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._max_age_s = max_age_s
-        self._monotonic = monotonic
-        self._answers: dict[TopicIdPartition, tuple[float, Settled]] = {}
-        self._heard: dict[TopicPartition, TopicIdPartition] = {}
-        """By name, so that an answer about an earlier topic ends with the first request about a re-created one."""
-
-    def take(self, answers: Mapping[TopicIdPartition, Settled], asked: Iterable[TopicIdPartition] = ()) -> None:
-        """Record the answers. Partitions in ``asked`` without an answer count as silent."""
-        now_s = self._monotonic()
-        self._answers.update({where: (now_s, settled) for where, settled in answers.items()})
-        for where in asked:
-            self._heard.pop((where.topic, where.partition), None)
-        self._heard.update({(where.topic, where.partition): where for where in answers})
-
-    def is_silent(self, where: TopicIdPartition) -> bool:
-        """Return True if the last request brought no answer about the partition, or there was no request yet."""
-        return self._heard.get((where.topic, where.partition)) != where
-
-    @property
-    def are_any(self) -> bool:
-        """True if the last request brought an answer for any partition."""
-        return bool(self._heard)
-
-    def are_new(self, where: TopicIdPartition) -> bool:
-        """Return True if the last answer about the partition is at most five seconds old."""
-        answer = self._answers.get(where)
-        return answer is not None and self._monotonic() - answer[0] <= _NEW_S
-
-    def of(self, where: TopicIdPartition) -> Settled | None:
-        """Return the last answer about the partition. Return None if it is so old that its leader epoch may be out of
-        date."""
-        answer = self._answers.get(where)
-        return answer[1] if answer is not None and self._monotonic() - answer[0] <= self._max_age_s else None
-
-
 class Inquiries:
     """Asks for the high watermarks and last stable offsets of partitions. Any thread may read the answers.
 
@@ -252,7 +213,12 @@ class Inquiries:
         """Create the inquiries. ``shippable`` yields the partitions with something to upload."""
         self._settling, self._leadership, self._shippable = settling, leadership, shippable
         self._health, self._monotonic = health, monotonic
-        self._answers = Answers(monotonic=monotonic)
+        self._answers: dict[TopicIdPartition, tuple[float, Settled]] = {}
+        """The time and content of each partition's last answer, by topic id, because an answer says nothing about a
+        re-created topic."""
+        self._heard: dict[TopicPartition, TopicIdPartition] = {}
+        """The partitions that the last request brought an answer for. They are stored by name, so that an answer about
+        an earlier topic ends with the first request about a re-created one."""
 
     def ask(self, *, is_silent: bool) -> bool:
         """Ask about silent partitions, or about all other partitions. Return True if one of these partitions was
@@ -266,23 +232,22 @@ class Inquiries:
             partition
             for partition in self._shippable()
             if partition.turn.not_before_s <= soon_s
-            and self._answers.is_silent(partition.where) is is_silent
-            and (partition.turn.waits_for is not None or not self._answers.are_new(partition.where))
+            and (self._heard.get(partition.name) != partition.where) is is_silent
+            and (partition.turn.waits_for is not None or self._last_answer(partition, _NEW_S) is None)
         ]
         if not waiting or not self._leadership.is_known:
             return False
-        asked = [partition.where for partition in waiting]
         try:
             answers = self._settling.ask(waiting)
         except TieredStoreError as error:
-            self._answers.take({}, asked)
-            if not self._answers.are_any:
+            self._take({}, waiting)
+            if not self._heard:
                 self._health.fails("broker", f"high watermarks are unknown: {error}")
             return False
-        self._answers.take({one.where: answers[one.name] for one in waiting if one.name in answers}, asked)
+        self._take(answers, waiting)
         self._health.holds("broker")
         for partition in waiting:
-            settled = self._answers.of(partition.where)
+            settled = self._last_answer(partition)
             last_epoch = partition.epochs[-1][0] if partition.epochs else -1
             if settled is not None and settled.leader_epoch in (None, last_epoch):
                 partition.mark_replicated(settled.high_watermark)
@@ -291,10 +256,24 @@ class Inquiries:
     def standing(self, partition: Partition) -> Standing:
         """Return the offsets up to which the uploader is allowed to upload the partition now."""
         if self._leadership.is_known:
-            return Standing(self._answers.of(partition.where))
+            return Standing(self._last_answer(partition))
         # The partition's leader is unknown, so only the broker's own checkpoint shows what is replicated.
         folder = partition.folder
         if folder is None:
             return Standing(Settled(0, 0, None), only_deleted=True)
         high = (high_watermarks(folder.parent) or {}).get(partition.name, 0)
         return Standing(Settled(high, high, last_epoch(folder)), only_deleted=True)
+
+    def _take(self, answers: Mapping[TopicPartition, Settled], asked: Iterable[Partition]) -> None:
+        """Record the answers. Partitions in ``asked`` without an answer count as silent."""
+        now_s = self._monotonic()
+        for partition in asked:
+            self._heard.pop(partition.name, None)
+            if partition.name in answers:
+                self._heard[partition.name] = partition.where
+                self._answers[partition.where] = now_s, answers[partition.name]
+
+    def _last_answer(self, partition: Partition, most_s: float = _OLD_S) -> Settled | None:
+        """Return the last answer about the partition if it is at most ``most_s`` old."""
+        answered_s, settled = self._answers.get(partition.where, (0.0, None))
+        return settled if self._monotonic() - answered_s <= most_s else None
