@@ -106,7 +106,7 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
     listings = [
         operation for operation in store.operations if operation.name == "list" and "events" in operation.keys[0]
     ]
-    assert (own, len(listings)) == (["head", "put"], 1)
+    assert (own, len(listings)) == (["head", "put", "head", "get"], 1)
     assert watermark_of(store).next_offset == 10 * SEGMENTS
 
 

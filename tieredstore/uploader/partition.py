@@ -126,7 +126,7 @@ class Progress:
     def doubt(self, wanted: Watermark) -> None:
         """Record that the write of ``wanted`` to the watermark object may have failed."""
         if self.stored is not None:
-            self.attempt = StoredWatermark(self.value, self.stored.etag, self.stored.written), wanted
+            self.attempt = StoredWatermark(self.value, self.stored.etag), wanted
         self.forget()
 
     def distrust(self) -> None:

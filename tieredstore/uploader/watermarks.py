@@ -42,22 +42,16 @@ _MOST_KNOWN: Final = 20_000  # about 1 KB each
 class StoredWatermark:
     """An upload watermark (None if nothing was uploaded yet), and the etag of its object (None if there is no object).
 
-    ``written`` is set if this process created the object. The etag is then unknown, and is read when needed.
     ``is_remade`` is true for a watermark rebuilt from stored segments.
     """
 
     value: Watermark | None
     etag: str | None
-    written: Watermark | None = None
     is_remade: bool = False
 
     def is_in(self, loaded: StoredWatermark) -> bool:
         """Return True if ``loaded`` shows the object unchanged since this process last read or wrote it."""
-        if loaded.is_remade:
-            return False
-        if self.written is not None:
-            return self.written == loaded.value
-        return loaded.etag is not None and loaded.etag == self.etag
+        return not loaded.is_remade and loaded.etag is not None and loaded.etag == self.etag
 
 
 class WatermarkStore:
@@ -217,24 +211,17 @@ class WatermarkStore:
         read.
         """
         key, content = watermark_key(self._prefix, watermark.where), watermark.to_bytes()
-        etag = stored.etag if stored.written is None else self._etag_of(stored.written)
-        if etag is not None:
-            return StoredWatermark(watermark, self._store.replace(key, content, etag))
+        if stored.etag is not None:
+            return StoredWatermark(watermark, self._store.replace(key, content, stored.etag))
         self._store.put(key, content, if_absent=True)
-        return StoredWatermark(watermark, None, written=watermark)
-
-    def _etag_of(self, written: Watermark) -> str | None:
-        """Return the etag of the object that this process created. Raise PreconditionFailedError if another process has
-        changed the object."""
-        key = watermark_key(self._prefix, written.where)
         try:
             # Read the etag first, as in ``load``.
             etag = self._store.head(key).etag
-            if self._store.get_small(key, MAX_BYTES) == written.to_bytes():
-                return etag
+            if self._store.get_small(key, MAX_BYTES) == content:
+                return StoredWatermark(watermark, etag)
         except ObjectNotFoundError as error:
-            raise PreconditionFailedError(f"the upload watermark of {written.where} was deleted") from error
-        raise PreconditionFailedError(f"another uploader has moved the upload watermark of {written.where}")
+            raise PreconditionFailedError(f"the upload watermark of {watermark.where} was deleted") from error
+        raise PreconditionFailedError(f"another uploader has moved the upload watermark of {watermark.where}")
 
 
 def chain_of(
