@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment
-from tieredstore.uploader.broker import ZooKeeperTls, broker_environment
+from tieredstore.uploader.broker import broker_environment
 from tieredstore.uploader.leadership import ZooKeeperLeadership
 from tieredstore.uploader.settings import uploader_settings_from
 
@@ -34,6 +34,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.broker]
 
 LONG_S = 120
 ONE, TWO = ("one", 0), ("two", 3)
+CHECKED = {
+    "use_ssl": True, "certfile": None, "keyfile": None, "keyfile_password": None, "ca": None, "check_hostname": True,
+}  # fmt: skip
 
 
 class Cluster:
@@ -59,9 +62,9 @@ class Cluster:
 
 @contextmanager
 def leadership_of(
-    hosts: str, *, tls: ZooKeeperTls | None = None, answer_s: float = 10.0, again_s: float = 60.0
+    hosts: str, *, tls: Mapping[str, object] | None = None, answer_s: float = 10.0, again_s: float = 60.0
 ) -> Generator[ZooKeeperLeadership]:
-    environment = BrokerEnvironment((), 1, {}, zookeeper=hosts, zookeeper_tls=tls)
+    environment = BrokerEnvironment((), 1, {}, zookeeper=hosts, zookeeper_tls=tls or {})
     leadership = ZooKeeperLeadership(environment, answer_s=answer_s, again_s=again_s)
     try:
         yield leadership
@@ -266,7 +269,8 @@ def test_the_brokers_own_names_of_tls_are_honoured(zookeeper: ZooKeeperServer, t
     own = {"uploader.server.properties": str(tmp_path / "server.properties"), "uploader.leadership": "zookeeper"}
     environment = broker_environment(uploader_settings_from(own))
     tls = environment.zookeeper_tls
-    assert tls == ZooKeeperTls(tmp_path / "client.pem", tmp_path / "authority.pem")
+    files = {"certfile": "client.pem", "keyfile": "client.pem", "ca": "authority.pem"}
+    assert tls == {**CHECKED, **{name: f"{tmp_path}/{file}" for name, file in files.items()}}
     hosts = zookeeper.chroot()
     front, _, chroot = hosts.partition("/")
     with zookeeper_client(hosts) as client, by_tls(tmp_path, port, int(front.rpartition(":")[2])):
@@ -291,11 +295,10 @@ def test_tls_that_cannot_be_done_as_the_broker_does_it_is_refused_by_name(tmp_pa
         (tmp_path / "server.properties").write_text("".join(f"{name}={text}\n" for name, text in texts.items()))
         return broker_environment(uploader_settings_from(own))
 
-    assert environment_of().zookeeper_tls == ZooKeeperTls()
-    assert environment_of(client_enable="false").zookeeper_tls is None
+    assert environment_of().zookeeper_tls == CHECKED
+    assert environment_of(client_enable="false").zookeeper_tls == {}
     unchecked = environment_of(endpoint_identification_algorithm="", crl_enable="false").zookeeper_tls
-    assert unchecked is not None
-    assert unchecked.options()["check_hostname"] is False
+    assert unchecked == {**CHECKED, "check_hostname": False}
     for refused, reason in (
         ({"keystore_location": f"{tmp_path}/a.jks"}, "keystore.location .*not a PEM file"),
         ({"truststore_location": f"{tmp_path}/a.pem", "truststore_type": "PKCS12"}, "not a PEM file"),
@@ -307,4 +310,4 @@ def test_tls_that_cannot_be_done_as_the_broker_does_it_is_refused_by_name(tmp_pa
     # If the broker's TLS settings cannot be used, an explicit address without TLS still works.
     own["uploader.zookeeper.connect"] = "c:3"
     plain = environment_of(keystore_location=f"{tmp_path}/a.jks")
-    assert (plain.zookeeper, plain.zookeeper_tls) == ("c:3", None)
+    assert (plain.zookeeper, plain.zookeeper_tls) == ("c:3", {})

@@ -33,46 +33,19 @@ _OTHERWISE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class ZooKeeperTls:
-    """PEM files for TLS to ZooKeeper. ``identity`` has the client's key and certificate; None means no client
-    certificate.
-
-    ``authorities`` has the certificates of the authorities that sign servers' certificates. None means the system's
-    authorities.
-    """
-
-    identity: Path | None = None
-    authorities: Path | None = None
-    checks_host: bool = True
-    password: str | None = field(default=None, repr=False)
-
-    def options(self) -> dict[str, object]:
-        """Return these settings as options of a kazoo client."""
-        identity = None if self.identity is None else str(self.identity)
-        return {
-            "use_ssl": True,
-            "certfile": identity,
-            "keyfile": identity,
-            "keyfile_password": self.password,
-            "ca": None if self.authorities is None else str(self.authorities),
-            "check_hostname": self.checks_host,
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class BrokerEnvironment:
     """The broker's log directories and id (-1 if unknown), and the settings of a Kafka client for it.
 
     ``client`` is empty if there is no broker to ask. ``client`` may contain secrets, so ``repr`` omits it.
-    ``zookeeper`` is the connection string of the cluster's ZooKeeper, or empty. ``zookeeper_tls`` is None for a
-    connection without TLS.
+    ``zookeeper`` is the connection string of the cluster's ZooKeeper, or empty. ``zookeeper_tls`` has the options of a
+    kazoo client for TLS, perhaps with a password; it is empty for a connection without TLS.
     """
 
     log_dirs: tuple[Path, ...]
     broker_id: int
     client: Mapping[str, str] = field(repr=False)
     zookeeper: str = ""
-    zookeeper_tls: ZooKeeperTls | None = None
+    zookeeper_tls: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
 
 
 def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
@@ -98,7 +71,7 @@ def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
             "uploader.zookeeper.connect, or uploader.server.properties to a file with zookeeper.connect"
         )
     by_zookeeper = settings.leadership == ZOOKEEPER and settings.zookeeper_connect is None
-    tls = tls_of(broker) if by_zookeeper else None
+    tls: Mapping[str, object] = tls_of(broker) if by_zookeeper else {}
     broker_id = _broker_id(settings, broker, log_dirs)
     if settings.leadership in (AUTO, ZOOKEEPER) and broker_id < 0:
         raise ConfigError(
@@ -190,11 +163,11 @@ def _own_listener(broker: Mapping[str, str], protocol: str) -> str | None:
     return None
 
 
-def tls_of(broker: Mapping[str, str]) -> ZooKeeperTls | None:
-    """Return the TLS settings in the broker's file, or None if the broker connects to ZooKeeper without TLS. Raise
-    ConfigError for an unsupported setting."""
+def tls_of(broker: Mapping[str, str]) -> Mapping[str, object]:
+    """Return the TLS settings in the broker's file as options of a kazoo client; empty if the broker connects to
+    ZooKeeper without TLS. Raise ConfigError for an unsupported setting."""
     if broker.get(ENABLED, "false").strip().lower() != "true":
-        return None
+        return {}
     for name in _NOT_TAKEN_OVER:
         if broker.get(_TLS + name, "").strip().lower() not in ("", "false"):
             raise ConfigError(
@@ -203,15 +176,18 @@ def tls_of(broker: Mapping[str, str]) -> ZooKeeperTls | None:
             )
     # As in Kafka, an empty algorithm turns off the check of host names.
     algorithm = broker.get(f"{_TLS}endpoint.identification.algorithm", "HTTPS").strip()
-    return ZooKeeperTls(
-        _pem(broker, "keystore"),
-        _pem(broker, "truststore"),
-        algorithm.upper() == "HTTPS",
-        broker.get(f"{_TLS}keystore.password"),
-    )
+    identity = _pem(broker, "keystore")
+    return {
+        "use_ssl": True,
+        "certfile": identity,
+        "keyfile": identity,
+        "keyfile_password": broker.get(f"{_TLS}keystore.password"),
+        "ca": _pem(broker, "truststore"),
+        "check_hostname": algorithm.upper() == "HTTPS",
+    }
 
 
-def _pem(broker: Mapping[str, str], kind: str) -> Path | None:
+def _pem(broker: Mapping[str, str], kind: str) -> str | None:
     location = broker.get(f"{_TLS}{kind}.location", "").strip()
     if not location:
         return None
@@ -225,4 +201,4 @@ def _pem(broker: Mapping[str, str], kind: str) -> Path | None:
         )
     if not path.is_file():
         raise ConfigError(f"the broker's {_TLS}{kind}.location {path} does not exist or is not a file")
-    return path
+    return location

@@ -234,15 +234,13 @@ class ZooKeeperLeadership(Leadership):
     def _connect(self) -> KazooClient:
         """Return the client. The first call connects the client, which later reconnects by itself."""
         if self._client is None:
-            tls = self.environment.zookeeper_tls
-            options = {} if tls is None else tls.options()
             try:
                 client: KazooClient = self._kazoo.KazooClient(
                     self.environment.zookeeper,
                     timeout=_SESSION_S,
                     # Retry forever, at most a second apart.
                     connection_retry={"max_tries": -1, "max_delay": 1.0},
-                    **options,
+                    **self.environment.zookeeper_tls,
                 )
             except ValueError as error:
                 raise ConfigError(f"uploader.zookeeper.connect is not a list of hosts: {error}") from error
