@@ -54,7 +54,8 @@ def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
     broker = {} if path is None else read_properties(path)
     log_dirs = _log_dirs(settings, broker)
     client = {name: secret.get_secret_value() for name, secret in settings.kafka}
-    if _SERVERS not in client and (servers := _own_listener(broker, client.get("security.protocol", "PLAINTEXT"))):
+    protocol = client.get("security.protocol", "PLAINTEXT")
+    if _SERVERS not in client and (servers := _own_listener(broker, protocol)):
         client[_SERVERS] = servers
     if _SERVERS not in client:
         client = {}
@@ -62,7 +63,7 @@ def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
         raise ConfigError(
             "uploader.leadership is auto, but there is no broker to ask: set "
             "uploader.kafka.bootstrap.servers, or uploader.server.properties to a file with a listener of "
-            f"{_protocol_named(settings)}; or set uploader.leadership=static"
+            f"{protocol}; or set uploader.leadership=static"
         )
     zookeeper = settings.zookeeper_connect or broker.get("zookeeper.connect", "").strip()
     if settings.leadership == ZOOKEEPER and not zookeeper:
@@ -78,12 +79,6 @@ def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
             "the broker's id is unknown: set uploader.broker.id, or uploader.server.properties to a file with node.id"
         )
     return BrokerEnvironment(log_dirs, broker_id, client, zookeeper, tls)
-
-
-def _protocol_named(settings: UploaderSettings) -> str:
-    names = dict(settings.kafka)
-    protocol = names.get("security.protocol")
-    return "PLAINTEXT" if protocol is None else protocol.get_secret_value()
 
 
 def _log_dirs(settings: UploaderSettings, broker: Mapping[str, str]) -> tuple[Path, ...]:

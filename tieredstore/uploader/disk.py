@@ -426,8 +426,8 @@ class FolderWatch:
     def __init__(self, on_change: Callable[[Path], None]) -> None:
         self._on_change = on_change
         self._watches: dict[Path, ObservedWatch] = {}
-        self._is_broken = False
         self._observer: Any = None
+        """None if changes cannot be watched."""
         self._events: Any = None
         try:
             with Extra("it", "uploader"):
@@ -446,7 +446,7 @@ class FolderWatch:
     def watch(self, folders: Iterable[Path]) -> bool:
         """Watch exactly these folders. Return True if a folder is new. The caller must then list it, because its
         earlier events were missed."""
-        if self._is_broken:
+        if self._observer is None:
             return False
         wanted = set(folders)
         for folder in self._watches.keys() - wanted:
@@ -479,7 +479,6 @@ class FolderWatch:
         return watch
 
     def _give_up(self, reason: str) -> None:
-        self._is_broken = True
         _logger.warning(
             "the system reports no file changes, so folders are scanned every uploader.scan.interval.ms: %s",
             reason,

@@ -20,7 +20,6 @@ from tieredstore.kafka.held_segment import describe_open
 from tieredstore.kafka.logdir import LogSegment, discover_deleted
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.stopping import nothing_under_way
-from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.page_cache import cache_as_it_was
 from tieredstore.uploader.partition import Partition, Role
 from tieredstore.uploader.segment import Segment, is_stub
@@ -43,7 +42,6 @@ class Filler:
     """
 
     uploads: Uploads
-    counts: Counts
     relist: Callable[[Partition], bool]
     check_crcs: bool
     failed: set[tuple[int, int, int]] = field(default_factory=set[tuple[int, int, int]])
@@ -58,7 +56,7 @@ class Filler:
             holey = set(target.watermarks.with_holes())
         left = set(holey)
         for partition in partitions:
-            is_marked, is_unfilled = partition.where in holey, partition.where in self.counts.unfilled
+            is_marked, is_unfilled = partition.where in holey, partition.where in self.uploads.counts.unfilled
             if is_unfilled:
                 # Another uploader may have removed the mark, and been killed before it marked the hole again.
                 left.add(partition.where)
@@ -101,16 +99,15 @@ class _Filling:
         filled = known.fill(shipped)
         if filled.holes != watermark.holes:
             target.watermarks.move(stored, filled)
-        count = sum(_size(gap.first_offset, gap.last_offset) for gap in gaps) - sum(
-            _size(rest.first_offset, rest.last_offset) for gap in gaps for rest in _rest(gap, shipped)
-        )
-        if count:
-            self.filler.counts.filled_offsets += count
+        before = replace(known, holes=tuple(gaps))
+        after = before.fill(shipped)
+        if count := before.missing - after.missing:
+            self.filler.uploads.counts.filled_offsets += count
             _logger.warning("%s: filled %d missing offsets from this broker", where, count)
         if not filled.holes:
             self._unmark()
         if is_before:
-            self._release(watermark, [rest for gap in gaps for rest in _rest(gap, shipped)])
+            self._release(watermark, after.missing_extents)
         return bool(filled.holes)
 
     def _unmark(self) -> None:
@@ -139,14 +136,15 @@ class _Filling:
                 0, first.start_offset - 1, "the leader's disk did not have these offsets", 0, leader_epochs=epochs
             )
 
-    def _release(self, watermark: Watermark, gaps: Sequence[Hole]) -> None:
-        """Drop the open files and links (pins) of segments that are stored, and of segments that cannot fill a hole."""
-        extents = [(gap.first_offset, gap.last_offset) for gap in gaps]
+    def _release(self, watermark: Watermark, extents: Sequence[tuple[int, int]]) -> None:
+        """Drop the open files and links (pins) of segments that are stored, and of segments that cannot fill a hole.
+        ``extents`` are the offsets that the store still lacks.
+        """
         for segment in self.partition.pending():
             if segment.next_offset > watermark.next_offset or segment.may_fill(extents):
                 continue
             if segment.meets(extents):
-                self.filler.counts.abandoned_segments += 1
+                self.filler.uploads.counts.abandoned_segments += 1
                 _logger.warning(
                     "%s: dropped offsets %d to %d without shipping them: the log now has other records there",
                     self.partition.where, segment.base_offset, segment.next_offset - 1,
@@ -249,17 +247,6 @@ class _Filling:
                 self.filler.relist(partition)
             return partition.has(segment)
         return folder is not None and self.filler.relist(partition) and segment.place in discover_deleted(folder)
-
-
-def _rest(hole: Hole, shipped: Iterable[tuple[int, int]]) -> list[Hole]:
-    rest = [hole]
-    for first, last in shipped:
-        rest = [part for one in rest for part in one.without(first, last)]
-    return rest
-
-
-def _size(first: int, last: int) -> int:
-    return last - first + 1
 
 
 def agrees(extent: tuple[int, int], own: LeaderEpochs, hole: Hole, epochs: LeaderEpochs, watermark: Watermark) -> bool:

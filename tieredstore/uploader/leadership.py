@@ -126,11 +126,6 @@ class LeadershipView:
         led = self._led
         return led is None or where in led
 
-    def count(self) -> int | None:
-        """Return the number of partitions that this broker leads; None if it leads all local partitions."""
-        led = self._led
-        return None if led is None else len(led)
-
 
 def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState | None) -> Leadership:
     """Create the leadership that ``uploader.leadership`` names. Raise ConfigError if ``name`` is a class that

@@ -32,10 +32,6 @@ def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
     """Yield the uncached ranges (start, length) of a file, in blocks of 1 MiB. Yield nothing if the system cannot list
     cached pages."""
     size = os.fstat(descriptor).st_size
-    if size <= _BLOCK:
-        # Uploads read small files whole, so it is enough to check if the first byte is cached.
-        yield from _small(descriptor, size)
-        return
     start: int | None = None
     try:
         # Turn read-ahead off, because otherwise the check of an uncached page would also load the following pages.
@@ -54,12 +50,6 @@ def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_NORMAL)
     if start is not None:
         yield start, size - start
-
-
-def _small(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    with contextlib.suppress(OSError):  # the file system does not support RWF_NOWAIT
-        if size and not _is_cached(descriptor, 0):
-            yield 0, size
 
 
 def _is_cached(descriptor: int, offset: int) -> bool:

@@ -107,7 +107,7 @@ class RemoteRetention:
 
     def _steps(self, target: Target, where: TopicIdPartition, now_ms: int) -> Iterator[Step[ListedSegment]]:
         with nothing_under_way():
-            listed = list(self._list(target, where))
+            listed = list(list_segments(target.store, target.settings.key_prefix, Scope.of(where)))
         gone: set[SegmentObjects] = set()
         for before in self._bounds(where.topic, listed, now_ms):
             left = [objects for objects in listed if objects not in gone]
@@ -123,9 +123,6 @@ class RemoteRetention:
             yield Before(time_ms=now_ms - retention_ms)
         if self.retention_bytes >= 0 and (offset := first_within(listed, self.retention_bytes)) is not None:
             yield Before(offset=offset)
-
-    def _list(self, target: Target, where: TopicIdPartition) -> Iterator[SegmentObjects]:
-        return list_segments(target.store, target.settings.key_prefix, Scope.of(where))
 
 
 def first_within(listed: Iterable[SegmentObjects], size: int) -> int | None:

@@ -216,8 +216,6 @@ class WorkerLimit:
 
     def admits(self, number: int) -> bool:
         """Return True if the worker with this number, counted from 0, may upload now."""
-        if number < self._least and self._least == self._workers:
-            return True
         with self._lock:
             self._look()
             return number < self._allowed

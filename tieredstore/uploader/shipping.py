@@ -76,10 +76,6 @@ MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
 """Results that have moved the partition's upload watermark (the offset up to which everything is stored)."""
 
 
-class DeposedError(StoreUnavailableError):
-    """A later leader has moved the upload watermark, so this broker must not upload until it leads again."""
-
-
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -137,7 +133,6 @@ class Shipper:
     """Uploads segments: one step at a time for each partition, any number of partitions in parallel."""
 
     uploads: Uploads
-    counts: Counts
     relist: Callable[[Partition], bool]
     start: str
     check_crcs: bool
@@ -245,7 +240,7 @@ class _Work:
         value = loaded.value
         if value is not None:
             self.target.reach(value)
-            self.shipper.counts.know_holes(partition.where, len(value.holes))
+            self.shipper.uploads.counts.know_holes(partition.where, len(value.holes))
             if value.holes:
                 self.target.watermarks.mark_holes(partition.where)
             partition.keep_early(value.next_offset, lambda: self.target.watermarks.begin(partition.where))
@@ -284,10 +279,12 @@ class _Work:
         return Watermark(self.partition.where, self._where_it_begins(), -1, uploads.broker_id, uploads.now_ms())
 
     def _refuse_deposed(self, value: Watermark) -> None:
+        """Raise StoreUnavailableError if a later leader has moved the upload watermark. This broker must then not
+        upload until it leads again."""
         partition = self.partition
         if partition.epochs and partition.epochs[-1][0] < value.leader_epoch:
             partition.progress.forget()
-            raise DeposedError(
+            raise StoreUnavailableError(
                 f"{partition.where}: a leader of epoch {value.leader_epoch} has moved the upload watermark, but the "
                 f"log here only reaches epoch {partition.epochs[-1][0]}"
             )
@@ -320,7 +317,7 @@ class _Work:
             partition.where, epoch, began, value.next_offset,
         )  # fmt: skip
         self._save(back)
-        self.shipper.counts.moved_back += 1
+        self.shipper.uploads.counts.moved_back += 1
         partition.shipped = began
         self.shipper.relist(partition)
         return back
@@ -582,7 +579,7 @@ class _Work:
         self.target.watermarks.mark_holes(partition.where)
         self._save(value.over(hole, epoch))
         partition.ship_to(hole.last_offset + 1)
-        self.shipper.counts.hole(partition.where, hole.first_offset, hole.last_offset, hole.reason)
+        self.shipper.uploads.counts.hole(partition.where, hole.first_offset, hole.last_offset, hole.reason)
         _logger.error(
             "%s: offsets %d to %d are not shipped: %s%s",
             partition.where, hole.first_offset, hole.last_offset, hole.reason,

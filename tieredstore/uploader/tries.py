@@ -125,10 +125,7 @@ class WatchedStore(DelegatingStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write the object. The time is limited only if the body is a buffer."""
-        if not isinstance(body, bytes | bytearray | memoryview):
-            self.inner.put(key, body, if_absent=if_absent)
-            return
-        with self._waiting("put", key, memoryview(body).nbytes):
+        with self._sending("put", key, body):
             self.inner.put(key, body, if_absent=if_absent)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -174,10 +171,13 @@ class WatchedStore(DelegatingStore):
 
     def replace(self, key: str, body: Body, etag: str) -> str:
         """Replace the object. The time is limited only if the body is a buffer."""
-        if not isinstance(body, bytes | bytearray | memoryview):
+        with self._sending("replace", key, body):
             return self.inner.replace(key, body, etag)
-        with self._waiting("replace", key, memoryview(body).nbytes):
-            return self.inner.replace(key, body, etag)
+
+    def _sending(self, verb: str, key: str, body: Body) -> AbstractContextManager[object]:
+        if isinstance(body, bytes | bytearray | memoryview):
+            return self._waiting(verb, key, memoryview(body).nbytes)
+        return contextlib.nullcontext()
 
     def _waiting(self, verb: str, key: str, size: int = 0) -> AbstractContextManager[object]:
         return self._watch(f"{verb} of {key!r}", size)

@@ -134,14 +134,14 @@ class Uploader(Closing):
         uploads = Uploads(self.tries, self.counts, self.environment.broker_id, self._limit)
         self.retention: RemoteRetention = RemoteRetention.of(uploader)
         self._followed_partitions = FollowedPartitions(monotonic)
-        self._filler = Filler(uploads, self.counts, self.disk.relist, uploader.check_crcs)
-        self._shipper = Shipper(uploads, self.counts, self.disk.relist, uploader.start, uploader.check_crcs, monotonic)
+        self._filler = Filler(uploads, self.disk.relist, uploader.check_crcs)
+        self._shipper = Shipper(uploads, self.disk.relist, uploader.start, uploader.check_crcs, monotonic)
         self.schedule: Schedule = Schedule(lambda: self.disk.partitions, self.may_ship, monotonic)
         by_disk = DiskSettling(self.environment.log_dirs)
         self.inquiries: Inquiries = Inquiries(
             settling or (by_disk if broker is None else BrokerSettling(broker)),
             self.leadership,
-            self._shippable,
+            lambda: filter(self.may_ship, self.disk.partitions),
             self.health,
             monotonic,
         )
@@ -476,9 +476,10 @@ class Uploader(Closing):
 
     def may_ship(self, partition: Partition) -> bool:
         """Return True if the partition has something to upload and this broker may upload it."""
-        first = partition.first
-        # Check first if the partition has any work, because most of thousands of partitions have none.
-        if first is None and not partition.progress.is_unsaved and not self._shipper.must_begin(partition):
+        # Check first if the partition has any work. This is called several times a second, and most of thousands of
+        # partitions have none.
+        has_work = partition.segments or partition.progress.is_unsaved or self._shipper.must_begin(partition)
+        if not has_work:
             return False
         # Wait for the partition's first listing, because segments that an earlier process linked may no longer be part
         # of the log.
@@ -486,22 +487,10 @@ class Uploader(Closing):
             return False
         if not self.topics.knows(partition.where.topic):
             return False
+        first = partition.first
         if first is None:
             return True
         return self.leadership.is_known or (self.leadership.was_ever_known and first.place.is_deleted)
-
-    def _shippable(self) -> Iterator[Partition]:
-        """Yield the partitions that :meth:`may_ship` accepts.
-
-        This is called several times a second, so thousands of partitions without segments must cost nothing.
-        """
-        begins = self.own.start == "latest"
-        some = (
-            one
-            for one in self.disk.partitions
-            if one.segments or one.progress.is_unsaved or (begins and one.progress.stored is None)
-        )
-        return filter(self.may_ship, some)
 
     def _unreadable(self) -> dict[TopicPartition, str]:
         """Return the partitions that this broker leads, but whose folders cannot be read, each with the reason."""
