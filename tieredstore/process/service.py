@@ -26,6 +26,7 @@ from tieredstore.process.stopping import Stop, is_without_work
 _logger: Final = logging.getLogger(__name__)
 
 _STOPPING: Final = "stopping"
+_RELOAD: Final = "reload"
 _LOST: Final = StoreUnavailableError.exit_code
 """The exit code if a thread hangs. It means "try again later", because a new process may succeed."""
 
@@ -79,7 +80,6 @@ class Service:
     def _forget_threads(self) -> None:
         self._lock = threading.Lock()
         self._running: set[str] = set()
-        self._is_reloading = self._reload_again = False
 
     def begin_again(self) -> None:
         """Reset in a forked child: it has no threads. Close its copy of the parent's wake-up sockets."""
@@ -213,41 +213,26 @@ class Service:
             if (signum := signals.take_ending()) is not None:
                 self.stop()
                 _say(partial(self._say_stopping, signum))
-            if signals.take_reload() and not self.stopping.is_asked:
+            # Only one reload runs at a time. Requests that arrive during a reload cause one more reload after it.
+            if _RELOAD not in self._running and signals.take_reload() and not self.stopping.is_asked:
                 self._begin_reload()
 
     def _begin_reload(self) -> None:
-        """Reload on a separate thread, so that a slow reload does not block signals.
-
-        Only one reload runs at a time. Requests that arrive during a reload cause one more reload after it.
-        """
-        with self._lock:
-            if self._is_reloading:
-                self._reload_again = True
-                return
-            self._is_reloading = True
+        """Reload on a separate thread, so that a slow reload does not block signals."""
         try:
-            self._begin("reload", self._reload_all)
+            self._begin(_RELOAD, self._reload_settings)
         except RuntimeError as error:  # no thread available; a later signal may succeed
-            with self._lock:
-                self._is_reloading = False
             _say(partial(_logger.error, "%s: not reloaded: %s", self.name, error))
 
-    def _reload_all(self, stop: Stop) -> None:
+    def _reload_settings(self, _: Stop) -> None:
         assert self._reload is not None
-        while True:
-            try:
-                self._reload()
-            except Exception as error:
-                is_ours = isinstance(error, TieredStoreError)
-                _logger.error("%s: not reloaded: %s", self.name, error, exc_info=None if is_ours else error)  # noqa: TRY400
-            else:
-                _logger.info("%s: reloaded", self.name)
-            with self._lock:
-                if not self._reload_again or stop.is_asked:
-                    self._is_reloading = False
-                    return
-                self._reload_again = False
+        try:
+            self._reload()
+        except Exception as error:
+            is_ours = isinstance(error, TieredStoreError)
+            _logger.error("%s: not reloaded: %s", self.name, error, exc_info=None if is_ours else error)  # noqa: TRY400
+        else:
+            _logger.info("%s: reloaded", self.name)
 
     def _still_running(self) -> tuple[str, ...]:
         return tuple(sorted(self._running))
