@@ -42,6 +42,7 @@ from benchmarks.measuring import interleaved, machine
 from benchmarks.uploader.uploader_broker import append, make_topic, produce_waits
 from benchmarks.uploader.uploader_process import uploader_process
 from tests.support.servers.kafka import start_kafka
+from tests.support.service_process import within
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import settings_from
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, describe, discover
@@ -130,7 +131,7 @@ def shipped(disk: Disk, count: int, check_crcs: str) -> None:
     """Run the uploader until everything is shipped."""
     settings, _ = disk.store()
     own = {"uploader.concurrent.uploads": str(THREADS), "uploader.check.crcs": check_crcs}
-    with disk.uploader(settings, **own) as uploader, uploader_service(uploader):
+    with disk.uploader(settings, **own) as uploader, within(uploader_service(uploader)):
         until(lambda: uploader.counts.segments == count and not uploader.gauges()["lag_segments"])
 
 
@@ -171,7 +172,7 @@ def idle(disk: Disk, seconds: float) -> dict[str, object]:
     """Measure an idle uploader's processor time, then how soon it ships rolled segments."""
     settings, store = disk.store()
     disk.fill(IDLE_PARTITIONS, 1, 1)
-    with disk.uploader(settings) as uploader, uploader_service(uploader):
+    with disk.uploader(settings) as uploader, within(uploader_service(uploader)):
         until(lambda: uploader.counts.segments == IDLE_PARTITIONS and not uploader.gauges()["lag_segments"])
         time.sleep(2 * uploader.own.scan_interval_ms / 1000)
         started, processor = time.perf_counter(), time.process_time()
@@ -204,7 +205,7 @@ def appends(disk: Disk, runs: int) -> dict[str, object]:
     logs = [max((disk.log_dir / f"events-{number}").glob("*.log")) for number in range(APPENDED_PARTITIONS)]
     shares: dict[str, list[float]] = {"none": [], "appends": []}
     written: list[float] = []
-    with disk.uploader(settings) as uploader, uploader_service(uploader):
+    with disk.uploader(settings) as uploader, within(uploader_service(uploader)):
         until(lambda: uploader.counts.segments == APPENDED_PARTITIONS and not uploader.gauges()["lag_segments"])
         scan_s = uploader.own.scan_interval_ms / 1000
         time.sleep(2 * scan_s)

@@ -1,4 +1,4 @@
-"""A service within a larger process: started and ended by a block, without signals."""
+"""The threads of a service, run within the test's process, without signals."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.support.service_process import fetched
-from tieredstore.errors import ConfigError, StoreUnavailableError
+from tests.support.service_process import fetched, within
+from tests.support.waiting import wait_until
+from tieredstore.errors import ConfigError
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop
 
@@ -45,37 +46,18 @@ def descriptors() -> Counter[str]:
     return Counter(link for link in links if link.startswith(("socket:", "anon_inode:")))
 
 
-def test_within_a_larger_process_the_end_of_the_block_stops_and_leaves_no_thread_and_no_port(threads: Threads) -> None:
+def test_a_service_that_has_stopped_leaves_no_thread_and_no_port(threads: Threads) -> None:
     before = signal.getsignal(signal.SIGTERM)
     before_it = descriptors()
-    with Service("within", {"idle": idle}, listen=("127.0.0.1", 0)) as service:
+    with within(Service("within", {"idle": idle}, listen=("127.0.0.1", 0))) as service:
         assert service.endpoint is not None
         assert fetched(service.endpoint.port, "/readyz")[0] == 200
         assert "tieredstore-within-idle" in threads()
         assert signal.getsignal(signal.SIGTERM) == before
-    assert threads() == set()
+    wait_until(lambda: threads() == set())
     assert descriptors() <= before_it
     with socket.create_server(("127.0.0.1", service.endpoint.port)):
         pass
-
-
-def test_within_a_larger_process_a_thread_s_error_is_raised_at_the_end_of_the_block(threads: Threads) -> None:
-    def failing(stop: Stop) -> None:
-        raise StoreUnavailableError("not now")
-
-    with (
-        pytest.raises(StoreUnavailableError, match="not now"),
-        Service("within", {"failing": failing, "idle": idle}) as it,
-    ):
-        assert it.join() == ()
-    assert threads() == set()
-
-
-def test_within_a_larger_process_work_that_ends_by_itself_is_not_waited_for_longer(threads: Threads) -> None:
-    with Service("within", {"quick": lambda stop: None}) as service:
-        assert service.join() == ()
-        assert not service.stopping.is_asked
-    assert threads() == set()
 
 
 def test_threads_that_go_on_are_named_when_the_time_is_up() -> None:
@@ -84,10 +66,9 @@ def test_threads_that_go_on_are_named_when_the_time_is_up() -> None:
     def slow(stop: Stop) -> None:
         go_on.wait(60)
 
-    with Service("within", {"slow": slow}, drain_s=0.1) as service:
-        assert service.join(0.05) == ("slow",)
+    with within(Service("within", {"slow": slow})) as service:
         service.stop()
-        assert service.join() == ("slow",)
+        assert service.join(0.05) == ("slow",)
         go_on.set()
         assert service.join(60) == ()
 
@@ -95,10 +76,10 @@ def test_threads_that_go_on_are_named_when_the_time_is_up() -> None:
 def test_an_address_that_cannot_be_listened_on_begins_no_thread(threads: Threads) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         service = Service("within", {"idle": idle}, listen=("127.0.0.1", taken.getsockname()[1]))
-        with pytest.raises(ConfigError, match="choose another address or port"), service:
+        with pytest.raises(ConfigError, match="choose another address or port"), within(service):
             pass
     for port in (-1, 70_000):
-        with pytest.raises(ConfigError), Service("within", {}, listen=("127.0.0.1", port)):
+        with pytest.raises(ConfigError), within(Service("within", {}, listen=("127.0.0.1", port))):
             pass
     assert threads() == set()
 
@@ -115,7 +96,7 @@ def test_a_service_is_run_on_the_main_thread_only() -> None:
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert messages == ["signals reach the main thread only: run a service there, or use it in a with block"]
+    assert messages == ["signals reach the main thread only: run a service there"]
 
 
 def test_drain_times_that_cannot_be_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Service in a separate process, with line-by-line output."""
+"""Service in a separate process, with line-by-line output, or within the test's process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from tests.support.paths import COVERAGE_VARIABLE, REPOSITORY
+from tieredstore.process.service import Service
 
 _BEGIN = """
     import logging, os, signal, sys, threading, time
@@ -100,6 +101,20 @@ def running(code: str) -> Generator[Running, None, None]:
         for stream in (process.stdin, process.stdout):
             assert stream is not None
             stream.close()
+
+
+@contextmanager
+def within(service: Service) -> Generator[Service]:
+    """Run the service's threads during the block, then stop them. If a thread has failed, raise its error."""
+    try:
+        service.start()
+        yield service
+    finally:
+        service.stop()
+        service.join(service.stopping.drain_s)
+        service._bell.close()  # pyright: ignore[reportPrivateUsage]
+    if service.failure is not None:
+        raise service.failure
 
 
 def fetched(port: int, path: str, **headers: str) -> tuple[int, str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.service_process import within
 from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
 from tests.support.uploader.uploader_disk import (
@@ -100,7 +101,7 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
     # store for the partition once more.
     pauses = Pauses(leadership=20.0)
     store = ScriptedStore(MemoryObjectStore()).on("put", "*.log", lambda _: stopped_s.append(time.monotonic()))
-    with uploader_of(disk.log_dir, store, None, clock) as uploader, uploader_service(uploader, pauses=pauses):
+    with uploader_of(disk.log_dir, store, None, clock) as uploader, within(uploader_service(uploader, pauses=pauses)):
         wait_until(lambda: uploader.counts.segments == SEGMENTS and not uploader.gauges()["lag_segments"])
     own = [operation.name for operation in store.operations if "/watermarks/" in operation.keys[0]]
     listings = [

@@ -25,6 +25,7 @@ from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.records.record_reader import read_records
 from tests.support.servers.kafka import start_kafka
 from tests.support.servers.kafka_cluster import start_kafka_cluster
+from tests.support.service_process import within
 from tests.support.stores.doubles import FaultyStore
 from tests.support.uploader.uploader_disk import STORE, stored, watermark_of
 from tests.support.uploader.uploader_runs import Written
@@ -81,9 +82,8 @@ class Run:
             uploader.roles = Roles(
                 uploader.disk, uploader.leadership, uploader.topics, state, lambda: self.pace * time.monotonic()
             )
-            with uploader_service(uploader, pauses=self.pauses) as service:
+            with within(uploader_service(uploader, pauses=self.pauses)):
                 yield uploader
-            assert service.failure is None
 
     def write(self, uploader: Uploader, rounds: int) -> None:
         """Write about one segment per round. The uploader notices each closed segment before the next round."""

@@ -15,6 +15,7 @@ import pytest
 
 import tieredstore as ts
 from tests.support.cli.cli_process import tieredstore
+from tests.support.service_process import within
 from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import Operation, OperationName, ScriptedStore
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
@@ -50,19 +51,21 @@ def test_a_segment_that_is_closed_while_the_uploader_runs_is_shipped(
     if interval_ms == "100":
         monkeypatch.setattr(module, "FolderWatch", NoWatch)
     store = MemoryObjectStore()
-    with uploader_of(disk.log_dir, store, scan_interval_ms=interval_ms, listen="127.0.0.1:0") as uploader:
-        with uploader_service(uploader) as service:
-            wait_until(lambda: extents(store) == [(0, 9)])
-            if interval_ms == "600000":
-                # Wait until the folder is watched.
-                wait_until(lambda: not uploader.held.incomplete)
-            disk.grow(2)
-            wait_until(lambda: len(extents(store)) == 3)
-            wait_until(lambda: "tieredstore_uploader_segments_total 3.0" in page(service, "metrics"))
-            assert json.loads(page(service, "readyz"))["ready"] is True
-            assert json.loads(page(service, "healthz"))["alive"] is True
-            wait_until(lambda: json.loads(page(service, "lag"))["partitions"][0]["next_offset"] == 30)
-        assert service.failure is None
+    with (
+        uploader_of(disk.log_dir, store, scan_interval_ms=interval_ms, listen="127.0.0.1:0") as uploader,
+        within(uploader_service(uploader)) as service,
+    ):
+        wait_until(lambda: extents(store) == [(0, 9)])
+        if interval_ms == "600000":
+            # Wait until the folder is watched.
+            wait_until(lambda: not uploader.held.incomplete)
+        disk.grow(2)
+        wait_until(lambda: len(extents(store)) == 3)
+        wait_until(lambda: "tieredstore_uploader_segments_total 3.0" in page(service, "metrics"))
+        assert json.loads(page(service, "readyz"))["ready"] is True
+        assert json.loads(page(service, "healthz"))["alive"] is True
+        wait_until(lambda: json.loads(page(service, "lag"))["partitions"][0]["next_offset"] == 30)
+
     assert watermark_of(store).next_offset == 30
 
 
@@ -82,7 +85,7 @@ class NoWatch:
 def test_a_partition_that_is_not_settled_is_shipped_once_it_is(disk: BrokerDisk) -> None:
     store, settling = MemoryObjectStore(), SaidSettling()
     settling.high = 0
-    with uploader_of(disk.log_dir, store, settling) as uploader, uploader_service(uploader):
+    with uploader_of(disk.log_dir, store, settling) as uploader, within(uploader_service(uploader)):
         wait_until(lambda: uploader.gauges()["waiting_partitions"] == 1)
         assert extents(store) == []
         assert uploader.gauges()["lag_segments"] == 1
@@ -96,7 +99,7 @@ def test_a_hole_makes_it_unready(disk: BrokerDisk) -> None:
     run_once(disk.log_dir, store)
     disk.grow(3)
     disk.delete(3)
-    with uploader_of(disk.log_dir, store, scan_interval_ms="100") as uploader, uploader_service(uploader):
+    with uploader_of(disk.log_dir, store, scan_interval_ms="100") as uploader, within(uploader_service(uploader)):
         wait_until(lambda: "holes" in uploader.health.reasons())
     assert len(watermark_of(store).holes) == 1
 
@@ -110,7 +113,7 @@ def test_a_thread_that_a_store_does_not_let_go_ends_the_service(disk: BrokerDisk
         clock.sleep(GRACE_S + 1)
         with (
             pytest.raises(StoreUnavailableError, match="a try of the test has not returned"),
-            uploader_service(uploader) as service,
+            within(uploader_service(uploader)) as service,
         ):
             wait_until(lambda: service.failure is not None)
     assert service.failure is not None
@@ -165,7 +168,7 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(disk: Broker
         try:
             with (
                 pytest.raises(StoreUnavailableError, match=f"{verb} of .* has not returned") as raised,
-                uploader_service(uploader, pauses=pauses) as service,
+                within(uploader_service(uploader, pauses=pauses)) as service,
             ):
                 wait_until(lambda: service.failure is not None)
         finally:
@@ -232,7 +235,7 @@ def test_other_settings_of_the_store_are_taken_while_it_runs(disk: BrokerDisk, t
     )
     with uploader_of(disk.log_dir, MemoryObjectStore()) as made_up:
         own = made_up.own
-    with Uploader(one, own) as uploader, uploader_service(uploader):
+    with Uploader(one, own) as uploader, within(uploader_service(uploader)):
         stores = [FilesystemObjectStore(folder) for folder in folders]
         wait_until(lambda: extents(stores[0]) == [(0, 9)])
         with pytest.raises(ConfigError):
@@ -422,7 +425,7 @@ def test_a_partition_that_is_led_since_now_is_held_and_shipped_without_waiting_f
     store, settling = MemoryObjectStore(), SaidSettling()
     settling.high = 0
     own = {"scan_interval_ms": "600000", "leadership": f"{__name__}.Later"}
-    with uploader_of(disk.log_dir, store, settling, **own) as uploader, uploader_service(uploader):
+    with uploader_of(disk.log_dir, store, settling, **own) as uploader, within(uploader_service(uploader)):
         wait_until(lambda: not uploader.health.reasons())
         assert uploader.gauges()["led_partitions"] == 0
         Later.leads.set()

@@ -41,10 +41,6 @@ Work = Callable[[Stop], None]
 class Service:
     """Runs threads until a stop; handles the process's signals, draining and health.
 
-    Use ``run`` for a service that has its own process. It handles signals and returns the exit code. Use ``with
-    Service(...):`` within a larger process. Then the service does not handle signals, and the end of the block stops
-    and drains it.
-
     An error of one thread stops all threads. A service can run only once.
     """
 
@@ -128,44 +124,16 @@ class Service:
         self.stopping.ask()
         self._bell.ring()
 
-    def join(self, timeout_s: float | None = None) -> tuple[str, ...]:
-        """Wait for all threads; return the names of threads that are still running.
-
-        Without a timeout, wait until the service has stopped and drained. While it drains, the endpoint reports that
-        the service is not ready.
-        """
-        if timeout_s is None:
-            while self._running and not self.stopping.wait(_POLL_S):
-                pass
-        # After a request to stop, use the request's deadline. Without a request, all work has ended by itself, so the
-        # threads need only a moment to end.
-        deadline = self.stopping.deadline if timeout_s is None else None
-        deadline = deadline or Deadline.after(_LAST_WORDS_S if timeout_s is None else timeout_s)
+    def join(self, timeout_s: float) -> tuple[str, ...]:
+        """Wait for all threads; return the names of threads that are still running. If there are none, close the
+        endpoint, which answers until then."""
+        deadline = Deadline.after(timeout_s)
         for thread in list(self._threads):
             thread.join(max(0.0, deadline.remaining_s()))
         missing = self._still_running()
         if not missing and self.endpoint is not None:
             self.endpoint.close()
         return missing
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._end()
-        if error is None and self.failure is not None:
-            raise self.failure
-
-    def _end(self) -> None:
-        self.stop()
-        if missing := self.join():
-            self._say_missing(missing)
-        self._bell.close()
 
     def _begin(self, name: str, work: Work) -> None:
         thread = threading.Thread(
@@ -310,7 +278,7 @@ class _Signals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("signals reach the main thread only: run a service there, or use it in a with block")
+            raise RuntimeError("signals reach the main thread only: run a service there")
         even_ignored = frozenset({signal.SIGHUP})  # a service under nohup reloads too
         self._handlers.install(self._signals, self._take, self._bell.fileno(), even_ignored=even_ignored)
         return self

@@ -20,6 +20,7 @@ from tests.support.pubsub.pubsub_brokers import (
 )
 from tests.support.pubsub.pubsub_topics import orders_on, read_values, topics_on
 from tests.support.servers.zookeeper import ZooKeeperServer
+from tests.support.service_process import within
 from tests.support.stores.doubles import Operation, ScriptedStore
 from tests.support.waiting import wait_until
 from tieredstore.backends.memory import MemoryObjectStore
@@ -65,7 +66,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def served(topics: Topics) -> Generator[Served]:
     broker, governor = make_governed_broker(topics)
-    with broker_service(broker, governor) as service:
+    with within(broker_service(broker, governor)) as service:
         yield Served(broker, service.health, place_of(broker))
 
 
@@ -149,7 +150,7 @@ def two_brokers(topics: Topics) -> Generator[Two]:
     with ExitStack() as stack:
         for count in (1, 2):
             broker, governor = make_governed_broker(listening_anywhere(topics, f"127.0.0.{count}"))
-            services.append(stack.enter_context(broker_service(broker, governor)))
+            services.append(stack.enter_context(within(broker_service(broker, governor))))
             brokers.append(broker)
             places.append(place_of(broker))
             wait_until(broker.directory.all)

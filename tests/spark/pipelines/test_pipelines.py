@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.pipelines.pipeline_runs import listed, verify_output
+from tests.support.service_process import within
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.waiting import wait_until
 from tieredstore.errors import FencedError
@@ -86,7 +87,7 @@ def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_s
         assert service.failure is None
         return sum(kept.committed(file).values()) == count
 
-    with service:
+    with within(service):
         wait_until(lambda: has_written(40))
         kept.write(10, partitions=(1, 2))
         kept.write(10, "payments", partitions=(0,))

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.kafka.kafka_topics import make_topic
 from tests.support.servers.kafka import CLUSTER_ID, KafkaServer
+from tests.support.service_process import within
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, uploader_of
 from tests.support.waiting import wait_until
 from tieredstore import schema_registry
@@ -119,7 +120,7 @@ def test_a_failure_is_counted_each_time_logged_once_and_stops_no_upload(
         return True
 
     monkeypatch.setattr("tieredstore.uploader.hourly_snapshots.write_hourly", fail)
-    with caplog.at_level(logging.WARNING), uploader_service(uploader, pauses=Pauses(snapshots=0.01)):
+    with caplog.at_level(logging.WARNING), within(uploader_service(uploader, pauses=Pauses(snapshots=0.01))):
         wait_until(lambda: uploader.counts.snapshots and uploader.counts.segments)
     assert extents(store)
     assert uploader.counts.failed_snapshots == 2
