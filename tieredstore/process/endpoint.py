@@ -1,4 +1,4 @@
-"""Serves ``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP, with few threads and short requests.
+"""Serves ``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP, with few connections and short requests.
 
 This module is separate from ``service``, because a service without an endpoint imports no HTTP modules.
 """
@@ -9,7 +9,6 @@ import contextlib
 import io
 import json
 import logging
-import queue
 import socket
 import socketserver
 import sys
@@ -30,24 +29,22 @@ from tieredstore.process.health import Health
 
 _logger: Final = logging.getLogger(__name__)
 
-_THREADS: Final = 3
-_WAITING: Final = 16
-"""The maximum number of connections that wait for a thread. Further connections are closed at once."""
+_CONNECTIONS: Final = 19
+"""The maximum number of connections, each with a thread. Further connections are closed at once."""
 
 _REQUEST_S: Final = 5.0
-"""The longest time in seconds to receive a request or to send an answer. A slow client occupies one of few threads.
+"""The longest time in seconds to receive a request or to send an answer. A slow client occupies one of few connections.
 """
 
 _MAX_HEAD: Final = 16 << 10
 _POLL_S: Final = 0.1
-_CLOSE_S: Final = 2.0
 
 Page = Callable[[], object]
 """A function that makes the content of an additional page. It returns a value for ``json.dumps``, and runs on a thread
 of the endpoint."""
 
 
-class Endpoint:
+class Endpoint(socketserver.ThreadingTCPServer):
     """Answers GET and HEAD requests from construction until ``close``, but not in a forked child.
 
     ``/metrics`` exports the process's metrics to Prometheus. ``/healthz`` answers with status 200, or 503 if the
@@ -56,6 +53,10 @@ class Endpoint:
 
     ``pages`` has the functions of further pages, by path: each function returns the value that its page shows as JSON.
     """
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 32
 
     def __init__(
         self,
@@ -69,17 +70,20 @@ class Endpoint:
         if the address cannot be used."""
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"there is no port {port}: choose one from 1 to 65535, or 0 for any free port")
+        self.host, self.health, self.pages, self.request_s = host, health, pages or {}, request_s
+        self._open: set[socket.socket] = set()
         try:
-            self._server = _Server(host, port, health, request_s, pages or {})
+            addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            self.address_family, _, _, _, address = addresses[0]
+            super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(
                 f"cannot listen on {host}:{port} for /metrics and /readyz: {reason}; choose another address or port"
             ) from error
-        self.host = host
-        self.port: int = self._server.socket.getsockname()[1]
+        self.port: int = self.socket.getsockname()[1]
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="tieredstore-endpoint", daemon=True
+            target=self.serve_forever, args=(_POLL_S,), name="tieredstore-endpoint", daemon=True
         )
         leave_to_parent(self)
         begin_again_after_fork(self)
@@ -87,45 +91,17 @@ class Endpoint:
 
     def begin_again(self) -> None:
         """Close the port in a forked child, because otherwise the parent could not open the port again."""
-        self._server.socket.close()
+        self.socket.close()
 
     def close(self) -> None:
         """Close the port and cut off running answers. Idempotent."""
         if not is_inherited(self) and self._thread.is_alive():
-            self._server.shutdown()
+            self.shutdown()
             self._thread.join()
-            self._server.end()
-
-
-class _Server(socketserver.TCPServer):
-    """Accepts connections on one thread, and answers them on a few other threads."""
-
-    allow_reuse_address = True
-    request_queue_size = 32
-
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        health: Health,
-        request_s: float,
-        pages: Mapping[str, Page],
-    ) -> None:
-        self.health = health
-        self.pages = pages
-        self.request_s = request_s
-        self._waiting: queue.Queue[tuple[socket.socket, object] | None] = queue.Queue(_WAITING)
-        self._open: set[socket.socket] = set()
-        addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = addresses[0]
-        self.address_family = family
-        super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
-        self._threads = [
-            threading.Thread(target=self._answer_all, name=f"tieredstore-endpoint-{number}", daemon=True)
-            for number in range(_THREADS)
-        ]
-        for thread in self._threads:
-            thread.start()
+            self.server_close()
+            for connection in list(self._open):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def get_request(self) -> tuple[socket.socket, object]:
         """Return the next connection. If the process has no free file descriptor, pause: the connection stays in the
@@ -137,13 +113,13 @@ class _Server(socketserver.TCPServer):
             raise
 
     def process_request(self, request: Any, client_address: object) -> None:
-        """Hand the connection to a thread, or close it if too many connections wait. This runs on the thread that
-        accepts connections."""
-        self._open.add(request)
-        try:
-            self._waiting.put_nowait((request, client_address))
-        except queue.Full:
+        """Answer on a new thread, or close the connection if too many are open. This runs on the thread that accepts
+        connections."""
+        if len(self._open) >= _CONNECTIONS:
             self.shutdown_request(request)
+            return
+        self._open.add(request)
+        super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         """Close a connection."""
@@ -153,32 +129,6 @@ class _Server(socketserver.TCPServer):
     def handle_error(self, request: Any, client_address: object) -> None:  # noqa: ARG002  the base class's signature
         """Log at debug level, because usually a client has disconnected."""
         _logger.debug("a request to %s failed: %r", self.server_address, sys.exception())
-
-    def end(self) -> None:
-        """Cut off running answers, and wait briefly for the threads. Call this when no more connections are
-        accepted."""
-        self.server_close()
-        deadline = Deadline.after(_CLOSE_S)
-        with contextlib.suppress(queue.Empty):
-            while waiting := self._waiting.get_nowait():
-                self.shutdown_request(waiting[0])
-        for connection in list(self._open):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for _ in self._threads:
-            self._waiting.put(None)
-        for thread in self._threads:
-            thread.join(max(0.0, deadline.remaining_s()))
-
-    def _answer_all(self) -> None:
-        while (connection := self._waiting.get()) is not None:
-            request, client_address = connection
-            try:
-                self.finish_request(request, client_address)
-            except Exception:  # noqa: BLE001  one client's error must not end the thread
-                self.handle_error(request, client_address)
-            finally:
-                self.shutdown_request(request)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -190,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         """Read the head of the request."""
-        assert isinstance(self.server, _Server)
+        assert isinstance(self.server, Endpoint)
         self._server = self.server
         self.connection = self.request
         self.rfile = io.BytesIO(_head_of(self.connection, self._server.request_s))
