@@ -7,6 +7,7 @@ import os
 import threading
 from bisect import bisect_left
 from collections import Counter as Sums
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -62,15 +63,12 @@ class Counter:
     def begin_again(self) -> None:
         """Reset to zero in a forked child. Also replace the lock, which another thread of the parent may have held."""
         self._lock = threading.Lock()
-        self._totals: dict[Labels, Total] = {} if self.labels else {(): Total()}
+        self._totals = defaultdict[Labels, Total](Total, {} if self.labels else {(): Total()})
 
     def add(self, amount: float, *labels: str) -> None:
         """Add ``amount``."""
         with self._lock:
-            total = self._totals.get(labels)
-            if total is None:
-                total = self._totals[labels] = Total()
-            total.value += amount
+            self._totals[labels].value += amount
 
     @contextmanager
     def count_exceptions(self) -> Generator[None]:
@@ -98,14 +96,14 @@ class Histogram:
     def begin_again(self) -> None:
         """Reset to zero in a forked child."""
         self._lock = threading.Lock()
-        self._distributions: dict[Labels, Distribution] = {} if self.labels else {(): Distribution()}
+        self._distributions = defaultdict[Labels, Distribution](
+            Distribution, {} if self.labels else {(): Distribution()}
+        )
 
     def observe(self, seconds: float, *labels: str) -> None:
         """Count a duration."""
         with self._lock:
-            distribution = self._distributions.get(labels)
-            if distribution is None:
-                distribution = self._distributions[labels] = Distribution()
+            distribution = self._distributions[labels]
             distribution.counts[bisect_left(SECONDS, seconds)] += 1
             distribution.sum += seconds
 

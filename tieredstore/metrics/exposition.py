@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tieredstore.metrics.counting import COUNTERS, HISTOGRAMS, SECONDS, SNAPSHOTS, Counter, Histogram, Snapshots
+from tieredstore.metrics.counting import COUNTERS, HISTOGRAMS, SECONDS, SNAPSHOTS, Snapshots
 
 REGISTRY: Final = CollectorRegistry()
 """All metrics of this library in this process."""
@@ -24,48 +24,34 @@ REGISTRY: Final = CollectorRegistry()
 _BOUNDS: Final = (*(repr(float(seconds)) for seconds in SECONDS), "+Inf")
 
 
-class CounterCollector(Collector):
-    """Exports a counter in Prometheus's form."""
-
-    def __init__(self, counter: Counter) -> None:
-        self._counter = counter
+class CountsCollector(Collector):
+    """Exports all counters, and all histograms with cumulative buckets, in Prometheus's form."""
 
     def describe(self) -> Iterable[Metric]:
-        """Return the counter's name, so that a scrape can request only this counter."""
-        return [Metric(self._counter.name, self._counter.meaning, "counter")]
+        """Return the names, so that a scrape can request some of the metrics."""
+        counters = [Metric(counter.name, counter.meaning, "counter") for counter in COUNTERS]
+        return [*counters, *(Metric(histogram.name, histogram.meaning, "histogram") for histogram in HISTOGRAMS)]
 
     def collect(self) -> Iterable[Metric]:
-        """Return the counter's totals."""
-        name, (metric,) = self._counter.name, self.describe()
-        for values, total in self._counter.totals():
-            labels = dict(zip(self._counter.labels, values, strict=True))
-            metric.add_sample(f"{name}_total", labels, total.value)
-            metric.add_sample(f"{name}_created", labels, total.created)
-        return [metric]
-
-
-class HistogramCollector(Collector):
-    """Exports a histogram in Prometheus's form, with cumulative buckets."""
-
-    def __init__(self, histogram: Histogram) -> None:
-        self._histogram = histogram
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the histogram's name."""
-        return [Metric(self._histogram.name, self._histogram.meaning, "histogram")]
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the histogram's distributions."""
-        name, (metric,) = self._histogram.name, self.describe()
-        for values, distribution in self._histogram.distributions():
-            labels = dict(zip(self._histogram.labels, values, strict=True))
-            up_to = list(map(float, accumulate(distribution.counts)))
-            for bound, count in zip(_BOUNDS, up_to, strict=True):
-                metric.add_sample(f"{name}_bucket", {**labels, "le": bound}, count)
-            metric.add_sample(f"{name}_count", labels, up_to[-1])
-            metric.add_sample(f"{name}_sum", labels, distribution.sum)
-            metric.add_sample(f"{name}_created", labels, distribution.created)
-        return [metric]
+        """Return the counters' totals and the histograms' distributions."""
+        metrics = {metric.name: metric for metric in self.describe()}
+        for counter in COUNTERS:
+            name, metric = counter.name, metrics[counter.name]
+            for values, total in counter.totals():
+                labels = dict(zip(counter.labels, values, strict=True))
+                metric.add_sample(f"{name}_total", labels, total.value)
+                metric.add_sample(f"{name}_created", labels, total.created)
+        for histogram in HISTOGRAMS:
+            name, metric = histogram.name, metrics[histogram.name]
+            for values, distribution in histogram.distributions():
+                labels = dict(zip(histogram.labels, values, strict=True))
+                up_to = list(map(float, accumulate(distribution.counts)))
+                for bound, count in zip(_BOUNDS, up_to, strict=True):
+                    metric.add_sample(f"{name}_bucket", {**labels, "le": bound}, count)
+                metric.add_sample(f"{name}_count", labels, up_to[-1])
+                metric.add_sample(f"{name}_sum", labels, distribution.sum)
+                metric.add_sample(f"{name}_created", labels, distribution.created)
+        return metrics.values()
 
 
 class SnapshotsCollector(Collector):
@@ -110,10 +96,7 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> Callable[[], None]:
 
 
 def _register_all() -> None:
-    for counter in COUNTERS:
-        REGISTRY.register(CounterCollector(counter))
-    for histogram in HISTOGRAMS:
-        REGISTRY.register(HistogramCollector(histogram))
+    REGISTRY.register(CountsCollector())
     REGISTRY.register(SnapshotsCollector(SNAPSHOTS))
 
 
