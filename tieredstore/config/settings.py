@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -14,15 +14,12 @@ from tieredstore.config.fetch import FetchSettings
 from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.storage import BACKEND_CLASS, ProxySettings
 from tieredstore.config.values import BOOLEAN, PATH, choices, integer, long, string
+from tieredstore.process.parallel import READERS
 
 if TYPE_CHECKING:
     from tieredstore.config.clouds import AzureSettings, GcsSettings, S3Settings
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
-
-# The default number of threads that load a catalog. The number copies a constant of ``catalog``, which is in a higher
-# layer and cannot be imported here.
-_CATALOG_READERS: Final = 16
 
 
 class Settings(SettingsGroup):
@@ -158,7 +155,7 @@ class Settings(SettingsGroup):
         A store's connection pool has this size.
         """
         lookups = self.fetch.manifest_cache.thread_pool_size or os.cpu_count() or 1
-        return max(_CATALOG_READERS, self.fetch.parallelism + lookups)
+        return max(READERS, self.fetch.parallelism + lookups)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Settings:
