@@ -10,12 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.pipelines import pipeline_frames
 from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
-from tests.support.spark.window_sinks import Frame
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -24,14 +22,11 @@ from tieredstore.pipelines import Parts, Runner, load_pipeline
 from tieredstore.pipelines.files.columns import frame_function
 from tieredstore.pipelines.log.entries import BatchWindow, OutputFile
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.run.window_writing import mark_windows
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines.window_jobs import WindowJobs, join_results
-from tieredstore.spark.pipelines.window_sink import WindowSink
-from tieredstore.spark.pipelines.window_source import WindowReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -67,29 +62,15 @@ def test_rows_are_filed_by_windows_with_the_columns_that_the_function_gives(spar
     assert all(window.records + window.filtered == window.stop - window.start for window in windows)
 
 
-class Sink:
-    """The committing sink, with a real session and the test's store."""
-
-    def __init__(self, spark: SparkSession, kept: Kept, file: Path, store: ObjectStore | None = None) -> None:
-        self._pipeline = load_pipeline(file)
-        self._spark, self._kept, self._file, self._store = spark, kept, file, store or kept.store
-
-    def run(self) -> None:
-        """Write all available records."""
-        jobs = WindowJobs(self._spark, str(self._file), self._pipeline.own, self._store)
-        with (
-            open_parts(self._pipeline) as parts,
-            Runner(self._pipeline, Parts(self._store, parts.source), framed=jobs.write_one) as runner,
-        ):
-            sink = WindowSink(self._spark, runner, jobs, Outage(0))
-            sink.begin()
-            reader = WindowReader(str(self._file))
-            reader.prepareForTriggerAvailableNow()
-            start = reader.initialOffset()
-            partitions: list[Any] = list(reader.partitions(start, reader.latestOffset(start, ReadAllAvailable())))
-            reader.stop()
-            batch: Any = Frame([packed for partition in partitions for packed in partition.value])
-            sink(batch, 0)
+def run_on_spark(spark: SparkSession, kept: Kept, file: Path, store: ObjectStore | None = None) -> None:
+    """Write all available records, with a real session and the test's store."""
+    pipeline = load_pipeline(file)
+    jobs = WindowJobs(spark, str(file), pipeline.own, store or kept.store)
+    with (
+        open_parts(pipeline) as parts,
+        Runner(pipeline, Parts(store or kept.store, parts.source), on_spark=jobs.write) as runner,
+    ):
+        list(runner.write_available())
 
 
 def test_a_window_of_which_nothing_stays_is_committed_and_what_the_store_dropped_is_written_again(
@@ -99,13 +80,13 @@ def test_a_window_of_which_nothing_stays_is_committed_and_what_the_store_dropped
     file = kept.file(frame=named(pipeline_frames.in_capitals), secor__max__file__size__bytes="1000")
     broken = FaultyStore(kept.store, lambda operation: operation.name == "publish")
     with pytest.raises(TieredStoreError):
-        Sink(spark, kept, file, broken).run()
+        run_on_spark(spark, kept, file, broken)
     log = commit_log_of(load_pipeline(file), kept.store)
     entry = log.entry(log.read().written)
     for output in entry.files:
         kept.store.discard(output.prepared)
     assert listed(kept.store) == []
-    Sink(spark, kept, file).run()
+    run_on_spark(spark, kept, file)
     assert kept.offsets() == {(TOPIC, 0): list(range(20))}
     assert kept.committed(file) == {(TOPIC, 0): 20, (TOPIC, 1): 20}
     values = [value for key in listed(kept.store) for value in table_of(kept, key).column("value").to_pylist()]
@@ -118,7 +99,7 @@ def test_a_window_of_which_nothing_stays_is_committed_and_what_the_store_dropped
 def test_a_function_that_drops_all_records_does_not_wait_for_their_number(spark: SparkSession, kept: Kept) -> None:
     kept.write(20)
     file = kept.file(frame=named(pipeline_frames.emptied))
-    Sink(spark, kept, file).run()
+    run_on_spark(spark, kept, file)
     assert listed(kept.store) == []
     assert kept.committed(file) == {(TOPIC, 0): 20, (TOPIC, 1): 20}
 
@@ -133,7 +114,7 @@ def test_an_error_of_the_source_is_known_even_if_the_function_drops_all_records(
     for segment in kept.bucket.root.rglob("*.log"):
         segment.write_bytes(bytes(segment.stat().st_size))
     with pytest.raises(TieredStoreError):
-        Sink(spark, kept, file).run()
+        run_on_spark(spark, kept, file)
     assert kept.committed(file) == {(TOPIC, 0): 0, (TOPIC, 1): 0}
 
 
@@ -153,7 +134,7 @@ def test_what_breaks_the_windows_is_told_before_anything_is_committed(
     kept.write(20)
     file = kept.file(frame=named(function))
     with pytest.raises(error, match=sentence):
-        Sink(spark, kept, file).run()
+        run_on_spark(spark, kept, file)
     assert listed(kept.store) == []
     assert set(kept.committed(file).values()) == {0}
 

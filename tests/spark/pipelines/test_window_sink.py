@@ -1,4 +1,4 @@
-"""The driver's part of a batch, also of a first batch written ahead. Tasks run in this process, without Spark."""
+"""The driver's part of a batch, and of a run that ends by itself. Tasks run in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import json
 import pickle
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +19,9 @@ from pyspark.sql.types import StructType
 
 from tests.support.fresh_python import run_fresh
 from tests.support.pipelines.pipeline_runs import listed, verify_output
-from tests.support.records.topic_buckets import FIRST_ID
 from tests.support.simulated_time import SimulatedClock
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
-from tests.support.spark.window_sinks import Driven, HereSession
+from tests.support.spark.window_sinks import Driven, Frame, HereSession
 from tests.support.stores.doubles import FaultyStore, Operation
 from tests.support.waiting import wait_until
 from tieredstore.errors import (
@@ -37,21 +35,16 @@ from tieredstore.errors import (
     StoreUnavailableError,
 )
 from tieredstore.pipelines import Runner, load_pipeline
-from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.run.finalizing import Finished
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner
-from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.run.window_writing import ReadUpTo, Written
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import is_without_work
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.spark import start_pipelines
-from tieredstore.spark.pipelines.window_planning import give_plan, whole_plan
-from tieredstore.spark.pipelines.window_sink import AheadBatch
-from tieredstore.spark.pipelines.window_source import FILE, PLAN, WindowReader, WindowSource
+from tieredstore.spark.pipelines.window_source import FILE, ONCE, WindowReader, WindowSource
 from tieredstore.spark.pipelines.window_tasks import OpenPipeline, WindowTask
-from tieredstore.spark.source.workers import unpack
 
 
 @pytest.fixture
@@ -73,8 +66,7 @@ def test_a_batch_that_comes_twice_is_written_once_and_a_stop_takes_no_more(kept:
         with pytest.raises(AlreadyClosedError):
             driven.sink(batch, 1)
         assert driven.sink.failure is None
-        driven.sink.reopen()
-        driven.sink(batch, 1)
+        driven.sink.write_remaining(GROUP, Deadline.after(60))
         driven.sink.mark_published(idle_s=3600)
         driven.sink.mark_published(idle_s=0)
         driven.sink.mark_published(idle_s=0)
@@ -111,23 +103,20 @@ def test_what_a_task_cannot_do_ends_it_and_the_others_leave_nothing(
     assert not list(kept.store.abandoned_writes(ROOT))
 
 
-@pytest.mark.parametrize("is_ahead", [False, True])
-def test_what_lies_before_a_loss_or_damage_is_written_and_the_error_ends_it(kept: Kept, is_ahead: bool) -> None:
+@pytest.mark.parametrize("once", [False, True])
+def test_what_lies_before_a_loss_or_damage_is_written_and_the_error_ends_it(kept: Kept, once: bool) -> None:
     """One partition has lost its second segment. The third segment of the other partition is damaged."""
     kept.write(20)
     kept.write(20)
     pipeline = load_pipeline(kept.file())
-    with closing(Driven(kept)) as driven:
-        with open_parts(pipeline) as parts:
-            positions = commit_log_of(pipeline, kept.store).read().positions
-            plan = whole_plan(pipeline, parts, positions) if is_ahead else None
-        batch = driven.batch(plan)
+    with closing(Driven(kept, once=once)) as driven:
+        batch = driven.batch()
         kept.bucket.delete(kept.segments[2])
         identity = str(kept.segments[5].remote_log_segment_id.id)
         (log,) = kept.folder.rglob(f"*{identity}.log")
         log.write_bytes(log.read_bytes()[:-5] + b"other")
-        if plan is not None:
-            driven.sink.write_ahead(plan, "a query's")
+        if once:
+            driven.sink.write_all(GROUP)
         with pytest.raises(DataLossError):
             driven.sink(batch, 0)
         assert isinstance(driven.sink.failure, DataLossError)
@@ -394,7 +383,7 @@ def test_a_run_that_ends_is_not_started_for_a_topic_that_is_nowhere(kept: Kept, 
 
 GROUP = "a query's"
 
-GIVEN_ALONE = """
+IMPORTED = """
 import json, pickle, sys
 from pathlib import Path
 
@@ -407,95 +396,64 @@ rooms = {name.split(".")[1] for name in sys.modules if name.startswith("tieredst
 print(json.dumps([batch.num_rows, sorted(rooms)]))
 """
 ALL = {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
+NO_TASKS: Any = Frame([])
 
 
 @pytest.fixture
 def driven(kept: Kept) -> Iterator[Driven]:
-    with closing(Driven(kept)) as driven:
+    with closing(Driven(kept, once=True)) as driven:
         yield driven
 
 
-def planned(kept: Kept, **changes: str) -> tuple[WindowTask, ...] | None:
-    pipeline = load_pipeline(kept.file(**changes))
-    begun = {(TOPIC, partition): Progress(str(FIRST_ID), 0, -1, 0, 0) for partition in (0, 1)}
-    with open_parts(pipeline) as parts:
-        return whole_plan(pipeline, parts, commit_log_of(pipeline, kept.store).read().positions or begun)
-
-
-def plan_of(kept: Kept) -> tuple[WindowTask, ...]:
-    plan = planned(kept)
-    assert plan
-    return plan
-
-
 def nothing_is_left(kept: Kept) -> bool:
-    return not list(kept.store.abandoned_writes(ROOT))
+    return not list(kept.store.abandoned_writes(ROOT)) and not list(
+        verify_output(load_pipeline(kept.file()), kept.store)
+    )
 
 
-def test_a_run_that_is_given_its_windows_looks_nothing_up(kept: Kept) -> None:
-    plan = plan_of(kept)
-    text = give_plan(plan).as_option()
-    assert text is not None
-    source: Any = WindowSource({FILE: "no such file", PLAN: text})
+def reader_of_a_run_that_ends() -> WindowReader:
+    source: Any = WindowSource({FILE: "no such file", ONCE: "a run's id"})
     reader: WindowReader = pickle.loads(pickle.dumps(source.streamReader(StructType([]))))
+    return reader
+
+
+def test_the_stream_of_a_run_that_ends_has_one_batch_and_looks_nothing_up() -> None:
+    reader = reader_of_a_run_that_ends()
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert [window[2:5] for window in end["windows"]] == [[0, 0, 20], [1, 0, 20]]
+    assert end != start
     assert reader.latestOffset(end, ReadAllAvailable()) == end
-    tasks: list[Any] = [unpack(task) for part in reader.partitions(start, end) for task in part.value]
-    assert tuple(tasks) == plan
-    nothing = WindowReader("no such file", give_plan(()))
-    assert nothing.latestOffset(start, ReadAllAvailable()) == start
+    parts: list[Any] = list(reader.partitions(start, end))
+    assert [task for part in parts for task in part.value] == []
 
 
 @pytest.mark.slow
-def test_a_process_that_is_given_its_windows_imports_nothing_of_pipelines(kept: Kept, tmp_path: Path) -> None:
-    plan = plan_of(kept)
-    option = give_plan(plan).as_option()
-    assert option is not None
-    source: Any = WindowSource({FILE: "no such file", PLAN: option})
+def test_a_process_that_plans_nothing_imports_nothing_of_pipelines(tmp_path: Path) -> None:
     packed = tmp_path / "reader"
-    packed.write_bytes(pickle.dumps(source.streamReader(StructType([]))))
-    count, rooms = json.loads(run_fresh(GIVEN_ALONE, packed))
-    assert count == len(plan)
+    packed.write_bytes(pickle.dumps(reader_of_a_run_that_ends()))
+    count, rooms = json.loads(run_fresh(IMPORTED, packed))
+    assert count == 0
     assert rooms == ["errors", "installation", "spark", "versions"]
 
 
-def test_what_takes_more_than_a_batch_or_cannot_be_planned_is_left_to_spark(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_ends_writes_all_batches_before_spark_asks(kept: Kept) -> None:
     kept.write(20)
-    assert planned(kept, max__file__records="1") is None
-    plan = plan_of(kept)
-    assert give_plan(plan).as_option() is not None
-    assert give_plan(plan).as_option(most=100) is None
-
-    def away(_: Planner) -> LogSnapshot:
-        raise StoreUnavailableError("the store is away")
-
-    monkeypatch.setattr(Planner, "snapshot", away)
-    assert planned(kept) is None
-
-
-def test_a_batch_written_ahead_is_committed_once_spark_asks_for_it(kept: Kept, driven: Driven) -> None:
-    plan = plan_of(kept)
-    driven.sink.write_ahead(plan, GROUP)
-    driven.sink(driven.batch(plan), 0)
-    assert driven.session.jobs == 1
-    assert driven.session.sparkContext.groups == [GROUP]
-    assert not driven.session.sparkContext.cancelled.is_set()
-    assert kept.offsets() == ALL
-    driven.sink.close()
-    assert kept.offsets() == ALL
+    with closing(Driven(kept, once=True, max__file__records="1", pipeline__finalize="true")) as driven:
+        driven.sink.write_all(GROUP)
+        driven.sink(NO_TASKS, 0)
+        assert driven.session.jobs == 2
+        assert driven.session.sparkContext.groups == [GROUP]
+        driven.sink.close()
+        assert not driven.session.sparkContext.cancelled.is_set()
+    assert kept.offsets() == {where: list(range(40)) for where in ALL}
     assert nothing_is_left(kept)
 
 
-def test_a_batch_that_nobody_asks_for_leaves_nothing(kept: Kept, driven: Driven) -> None:
-    driven.sink.write_ahead(plan_of(kept), GROUP)
+def test_one_that_is_closed_early_leaves_nothing_unpublished(kept: Kept, driven: Driven) -> None:
+    driven.sink.write_all(GROUP)
     driven.sink.close()
     driven.sink.close()
-    assert listed(kept.store, ROOT) == []
     assert nothing_is_left(kept)
 
 
@@ -515,86 +473,52 @@ def test_one_that_is_closed_before_its_job_begins_writes_nothing(
         closing.set()
 
     monkeypatch.setattr(context, "cancelJobGroup", cancel)
-    driven.sink.write_ahead(plan_of(kept), GROUP)
+    driven.sink.write_all(GROUP)
     driven.sink.close()
     assert context.groups == [GROUP]
     assert driven.session.jobs == 0
+    assert listed(kept.store, ROOT) == []
     assert nothing_is_left(kept)
 
 
-def test_a_job_that_ends_after_it_was_given_up_leaves_nothing(kept: Kept, driven: Driven) -> None:
-    write, given_up = driven.jobs.write, threading.Event()
-    writing = threading.Event()
-
-    def late(tasks: Sequence[WindowTask]) -> Any:
-        writing.set()
-        assert given_up.wait(60)
-        return write(tasks)
-
-    session: Any = driven.session
-    batch = AheadBatch(session, GROUP, plan_of(kept), late, kept.store)
-    assert writing.wait(60)
-    batch.close(give_up_s=0.1)
-    given_up.set()
-    for thread in threading.enumerate():
-        if thread.name == "tieredstore-ahead":
-            thread.join(60)
-    assert driven.session.jobs == 1
-    assert nothing_is_left(kept)
-
-
-def test_another_batch_than_was_written_ahead_is_written_anew(kept: Kept, driven: Driven) -> None:
-    driven.sink.write_ahead(plan_of(kept), GROUP)
-    kept.write(5, partitions=(1,))
-    driven.sink(driven.batch(), 0)
-    assert driven.session.jobs == 2
-    assert kept.offsets() == {**ALL, (TOPIC, 1): list(range(25))}
-    assert nothing_is_left(kept)
-
-
-def test_an_error_ahead_is_the_batchs(kept: Kept, driven: Driven) -> None:
-    plan = plan_of(kept)
-    kept.bucket.delete(kept.segments[1])
-    driven.sink.write_ahead(plan, GROUP)
-    with pytest.raises(DataLossError):
-        driven.sink(driven.batch(plan), 0)
-    # The records of the other partition are written.
-    assert kept.offsets() == {(TOPIC, 0): list(range(20))}
-    assert nothing_is_left(kept)
-
-
-def test_a_store_that_was_away_ahead_is_waited_for(kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, failures = driven.jobs.write, [StoreUnavailableError("the store is away")]
-
-    def written(tasks: Sequence[WindowTask]) -> Any:
-        if failures:
-            raise failures.pop()
-        return write(tasks)
-
-    monkeypatch.setattr(driven.jobs, "write", written)
-    plan = plan_of(kept)
-    driven.sink.write_ahead(plan, GROUP)
-    driven.sink(driven.batch(plan), 0)
-    assert not failures
+@pytest.mark.slow
+def test_a_store_that_is_away_is_waited_for_by_a_run_that_ends(kept: Kept) -> None:
+    once = OnceEach(("put", f"{1:020}.json"), ("publish", TOPIC))
+    with closing(Driven(kept, store := FaultyStore(kept.store, once, moment="after"), once=True)) as driven:
+        driven.sink.write_all(GROUP)
+        driven.sink(NO_TASKS, 0)
+        assert driven.session.jobs == 1
+    assert [operation.name for operation in store.failed] == ["put", "publish"]
     assert kept.offsets() == ALL
 
 
-def test_marks_are_not_written_ahead(kept: Kept, driven: Driven) -> None:
-    one, *_ = plan_of(kept)
-    driven.sink.write_ahead((WindowTask(replace(one.window, stop=one.window.start), ()),), GROUP)
-    assert driven.session.sparkContext.groups == []
-
-
-def test_a_job_that_is_not_wanted_is_ended(kept: Kept, driven: Driven) -> None:
+def test_a_job_that_is_not_wanted_is_ended(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
     context = driven.session.sparkContext
 
-    def until_cancelled(_: Sequence[WindowTask]) -> Any:
+    def until_cancelled() -> Any:
         assert context.cancelled.wait(60)
         raise RuntimeError("the job was cancelled")
 
-    session: Any = driven.session
-    batch = AheadBatch(session, GROUP, plan_of(kept), until_cancelled, kept.store)
-    while not context.groups:
-        pass
-    batch.close(give_up_s=60)
+    monkeypatch.setattr(driven.session, "collect", until_cancelled)
+    driven.sink.write_all(GROUP)
+    driven.sink.close(give_up_s=60)
     assert context.cancelled.is_set()
+    with pytest.raises(RuntimeError, match="the job was cancelled"):
+        driven.sink(NO_TASKS, 0)
+
+
+def test_remaining_records_that_take_too_long_are_left_to_the_next_run(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Driven(kept)) as driven:
+        context = driven.session.sparkContext
+
+        def until_cancelled() -> Any:
+            assert context.cancelled.wait(60)
+            raise RuntimeError("the job was cancelled")
+
+        monkeypatch.setattr(driven.session, "collect", until_cancelled)
+        assert driven.sink.stop(Deadline.after(60))
+        driven.sink.write_remaining(GROUP, Deadline.after(0))
+        assert driven.sink.failure is None
+    assert kept.committed(kept.file()) == dict.fromkeys(ALL, 0)

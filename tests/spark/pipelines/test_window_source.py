@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -27,12 +26,12 @@ from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.planner import Planner
+from tieredstore.pipelines.run.planner import Planner, WindowTask
 from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.spark.pipelines.window_planning import Planning, give_plan
+from tieredstore.spark.pipelines.window_planning import Planning
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
-from tieredstore.spark.pipelines.window_tasks import REPORT, Job, RunSettings, WindowTask, error_named
+from tieredstore.spark.pipelines.window_tasks import REPORT, Job, RunSettings, error_named
 from tieredstore.spark.source.workers import unpack
 
 Offset = dict[str, Any]
@@ -113,11 +112,11 @@ def test_offsets_are_windows_and_what_is_handed_out_counts_as_written(kept: Kept
     assert [window.records for window, _ in reports] == [20, 20, 5]
 
 
-def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: Kept, reader: WindowReader) -> None:
+def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: Kept) -> None:
     kept.write(20)
-    reader.prepareForTriggerAvailableNow()
-    start = reader.initialOffset()
-    end = latest(reader, start)
+    with closing_reader(kept) as reader:
+        start = reader.initialOffset()
+        end = latest(reader, start)
     with closing_reader(kept) as other:
         assert len(tasks_between(other, start, end)) == 2
     run_pipeline(kept)
@@ -130,13 +129,12 @@ def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: 
             other.partitions(end, {**later, "version": 2})
         # The stream continues from the commit log, whatever offset Spark passes.
         kept.write(10)
-        assert [window[3:5] for window in forced(other, start)["windows"]] == [[20, 30], [20, 30]]
+        assert [window[3:5] for window in latest(other, start)["windows"]] == [[20, 30], [20, 30]]
 
 
 def test_a_batch_that_is_repeated_has_the_leader_epochs_it_was_planned_with(kept: Kept) -> None:
     begin(kept)
     with closing_reader(kept) as reader:
-        reader.prepareForTriggerAvailableNow()
         start = reader.initialOffset()
         end = latest(reader, start)
     # Offsets from earlier versions lack the run's id, and those from still earlier ones the leader epochs.
@@ -148,11 +146,11 @@ def test_a_batch_that_is_repeated_has_the_leader_epochs_it_was_planned_with(kept
             assert [(window.stop, window.leader_epoch) for window in windows] == [(20, epoch), (20, epoch)]
     run_pipeline(kept)
     with closing_reader(kept) as other:
-        assert forced(other, planless) == planless
+        assert latest(other, planless) == planless
         kept.write(10)
     with closing_reader(kept) as other:
         assert tasks_between(other, start, planless) == []
-        assert [window[3:5] for window in forced(other, planless)["windows"]] == [[20, 30], [20, 30]]
+        assert [window[3:5] for window in latest(other, planless)["windows"]] == [[20, 30], [20, 30]]
 
 
 def test_the_same_windows_of_another_run_are_another_offset(kept: Kept) -> None:
@@ -161,11 +159,9 @@ def test_the_same_windows_of_another_run_are_another_offset(kept: Kept) -> None:
     ends: list[Offset] = []
     for _ in range(2):
         with closing_reader(kept) as reader:
-            ends.append(forced(reader, ends[0] if ends else reader.initialOffset()))
-            tasks = tasks_between(reader, reader.initialOffset(), ends[-1])
-        ends.append(give_plan(tasks).end)
-    assert {json.dumps(end["windows"]) for end in ends} == {json.dumps(ends[0]["windows"])}
-    assert len({json.dumps(end) for end in ends}) == 4
+            ends.append(latest(reader, ends[0] if ends else reader.initialOffset()))
+    assert ends[0]["windows"] == ends[1]["windows"]
+    assert ends[0] != ends[1]
 
 
 def test_how_much_windows_read_is_learnt_where_a_backlog_is_cut_by_it() -> None:
@@ -190,16 +186,15 @@ def test_how_much_windows_read_is_learnt_where_a_backlog_is_cut_by_it() -> None:
                 BatchWindow(*where[:1], "id", 0, start + 5, start + 9),
             ]
 
-        def splits(self, *_: object) -> tuple[()]:
-            return ()
+        def tasks(self, _: object, windows: list[BatchWindow]) -> list[WindowTask]:
+            return [WindowTask(window, ()) for window in windows]
 
     def read_log() -> dict[tuple[str, int], Progress]:
         reads.append(len(seen))
         return {} if not seen else {where: Progress("id", 9, -1, 1, 9, 900 * len(reads), 9)}
 
-    parts: Any = SimpleNamespace(source=None)
     planner: Any = Cutting()
-    planning = Planning(planner, parts, Outage(10, clock=clock), read_log, lambda: 5.0)
+    planning = Planning(planner, Outage(10, clock=clock), read_log, lambda: 5.0)
     at: Offset = {"version": 1, "windows": []}
     for _ in range(4):
         at = planning.next(at)
@@ -209,15 +204,10 @@ def test_how_much_windows_read_is_learnt_where_a_backlog_is_cut_by_it() -> None:
 
 
 def closing_reader(kept: Kept) -> Any:
-    reader: Any = WindowReader(str(kept.file()), clock=Clock())
+    """Return a reader that plans all records, whatever their age."""
+    reader: Any = WindowReader(str(kept.file(secor__max__file__age__seconds="0")), clock=Clock())
     reader.close = reader.stop
     return closing(reader)
-
-
-def forced(reader: WindowReader, start: Offset) -> Offset:
-    """Return the stream's offset after all records, whatever their age."""
-    reader.prepareForTriggerAvailableNow()
-    return latest(reader, start)
 
 
 def test_a_bucket_that_is_away_is_no_error_until_it_is_for_too_long(
@@ -247,18 +237,18 @@ def test_a_process_that_worked_for_an_earlier_run_takes_the_stores_of_the_presen
     (tmp_path / "other").mkdir()
     with closing_reader(kept) as reader:
         start = reader.initialOffset()
-        tasks = tasks_between(reader, start, forced(reader, start))
+        tasks = tasks_between(reader, start, latest(reader, start))
         reports_of(kept, tasks, run="first")
         (first, _) = reports_of(kept, tasks, run="second", output__storage__root=str(tmp_path / "other"))
     (file,) = first[0].files
     FilesystemObjectStore(tmp_path / "other").publish(file.prepared)
 
 
-def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, reader: WindowReader) -> None:
+def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept) -> None:
     begin(kept)
-    reader.prepareForTriggerAvailableNow()
-    start = reader.initialOffset()
-    (first, _) = tasks_between(reader, start, latest(reader, start))
+    with closing_reader(kept) as reader:
+        start = reader.initialOffset()
+        (first, _) = tasks_between(reader, start, latest(reader, start))
     # These tasks write the rest of a window, as in a batch that was partly written.
     (written, _), (inner, _) = reports_of(kept, [first.between(7, 20), first.between(3, 5)])
     assert [written.files[0].first_offset, written.records] == [7, 13]

@@ -5,22 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.spark.spark_pipelines import Kept
 from tieredstore.backends.base import ObjectStore
 from tieredstore.pipelines import Parts, Runner, load_pipeline
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.outage import Outage
+from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.spark.pipelines.window_jobs import WindowJobs
-from tieredstore.spark.pipelines.window_planning import give_plan
 from tieredstore.spark.pipelines.window_sink import WindowSink
-from tieredstore.spark.pipelines.window_source import TASK, WindowReader
-from tieredstore.spark.pipelines.window_tasks import WindowTask
+from tieredstore.spark.pipelines.window_source import TASK
+from tieredstore.spark.source.workers import pack
 
 
 class HereContext:
@@ -84,30 +84,29 @@ class Driven:
         monotonic: Callable[[], float] = time.monotonic,
         /,
         *,
+        once: bool = False,
         tell: Callable[[str], None] | None = None,
         **changes: str,
     ) -> None:
         self._open = ExitStack()
-        self._file = str(kept.file(**changes))
-        pipeline = load_pipeline(self._file)
-        source = self._open.enter_context(open_parts(pipeline)).source
-        parts = Parts(store or kept.store, source)
+        file = str(kept.file(**changes))
+        self._pipeline, self._store = load_pipeline(file), kept.store
+        self._source = self._open.enter_context(open_parts(self._pipeline)).source
+        parts = Parts(store or kept.store, self._source)
         self.session = HereSession()
         session: Any = self.session
-        self.jobs = WindowJobs(session, self._file, pipeline.own, parts.store)
-        self.runner = self._open.enter_context(Runner(pipeline, parts, framed=self.jobs.write_one))
-        self.sink = WindowSink(session, self.runner, self.jobs, Outage(60), tell=tell, monotonic=monotonic)
+        self.jobs = WindowJobs(session, file, self._pipeline.own, parts.store)
+        self.runner = self._open.enter_context(Runner(self._pipeline, parts, on_spark=self.jobs.write))
+        self.sink = WindowSink(session, self.runner, self.jobs, Outage(60), once=once, tell=tell, monotonic=monotonic)
         self.sink.begin()
 
-    def batch(self, plan: tuple[WindowTask, ...] | None = None) -> Any:
-        """Return a batch with all unwritten windows, or with the tasks of this plan."""
-        reader = WindowReader(self._file, None if plan is None else give_plan(plan))
-        reader.prepareForTriggerAvailableNow()
-        start = reader.initialOffset()
-        end = reader.latestOffset(start, ReadAllAvailable())
-        partitions: list[Any] = list(reader.partitions(start, end))
-        reader.stop()
-        return Frame([packed for partition in partitions for packed in partition.value])
+    def batch(self) -> Any:
+        """Return a batch with all unwritten windows."""
+        positions = commit_log_of(self._pipeline, self._store).read().positions
+        with closing(Planner(self._pipeline, self._source)) as planner:
+            snapshot = planner.snapshot()
+            tasks = planner.tasks(snapshot, planner.find_due(snapshot, positions, is_last=True))
+        return Frame([pack(task) for task in tasks])
 
     def close(self) -> None:
         self._open.close()

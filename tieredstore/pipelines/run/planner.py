@@ -49,6 +49,19 @@ class Lag:
     due_in_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class WindowTask:
+    """An offset window, and the splits of bucket and broker that contain its records. Picklable."""
+
+    window: BatchWindow
+    splits: tuple[WindowSplit, ...]
+
+    def between(self, start: int, stop: int) -> WindowTask:
+        """Return the task for the offsets ``start`` to ``stop`` (exclusive) of the window. Reading skips the other
+        records of the splits."""
+        return WindowTask(replace(self.window, start=start, stop=stop), self.splits)
+
+
 class Planner:
     """Planner of one pipeline's offset windows. Not thread-safe; close it after use.
 
@@ -64,7 +77,7 @@ class Planner:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        own = pipeline.own
+        own, self._source = pipeline.own, source
         self.query = query_of(pipeline)
         self.starting = "chosen" if begins_elsewhere(own) else "earliest"
         """Offset where partitions without commits begin: ``earliest``, or ``chosen`` if the settings choose another
@@ -87,9 +100,13 @@ class Planner:
         that another process has read and written since."""
         snapshot = self.snapshot()
         if any(where in snapshot.logs and snapshot.logs[where].end < end for where, end in ends.items()):
-            self._logs.last = None
+            self.renew()
             snapshot = self.snapshot()
         return snapshot
+
+    def renew(self) -> None:
+        """Make the next snapshot list the bucket again."""
+        self._logs.last = None
 
     def find_due(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
@@ -169,15 +186,16 @@ class Planner:
             due_in_s = min(due_in_s, self.policy.due_in_s(log.topic, age_s, wall_s))
         return Lag(offsets, longest_s, due_in_s)
 
-    def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: BatchWindow) -> tuple[WindowSplit, ...]:
-        """Return the splits (parts of segments or of the broker's log) to read for an offset window. Raise
-        DataLossError if the window is no longer readable.
-        """
+    def tasks(self, snapshot: LogSnapshot, windows: Sequence[BatchWindow]) -> list[WindowTask]:
+        """Return a task for each offset window. Raise DataLossError if one of the windows is no longer readable."""
+        return [WindowTask(window, self._splits(snapshot, window)) for window in windows]
+
+    def _splits(self, snapshot: LogSnapshot, window: BatchWindow) -> tuple[WindowSplit, ...]:
         log_of(snapshot, window)
         if window.is_mark:
             return ()
         where = {window.where: (window.start, window.stop)}
-        return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
+        return tuple(plan_windows(self._source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
     def mark_firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[BatchWindow]:
         """Return marks (empty windows) for partitions that have records but no commits. Return no marks if ``starting``

@@ -22,13 +22,14 @@ from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.driver import Driver, take_over
 from tieredstore.pipelines.run.finalizing import Finished, watermarks
 from tieredstore.pipelines.run.generation import Generation
-from tieredstore.pipelines.run.planner import Planner, log_of
+from tieredstore.pipelines.run.planner import Planner, WindowTask, log_of
 from tieredstore.pipelines.run.progress import Counts, GroupProgress
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.redrive import Aside, Redriven, find_asides, redrive_file
 from tieredstore.pipelines.run.selection import check_topics
 from tieredstore.pipelines.run.stores import COLUMNS, Parts
 from tieredstore.pipelines.run.window_writing import (
+    Batch,
     ReadUpTo,
     Recipe,
     Written,
@@ -47,9 +48,8 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.log.commit_log import LogState
     from tieredstore.reading.log_snapshot import LogSnapshot
-    from tieredstore.reading.plan import WindowSplit
 
-    WriteByFrame = Callable[[BatchWindow, tuple[WindowSplit, ...]], Written]
+    WriteOnSpark = Callable[[Sequence[WindowTask]], Batch]
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -66,19 +66,19 @@ class Runner:
         *,
         threads: int = 2,
         take_over: int | None = None,
-        framed: WriteByFrame | None = None,
+        on_spark: WriteOnSpark | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``framed`` is a function that writes an offset window through Spark, for settings with a ``frame``
-        function. The clocks are parameters for tests."""
+        """``on_spark`` is a function that writes offset windows in tasks of Spark. Without it, threads of this process
+        write them. The clocks are parameters for tests."""
         self._pipeline, self._parts, self._threads, self._wall_clock = pipeline, parts, threads, wall_clock
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
         self._reader = TopicReader(lambda: parts.source, self._planner.query, ReadSettings(columns=COLUMNS))
         self.counts = Counts()
         self._due_s = 0.0
-        self._own, self._has_begun, self._take_over, self._framed = pipeline.own, False, take_over, framed
+        self._own, self._has_begun, self._take_over, self._on_spark = pipeline.own, False, take_over, on_spark
         self.source_name: str = _source_name(pipeline, parts)
         self._group = GroupProgress.of(pipeline)
         self.driver: Driver = Driver(Generation(pipeline, parts.store), self, self._note)
@@ -105,14 +105,22 @@ class Runner:
         """
         self._refuse_frame()
         self.refuse_backfill()
-        snapshot = self.begin()
-        self.check_topics(snapshot)
-        while windows := self._find_due(snapshot, is_last=True):
-            yield from self._write_batch(snapshot, windows)
+        self.check_topics(self.begin())
+        yield from self.write_available()
         self.check_gone()
         if self._own.finalize:
             self.finalize()
         self.driver.mark_published()
+
+    def write_available(self) -> Iterator[Entry]:
+        """Write all available records in batches, without the checks of ``run_once``."""
+        snapshot = self.begin()
+        while windows := self._find_due(snapshot, is_last=True):
+            yield from self._write_batch(snapshot, windows)
+
+    def renew(self) -> None:
+        """Make ``write_available`` look for records that are newer than the last look."""
+        self._planner.renew()
 
     def finalize(self) -> list[Finished]:
         """Mark directories of past periods as complete; return them, oldest first."""
@@ -315,7 +323,10 @@ class Runner:
         if windows[0].is_mark:
             yield self.driver.commit(mark_windows(windows))
             return
-        batch = write_at_once(windows, partial(self._write, snapshot), self._parts.store, self._threads)
+        if self._on_spark is None:
+            batch = write_at_once(windows, partial(self._write, snapshot), self._parts.store, self._threads)
+        else:
+            batch = self._on_spark(self._planner.tasks(snapshot, windows))
         if batch.written:
             yield self.driver.commit(batch.written)
         batch.check()
@@ -338,9 +349,11 @@ class Runner:
         recipe: Recipe | None = None,
     ) -> Written:
         if self._own.frame:
-            if self._framed is None:
+            if self._on_spark is None:
                 raise ConfigError(NEEDS_SPARK)
-            return self._framed(window, self._planner.splits(self._parts.source, snapshot, window))
+            batch = self._on_spark(self._planner.tasks(snapshot, [window]))
+            batch.check()
+            return batch.written[0]
         with closing(self._reader.read(log_of(snapshot, window), window.start, window.stop)) as records:
             return write_window(window, records, recipe or self._recipe, self._parts.store, reached)
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,9 +29,8 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.spark.pipelines.window_jobs import WindowJobs
-from tieredstore.spark.pipelines.window_planning import give_plan, whole_plan
 from tieredstore.spark.pipelines.window_sink import WindowSink
-from tieredstore.spark.pipelines.window_source import FILE, FORMAT, PLAN, WindowSource
+from tieredstore.spark.pipelines.window_source import FILE, FORMAT, ONCE, WindowSource
 from tieredstore.spark.pipelines.window_tasks import error_within
 from tieredstore.spark.source.workers import check_worker_python
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tieredstore.process.stopping import Stop
-    from tieredstore.spark.pipelines.window_tasks import WindowTask
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -91,19 +90,18 @@ class PipelineRun:
         with ExitStack() as opened:
             parts = opened.enter_context(open_parts(pipeline))
             jobs = WindowJobs(spark, self._file, self.own, parts.store)
-            runner = opened.enter_context(Runner(pipeline, parts, take_over=take_over, framed=jobs.write_one))
+            runner = opened.enter_context(Runner(pipeline, parts, take_over=take_over, on_spark=jobs.write))
             tell = None if health is None else partial(health.fails, self.name)
-            self._sink = WindowSink(spark, runner, jobs, Outage(self.own.outage_s), tell=tell)
+            self._sink = WindowSink(spark, runner, jobs, Outage(self.own.outage_s), once=once, tell=tell)
             opened.callback(self._sink.close)
             if not once:
                 runner.announce()
             self._sink.begin()
             self._sink.check_topics(ends=once)
-            plan = whole_plan(pipeline, parts, self._sink.driver.log.state.positions) if once else None
             self._opened = opened
-            self.query = self._start(
-                once=once, checkpoint=checkpoint and f"{checkpoint.rstrip('/')}/{self.name}", plan=plan
-            )
+            self.query = self._start(once=once, checkpoint=checkpoint and f"{checkpoint.rstrip('/')}/{self.name}")
+            if once:
+                self._sink.write_all(str(self.query.runId))
             self._opened = opened.pop_all()
 
     def counts(self) -> tuple[str, int, Counts]:
@@ -167,13 +165,7 @@ class PipelineRun:
         if failure is not None and not isinstance(failure, AlreadyClosedError):
             return
         if self.own.limits.upload_on_shutdown:
-            self._sink.reopen()
-            self.query = self._start(once=True)
-            if not self.has_ended(int(deadline.remaining_s())):
-                self._sink.stop(deadline)
-                self.query.stop()
-            elif (failure := self.failure()) is not None:
-                raise failure
+            self._sink.write_remaining(f"{self.name}, remaining records", deadline)
         self._sink.mark_published(idle_s=0)
 
     def close(self) -> None:
@@ -181,19 +173,13 @@ class PipelineRun:
         self.query.stop()
         self._opened.close()
 
-    def _start(
-        self, *, once: bool, checkpoint: str | None = None, plan: tuple[WindowTask, ...] | None = None
-    ) -> StreamingQuery:
+    def _start(self, *, once: bool, checkpoint: str | None) -> StreamingQuery:
         self._spark.dataSource.register(WindowSource)
         source = self._spark.readStream.format(FORMAT).option(FILE, self._file)
-        option = None if plan is None else give_plan(plan).as_option()
-        windows = (source if option is None else source.option(PLAN, option)).load()
+        windows = (source.option(ONCE, uuid.uuid4().hex) if once else source).load()
         writer = windows.writeStream.foreachBatch(self._sink).queryName(self.name)
         writer = writer.option("checkpointLocation", checkpoint or self._own_folder())
-        query = (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_TRIGGER)).start()
-        if plan is not None and option is not None:
-            self._sink.write_ahead(plan, str(query.runId))
-        return query
+        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_TRIGGER)).start()
 
     def _own_folder(self) -> str:
         folder = tempfile.mkdtemp(prefix="tieredstore-pipeline-")

@@ -39,7 +39,6 @@ from tieredstore.spark.pipelines.window_tasks import (
     Job,
     Report,
     RunSettings,
-    WindowTask,
     error_within,
     open_kept,
     report_of,
@@ -52,8 +51,8 @@ if TYPE_CHECKING:
 
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import PipelineSettings
+    from tieredstore.pipelines.run.planner import WindowTask
     from tieredstore.pipelines.run.window_writing import Written
-    from tieredstore.reading.plan import WindowSplit
 
 
 class WindowJobs:
@@ -65,18 +64,6 @@ class WindowJobs:
         self._spark, self._store = spark, store
         self._settings = RunSettings(file, fingerprint_of(own), uuid.uuid4().hex)
         self._frame: Callable[[DataFrame], DataFrame] | None = frame_function(own.frame) if own.frame else None
-
-    @property
-    def is_framed(self) -> bool:
-        """True if the settings name a ``frame`` function."""
-        return self._frame is not None
-
-    def write_one(self, window: BatchWindow, splits: tuple[WindowSplit, ...]) -> Written:
-        """Write one offset window (a range of a partition's offsets). ``splits`` say where to read its records."""
-        batch = self.write([WindowTask(window, splits)])
-        batch.check()
-        (written,) = batch.written
-        return written
 
     def write(self, tasks: Sequence[WindowTask]) -> Batch:
         """Write the offset windows of these tasks. In each partition, stop at the first unreadable offset.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -18,20 +17,15 @@ from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.planner import Planner
-from tieredstore.pipelines.run.stores import Parts, open_parts
+from tieredstore.pipelines.run.planner import Planner, WindowTask
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.run.windows import find_unwritten
-from tieredstore.spark.pipelines.window_source import GivenPlan, Json
-from tieredstore.spark.pipelines.window_tasks import WindowTask, locate
-from tieredstore.spark.source.workers import pack
+from tieredstore.spark.pipelines.window_source import Json
+from tieredstore.spark.pipelines.window_tasks import locate
 from tieredstore.versions import PIPELINE_OFFSETS, refuse_newer_offsets
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
-    from tieredstore.pipelines.config.settings import Pipeline
-    from tieredstore.reading.log_snapshot import LogSnapshot
-
-_logger: Final = logging.getLogger(__name__)
 
 _SIZES_HOLD_S: Final = 60.0
 """Seconds after which the sizes of earlier offset windows are read from the commit log again."""
@@ -43,27 +37,16 @@ class Planning:
     def __init__(
         self,
         planner: Planner,
-        parts: Parts,
         outage: Outage,
         read_log: Callable[[], Mapping[TopicPartition, Progress]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._planner, self._parts, self._outage, self._read_log, self._clock = planner, parts, outage, read_log, clock
+        self._planner, self._outage, self._read_log, self._clock = planner, outage, read_log, clock
         self._read_s = -_SIZES_HOLD_S
         self._offset = partial(_offset, plan=uuid.uuid4().hex)
         self._positions: dict[TopicPartition, Progress] | None = None
-        self._fixed: LogSnapshot | None = None
         self._last: tuple[Json, list[WindowTask]] | None = None
         """The end of the last planned batch, and its tasks."""
-
-    def fix(self) -> None:
-        """Make all later plans end at the records that are present now.
-
-        Read the progress before the snapshot of the logs, so that the snapshot reaches at least as far as the progress.
-        """
-        if self._positions is None:
-            self._positions = dict(self._read_log())
-        self._fixed = self._planner.snapshot()
 
     def next(self, start: Json) -> Json:
         """Return the Spark offset that lists the offset windows to write now. Return ``start`` if there are none or the
@@ -72,8 +55,6 @@ class Planning:
         try:
             windows = self._find_due(start)
         except TieredStoreError as error:
-            if self._fixed is not None:
-                raise
             self._outage.note_failure(error)
             return start
         self._outage.note_success()
@@ -87,13 +68,13 @@ class Planning:
         # After a restart Spark repeats the last batch. Skip the offset windows that are already committed, because
         # their records may have been deleted since.
         windows = find_unwritten([BatchWindow(*one) for one in end["windows"]], self._read_log())
-        return self._tasks_of(self._planner.snapshot(), windows)
+        return self._planner.tasks(self._planner.snapshot(), windows)
 
     def _find_due(self, start: Json) -> list[BatchWindow]:
         positions = self._positions_at(start)
-        snapshot = self._fixed or self._planner.snapshot()
-        windows = self._planner.find_due(snapshot, positions, is_last=self._fixed is not None)
-        self._last = self._offset(windows), self._tasks_of(snapshot, windows)
+        snapshot = self._planner.snapshot()
+        windows = self._planner.find_due(snapshot, positions, is_last=False)
+        self._last = self._offset(windows), self._planner.tasks(snapshot, windows)
         return windows
 
     def _positions_at(self, start: Json) -> dict[TopicPartition, Progress]:
@@ -128,10 +109,6 @@ class Planning:
                 known = positions[where]
                 positions[where] = replace(known, recent_bytes=one.recent_bytes, recent_offsets=one.recent_offsets)
 
-    def _tasks_of(self, snapshot: LogSnapshot, windows: Sequence[BatchWindow]) -> list[WindowTask]:
-        source = self._parts.source
-        return [WindowTask(window, self._planner.splits(source, snapshot, window)) for window in windows]
-
 
 def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Planning:
     """Make the planning for the pipeline of a settings file. The caller closes ``opened``, which holds the open
@@ -142,33 +119,7 @@ def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Pla
     opened.callback(planner.close)
     log = commit_log_of(pipeline, parts.store)
     outage = Outage(pipeline.own.outage_s, clock=clock)
-    return Planning(planner, parts, outage, lambda: log.read().positions, clock)
-
-
-def whole_plan(
-    pipeline: Pipeline, parts: Parts, positions: Mapping[TopicPartition, Progress]
-) -> tuple[WindowTask, ...] | None:
-    """Plan all records that are present now, from ``positions`` on. Return None if these records need more than one
-    batch, or if planning fails.
-
-    Planning errors are not raised here, because Spark's planning process will meet the same error and report it.
-    """
-    try:
-        with closing(Planner(pipeline, parts.source)) as planner:
-            planning = Planning(planner, parts, Outage(0), lambda: positions)
-            planning.fix()
-            first = planning.next({})
-            tasks = planning.tasks(first) if first else []
-            is_all = not first or planning.next(first) == first
-    except TieredStoreError as error:
-        _logger.info("the driver could not plan ahead, so Spark's planning process does it: %s", error)
-        return None
-    return tuple(tasks) if is_all else None
-
-
-def give_plan(tasks: Sequence[WindowTask]) -> GivenPlan:
-    """Return the complete plan of a run in the form that the data source of offset windows takes."""
-    return GivenPlan(_offset([task.window for task in tasks], uuid.uuid4().hex), tuple(pack(task) for task in tasks))
+    return Planning(planner, outage, lambda: log.read().positions, clock)
 
 
 def _offset(windows: Sequence[BatchWindow], plan: str) -> Json:

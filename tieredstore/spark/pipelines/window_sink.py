@@ -1,6 +1,6 @@
 """The driver's side of each batch. A Spark job writes the offset windows, then the driver commits and publishes them.
 
-In a run with ``once``, the driver begins to write the first batch while Spark is still starting the stream.
+In a run with ``once``, the driver begins to write while Spark is still starting the stream.
 This module is separate from ``runs``: it handles single batches, and ``runs`` whole streams.
 """
 
@@ -18,20 +18,19 @@ from pyspark import InheritableThread
 
 from tieredstore.errors import AlreadyClosedError, ResourceNotFoundError, TieredStoreError
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.window_writing import Batch, discard_files, mark_windows
+from tieredstore.pipelines.run.window_writing import mark_windows
 from tieredstore.pipelines.run.windows import find_unwritten
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.spark.pipelines.window_source import TASK
-from tieredstore.spark.pipelines.window_tasks import WindowTask
 from tieredstore.spark.source.workers import unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.run.driver import Driver
+    from tieredstore.pipelines.run.planner import WindowTask
     from tieredstore.pipelines.run.progress import Counts
     from tieredstore.pipelines.run.runner import Runner
     from tieredstore.spark.pipelines.window_jobs import WindowJobs
@@ -44,6 +43,10 @@ _MEASURE_AGAIN_S: Final = 5.0
 """Seconds to wait after a failed measurement of the lag. The wait is short, so that a recovery is noticed soon."""
 
 _ALONE_S: Final = 60.0
+_CLOSING_S: Final = 10.0
+_CANCELLING_S: Final = 0.2
+"""Seconds between two cancellations. Cancellations are repeated, because Spark forgets the cancellation of a group that
+has no job yet."""
 
 
 _Outcome = TypeVar("_Outcome")
@@ -82,7 +85,7 @@ class WindowSink:
     """The function that Spark's ``foreachBatch`` calls with one batch after the other, on Spark's threads.
 
     The commit log, not Spark's checkpoint, decides which offset windows of a batch are already written. A call waits
-    while a store is unavailable.
+    while a store is unavailable. With ``once``, a call only waits for ``write_all``.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class WindowSink:
         jobs: WindowJobs,
         outage: Outage,
         *,
+        once: bool = False,
         tell: Callable[[str], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -105,7 +109,7 @@ class WindowSink:
         self._wrote_at = self._finalize_at = self._measure_at = self._alone_at = monotonic()
         self._away = _Away()
         self._finalizes = runner.driver.generation.own.finalize
-        self._ahead: AheadBatch | None = None
+        self._once, self._all, self._group = once, Future[None](), ""
         self.failure: BaseException | None = None
         """The error that ended the query, if this object raised it."""
 
@@ -159,8 +163,11 @@ class WindowSink:
 
     def __call__(self, frame: DataFrame, number: int) -> None:  # noqa: ARG002  Spark's signature
         """Write the unwritten offset windows of a batch."""
-        with self._lock:
-            try:
+        try:
+            if self._once:
+                outcome(self._all)
+                return
+            with self._lock:
                 self._check_open()
                 tasks: list[WindowTask] = [unpack(row[TASK]) for row in frame.collect()]
                 while self._patiently(lambda: self._write_rest(tasks)):
@@ -168,22 +175,52 @@ class WindowSink:
                 self._wrote_at = self._monotonic()
                 self._patiently(self._finalize)
                 self._measure()
-            except BaseException as error:
-                if not self._stopping.is_set():
-                    self.failure = self.failure or error
-                raise
+        except BaseException as error:
+            if not self._stopping.is_set():
+                self.failure = self.failure or error
+            raise
 
-    def write_ahead(self, tasks: Sequence[WindowTask], group: str) -> None:
-        """Begin to write the offset windows of the first batch while Spark is starting. The Spark jobs belong to the
-        query's job group ``group``."""
-        if tasks and not tasks[0].window.is_mark and not self._jobs.is_framed:
-            self._ahead = AheadBatch(self._spark, group, tasks, self._jobs.write, self.driver.store)
+    def write_all(self, group: str) -> None:
+        """Begin to write all available records, on a thread. The Spark jobs belong to the job group ``group``. If it is
+        the group of a query, stopping the query ends the running job.
+        """
+        self._group = group
+        InheritableThread(target=self._write_all, name="tieredstore-once", daemon=True).start()
 
-    def close(self) -> None:
-        """Discard offset windows that were written ahead but never committed."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.close()
+    def write_remaining(self, group: str, deadline: Deadline) -> None:
+        """After ``stop``, write all available records. Records that are unwritten at the deadline are left to the next
+        run."""
+        self._stopping.clear()
+        self._runner.renew()
+        self.write_all(group)
+        if is_done(self._all, deadline.remaining_s()):
+            outcome(self._all)
+        else:
+            self.close()
+
+    def close(self, give_up_s: float = _CLOSING_S) -> None:
+        """Cancel the running batch of ``write_all``, and wait for the thread at most ``give_up_s``."""
+        self._stopping.set()
+        give_up_at = time.monotonic() + give_up_s
+        while self._group and not self._all.done() and time.monotonic() < give_up_at:
+            self._spark.sparkContext.cancelJobGroup(self._group)
+            is_done(self._all, _CANCELLING_S)
+
+    def _write_all(self) -> None:
+        try:
+            self._spark.sparkContext.setJobGroup(self._group, "all available records", interruptOnCancel=True)
+            with self._lock:
+                self._patiently(self._write_batches)
+        except BaseException as error:  # noqa: BLE001  the query's batch raises it
+            self._all.set_exception(error)
+        else:
+            self._all.set_result(None)
+
+    def _write_batches(self) -> None:
+        self._check_open()
+        for _ in self._runner.write_available():
+            self._check_open()
+        self._finalize()
 
     def stop(self, deadline: Deadline) -> bool:
         """Accept no more batches, and wait for the running batch. Return True if that batch has ended by the
@@ -193,10 +230,6 @@ class WindowSink:
             return False
         self._lock.release()
         return True
-
-    def reopen(self) -> None:
-        """Accept batches again."""
-        self._stopping.clear()
 
     def mark_published(self, *, idle_s: float) -> None:
         """Record that all output is published, if nothing was written for ``idle_s``. Raise FencedError if another
@@ -291,71 +324,8 @@ class WindowSink:
         if rest and rest[0].window.is_mark:
             self.driver.commit(mark_windows([task.window for task in rest]))
         elif rest:
-            ahead, self._ahead = self._ahead, None
-            batch = (None if ahead is None else ahead.take(rest)) or self._jobs.write(rest)
+            batch = self._jobs.write(rest)
             if batch.written:
                 self.driver.commit(batch.written)
             batch.check()
         return bool(rest)
-
-
-_CLOSING_S: Final = 10.0
-_CANCELLING_S: Final = 0.2
-"""Seconds between two cancellations. Cancellations are repeated, because Spark forgets the cancellation of a group that
-has no job yet."""
-
-
-class AheadBatch:
-    """Offset windows that a thread writes before Spark asks for them, in Spark jobs of ``group``. The caller must call
-    either ``take`` or ``close``, not both.
-    """
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        group: str,
-        tasks: Sequence[WindowTask],
-        write: Callable[[Sequence[WindowTask]], Batch],
-        store: ObjectStore,
-    ) -> None:
-        self._spark, self._group, self._tasks, self._write, self._store = spark, group, list(tasks), write, store
-        self._future: Future[Batch] = Future()
-        self._is_unwanted = False
-        InheritableThread(target=self._run, name="tieredstore-ahead", daemon=True).start()
-
-    def take(self, tasks: Sequence[WindowTask]) -> Batch | None:
-        """Return the result of writing ahead if its offset windows are exactly those of ``tasks``. Otherwise, discard
-        the result and return None.
-
-        This method waits for the job, and raises the job's error. Stopping the query ends the job.
-        """
-        if [task.window for task in tasks] != [task.window for task in self._tasks]:
-            self.close()
-            return None
-        return outcome(self._future)
-
-    def close(self, give_up_s: float = _CLOSING_S) -> None:
-        """Cancel the job and discard its files. If the job is still running after ``give_up_s``, the job's thread
-        discards the files.
-        """
-        self._is_unwanted = True
-        give_up_at = time.monotonic() + give_up_s
-        try:
-            while not self._future.done() and time.monotonic() < give_up_at:
-                self._spark.sparkContext.cancelJobGroup(self._group)
-                is_done(self._future, _CANCELLING_S)
-        finally:
-            self._future.add_done_callback(self._discard)
-
-    def _discard(self, job: Future[Batch]) -> None:
-        if job.exception() is None:
-            discard_files(self._store, [file for window, _ in outcome(job).written for file in window.files])
-
-    def _run(self) -> None:
-        try:
-            self._spark.sparkContext.setJobGroup(self._group, "windows of a first batch", interruptOnCancel=True)
-            batch = Batch(()) if self._is_unwanted else self._write(self._tasks)
-        except BaseException as error:  # noqa: BLE001  ``take`` raises it
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(batch)

@@ -1,7 +1,7 @@
 """The Spark stream that feeds a pipeline. Each row is a task: an offset window to write and where to read its records.
 
-Spark plans in a separate process, which takes a second or more to start. So for a run with ``once``, the driver plans
-instead.
+Spark plans in a separate process, which takes a second or more to start. So in a run with ``once``, the driver plans
+and writes everything itself, and the stream has a single batch without tasks.
 
 The end of a batch in Spark's checkpoint lists the batch's windows, so that a repeated batch has the same windows. The
 pipeline's progress comes only from the commit log, and not from the checkpoint.
@@ -12,12 +12,9 @@ of pipelines.
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -36,8 +33,8 @@ if TYPE_CHECKING:
 FORMAT: Final = "tieredstore_windows"
 FILE: Final = "pipeline"
 """Option with the name of the settings file."""
-PLAN: Final = "plan"
-"""Option that holds all offset windows of a run with ``once``, if the driver could plan them before the run."""
+ONCE: Final = "once"
+"""Option of a run with ``once``: an id, which is different in each run."""
 TASK: Final = "task"
 """Column with a packed task."""
 
@@ -56,30 +53,23 @@ class WindowSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  Spark's name
         """Return the stream's reader, which plans the offset windows."""
-        plan = self.options.get(PLAN)
-        return WindowReader(self.options[FILE], None if plan is None else GivenPlan.of_option(plan))
+        return WindowReader(self.options[FILE], self.options.get(ONCE))
 
 
 class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans offset windows trigger by trigger. ``clock`` returns monotonic seconds.
 
     While a store or broker is unavailable, the reader plans no window, and raises an error only after
-    ``outage.seconds``. If ``plan`` is set, the driver has planned everything, and the reader makes no request.
+    ``outage.seconds``. If ``once`` is set, the reader makes no request: its only batch has no tasks.
     """
 
-    def __init__(
-        self,
-        file: str,
-        plan: GivenPlan | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._file, self._given, self._clock = file, plan, clock
+    def __init__(self, file: str, once: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file, self._once, self._clock = file, once, clock
         self._open = ExitStack()
         self._planning: Planning | None = None
 
-    def __reduce__(self) -> tuple[type[WindowReader], tuple[str, GivenPlan | None]]:
-        return WindowReader, (self._file, self._given)
+    def __reduce__(self) -> tuple[type[WindowReader], tuple[str, str | None]]:
+        return WindowReader, (self._file, self._once)
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
         """Return a Spark offset without offset windows. The pipeline's progress is read later, when the first windows
@@ -88,23 +78,20 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: ARG002, N802
         """Return a Spark offset that lists the offset windows to write now, or ``start`` if there are none."""
-        if self._given is not None:
-            return self._given.end if self._given.tasks else start
+        if self._once is not None:
+            return {**self.initialOffset(), "plan": self._once}
         with one_sentence():
             return self._plan().next(start)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Make this run end at the records that are present now."""
-        if self._given is None:
-            with one_sentence():
-                self._plan().fix()
+        """Do nothing: only a run with ``once`` ends by itself, and the driver plans it."""
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:  # noqa: ARG002
         """Return the tasks of the batch just planned, or of an earlier batch that Spark repeats. One partition has all
         of them, because they are few.
         """
-        if self._given is not None and end == self._given.end:
-            return [InputPartition(self._given.tasks)]
+        if self._once is not None:
+            return [InputPartition(())]
         with one_sentence():
             return [InputPartition([pack(task) for task in self._plan().tasks(end)])]
 
@@ -128,27 +115,3 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 Json = dict[str, Any]
-
-_MOST_CHARACTERS: Final = 340 << 10
-"""Maximum characters of a plan that is passed to Spark's JVM as an option."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenPlan:
-    """The driver's plan for one batch with all offset windows of a run. ``end`` is the batch's end as a Spark offset.
-    ``tasks`` are pickled.
-    """
-
-    end: Json
-    tasks: tuple[bytes, ...]
-
-    def as_option(self, most: int = _MOST_CHARACTERS) -> str | None:
-        """Return the plan as the text of an option, or None if it has over ``most`` characters."""
-        text = json.dumps({"end": self.end, "tasks": [base64.b64encode(task).decode() for task in self.tasks]})
-        return text if len(text) <= most else None
-
-    @staticmethod
-    def of_option(text: str) -> GivenPlan:
-        """Parse the text of :meth:`as_option`."""
-        plan = json.loads(text)
-        return GivenPlan(plan["end"], tuple(base64.b64decode(task) for task in plan["tasks"]))

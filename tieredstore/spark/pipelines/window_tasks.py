@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -20,7 +20,6 @@ import pyarrow as pa
 from tieredstore import errors
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.pipelines.config.settings import load_pipeline
-from tieredstore.pipelines.log.entries import BatchWindow
 from tieredstore.pipelines.run.recipes import fingerprint_of, recipe_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import COLUMNS, Parts, open_parts
@@ -33,7 +32,7 @@ from tieredstore.spark.source.store_source import find_shipped_folders
 from tieredstore.spark.source.workers import pack, spare_modules
 
 if TYPE_CHECKING:
-    from tieredstore.reading.plan import WindowSplit
+    from tieredstore.pipelines.run.planner import WindowTask
 
 REPORT: Final = "report"
 SCHEMA: Final = f"{REPORT} binary"
@@ -43,20 +42,6 @@ SHOWN_REASONS: Final = 10
 _OURS: Final = re.compile(r"tieredstore\.errors\.(\w+): (.*)")
 
 _Batches: TypeAlias = Iterable[pa.RecordBatch]
-
-
-@dataclass(frozen=True, slots=True)
-class WindowTask:
-    """An offset window (a range of a partition's offsets), and the splits of bucket and broker that contain its
-    records. Picklable."""
-
-    window: BatchWindow
-    splits: tuple[WindowSplit, ...]
-
-    def between(self, start: int, stop: int) -> WindowTask:
-        """Return the task for the offsets ``start`` to ``stop`` (exclusive) of the window. Reading skips the other
-        records of the splits."""
-        return WindowTask(replace(self.window, start=start, stop=stop), self.splits)
 
 
 @dataclass(frozen=True, slots=True)
