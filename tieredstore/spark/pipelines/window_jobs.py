@@ -189,14 +189,26 @@ class FrameJob:
 
     def _pieces(self, batches: _Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield rows together with the number of their offset window, in the order of the input."""
-        known = _Windows([task.window for task in self.tasks])
+        starts = sorted((*task.window.where, task.window.start, number) for number, task in enumerate(self.tasks))
+
+        def number_of(topic: str | None, partition: int | None, offset: int | None) -> int:
+            if topic is not None and partition is not None and offset is not None:
+                at = bisect_right(starts, (topic, partition, offset, len(starts))) - 1
+                window = self.tasks[starts[at][3]].window
+                if at >= 0 and window.where == (topic, partition) and offset < window.stop:
+                    return starts[at][3]
+            raise InvalidValueError(
+                f"the frame function returned offset {offset} of {topic}-{partition}, which is not in its input: leave "
+                "topic, partition and offset unchanged"
+            )
+
         for batch in batches:
             if not batch.num_rows:
                 continue
             rows = as_records(batch)
             columns = [rows.column(name).to_pylist() for name in ("topic", "partition", "offset")]
             start = 0
-            for number, run in groupby(map(known.number, *columns)):
+            for number, run in groupby(map(number_of, *columns)):
                 count = sum(1 for _ in run)
                 yield number, rows.slice(start, count)
                 start += count
@@ -212,31 +224,6 @@ def _count_of(task: WindowTask) -> Column:
     is_inside = (column("topic") == window.topic) & (column("partition") == window.partition)
     is_inside &= (column("offset") >= window.start) & (column("offset") < window.stop)
     return functions.count(functions.when(is_inside, 1)).alias(_name_of(task))
-
-
-class _Windows:
-    """Finds the offset window of a record."""
-
-    def __init__(self, windows: Sequence[BatchWindow]) -> None:
-        self._windows = windows
-        self._of: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-        for number, window in enumerate(windows):
-            self._of[window.topic, window.partition].append((window.start, number))
-        for starts in self._of.values():
-            starts.sort()
-
-    def number(self, topic: str, partition: int, offset: int | None) -> int:
-        """Return the number of the offset window that contains the record. Raise InvalidValueError if no window of the
-        job does.
-        """
-        starts = self._of.get((topic, partition), [])
-        at = bisect_right(starts, (offset, len(self._windows))) - 1 if offset is not None else -1
-        if offset is None or at < 0 or offset >= self._windows[starts[at][1]].stop:
-            raise InvalidValueError(
-                f"the frame function returned offset {offset} of {topic}-{partition}, which is not in its input: leave "
-                "topic, partition and offset unchanged"
-            )
-        return starts[at][1]
 
 
 def _ascending(window: BatchWindow, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
