@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.model import RemoteLogSegmentId
+from tieredstore.model import RemoteLogSegmentId, TopicPartition
 
 
 class ProblemKind(enum.Enum):
@@ -35,6 +35,12 @@ class Problem:
     start_offset: int
     detail: str
     has_manifest: bool = False
+
+    @property
+    def where(self) -> TopicPartition:
+        """Topic and partition."""
+        partition = self.segment_id.topic_id_partition
+        return partition.topic, partition.partition
 
     @property
     def is_loss(self) -> bool:

@@ -351,9 +351,8 @@ class Losses:
     def _without_log(self, snapshot: LogSnapshot) -> Iterator[Problem]:
         """Yield the problems of selected partitions that have no log in the snapshot."""
         for problem in snapshot.unreadable:
-            partition = problem.segment_id.topic_id_partition
-            where = partition.topic, partition.partition
-            is_other_life = self._query.topic_ids.get(partition.topic) not in (None, partition.topic_id)
+            where, topic_id = problem.where, problem.segment_id.topic_id_partition.topic_id
+            is_other_life = self._query.topic_ids.get(where[0]) not in (None, topic_id)
             if where not in snapshot.logs and is_selected(self._query.selection, where) and not is_other_life:
                 yield problem
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tieredstore.catalog.names import topic_ids
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.history import History, last_epoch
 from tieredstore.partitions.life import Life, choose_life, contradict, others_than
@@ -296,6 +296,9 @@ class _Survey:
     def _stored_end(self, known: _FoundPartition) -> int:
         """Return the offset at which the bucket's part must end: before the first transaction without an outcome.
         Return 0 if the bucket has no log.
+
+        If an index cannot be read, ignore transactions: a read of their records meets the same error, and other
+        partitions do not.
         """
         lineage = known.lineage
         if lineage is None:
@@ -311,7 +314,10 @@ class _Survey:
             # After an election has cut (truncated) the log, a transaction in the last segment may have another outcome
             # at the broker. So read the segment's offsets from the broker.
             end = last.start
-        return find_decided_end(self._source, lineage, first, end) if first < end else end
+        try:
+            return find_decided_end(self._source, lineage, first, end) if first < end else end
+        except (CorruptDataError, ObjectArchivedError, UnknownKeyError, WrongKeyError):
+            return end
 
     def _lose(self, loss: Mismatch) -> None:
         # If the query accepts data loss, raise no error, because the snapshot's problems report the loss.

@@ -245,6 +245,18 @@ def test_records_before_an_unreadable_manifest_are_written(topic: StoredTopic, s
         assert len(told(topic, store)) == 1
 
 
+def test_a_partition_that_ends_before_an_unreadable_manifest_stops_no_other(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    (key,) = (key for key in objects_of(topic, 2) if key.endswith(".rsm-manifest"))
+    topic.store.put(key, b"{")
+    for stop in (50, 100):
+        with pytest.raises(DataLossError, match="manifest"):
+            run_once(topic, store, SMALL)
+        assert (written(store), written(store, OTHER.partition)) == (list(range(200)), list(range(stop)))
+        topic.copy(stop, [plain_batch(range(stop, stop + 50))], partition=OTHER)
+
+
 @pytest.mark.parametrize("suffix", ["log", "rsm-manifest"])
 def test_records_before_an_archived_object_are_written(topic: StoredTopic, store: ObjectStore, suffix: str) -> None:
     (key,) = (key for key in objects_of(topic, 1) if key.endswith(suffix))
@@ -255,9 +267,10 @@ def test_records_before_an_archived_object_are_written(topic: StoredTopic, store
         assert (written(store), written(store, OTHER.partition)) == (list(range(100)), list(range(50)))
 
 
+@pytest.mark.parametrize("is_last", [False, True])
 @pytest.mark.parametrize("id_of_other", ["key1", "key2"])
 def test_records_before_a_segment_of_another_key_are_written(
-    tmp_path: Path, store: ObjectStore, id_of_other: str
+    tmp_path: Path, store: ObjectStore, id_of_other: str, is_last: bool
 ) -> None:
     """The segment's key is not on the ring, or the ring has another key of this id."""
     files = {
@@ -273,7 +286,8 @@ def test_records_before_a_segment_of_another_key_are_written(
         with closing(RemoteStorageManager(settings, store=topic.store)) as topic.manager:
             topic.copy_plain(100, 100)
         topic.manager = mine
-        topic.copy_plain(200, 100)
+        if not is_last:
+            topic.copy_plain(200, 100)
         for _ in range(2):
             with pytest.raises(TieredStoreError, match=id_of_other):
                 run_once(topic, store, SMALL)

@@ -123,18 +123,34 @@ class Planner:
                 self._waiting.age_s(one.where, one.start, self._clock())
             return marks
         windows = self._select_windows(snapshot, positions, is_last=is_last)
-        reach: dict[TopicPartition, tuple[int, int]] = {}
+        return self._skip_unreadable(snapshot, positions, windows) if snapshot.unreadable else windows
+
+    def _skip_unreadable(
+        self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], windows: Sequence[BatchWindow]
+    ) -> list[BatchWindow]:
+        """Leave out partitions that an unreadable segment stops, so that the others are written. If nothing else is
+        left to write, raise the error.
+        """
+        spans: dict[TopicPartition, tuple[int, int]] = {}
         for window in windows:
-            reach[window.where] = reach.get(window.where, (window.start, 0))[0], window.stop
-        # A task that reads an offset window checks that no records are missing before the window. No task runs for a
-        # partition without a new window, so check that partition here.
-        ends = {
-            where: (log.end, log.end) for where, log in snapshot.logs.items()
-            if where not in reach and where in positions and positions[where].next_offset >= log.end
-        }  # fmt: skip
-        if snapshot.unreadable:
-            Losses(self.query).check_readable(snapshot, reach | ends, starts_there=reach | ends, stops_there=reach)
-        return windows
+            spans[window.where] = spans.get(window.where, (window.start, 0))[0], window.stop
+        failures: dict[TopicPartition, DataLossError] = {}
+        for where in sorted({one.where for one in snapshot.unreadable}):
+            own = replace(snapshot, unreadable=tuple(one for one in snapshot.unreadable if one.where == where))
+            log, progress, reach = snapshot.logs.get(where), positions.get(where), {where} & spans.keys()
+            # A task that reads an offset window checks that no records are missing before the window. No task runs for
+            # a partition without a new window, so check that partition here.
+            if log is not None and not reach and progress is not None and progress.next_offset >= log.end:
+                spans[where] = log.end, log.end
+            checked = {where: spans[where]} if where in spans else {}
+            try:
+                Losses(self.query).check_readable(own, checked, starts_there=checked, stops_there=reach)
+            except DataLossError as error:
+                failures[where] = error
+        readable = [window for window in windows if window.where not in failures]
+        if failures and not readable:
+            raise next(iter(failures.values()))
+        return readable
 
     def _select_windows(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool

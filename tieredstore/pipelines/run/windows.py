@@ -138,8 +138,7 @@ def find_gone(snapshot: LogSnapshot, state: LogState, pipeline: Pipeline) -> dic
     own, query = pipeline.own, query_of(pipeline)
     if begins_elsewhere(own) or own.frame or state.other >= 0 or state.life is not Life.FOLLOWING:
         return {}
-    hidden = (one.segment_id.topic_id_partition for one in snapshot.unreadable)
-    unreadable = {(one.topic, one.partition) for one in hidden}
+    unreadable = {one.where for one in snapshot.unreadable}
     return {
         where: f"{where[0]}-{where[1]} is gone, and none of its records from offset {progress.next_offset} on was "
         f"written; {query.words.accept_loss} to go on"
